@@ -1,4 +1,4 @@
-"""Jobs that resume: what is finished is kept under a key of all that decides it."""
+"""Jobs that resume: each finished one is kept, under a key of all that decides its result."""
 
 import hashlib
 import inspect
@@ -33,7 +33,7 @@ _SOURCES = (".py", ".npz", ".safetensors", ".toml")  # weights and settings deci
 
 
 def code() -> dict[str, Any]:
-    """What every key of kept results has: the package's source, and what it is built on."""
+    """The part that all keys share: hash of the package's source, and versions of its libraries."""
     return {"source": source_hash(*_WINGS, suffixes=_SOURCES), "versions": versions()}
 
 
@@ -45,23 +45,23 @@ def source_hash(*folders: Path, suffixes: tuple[str, ...] = (".py",)) -> str:
 
 
 def file_hash(path: str | Path | None) -> str | None:
-    """What tells a user's own file from another under the same name; None if there is none."""
+    """Hash of a user's file; None if there is no such file."""
     if path is None or not Path(path).is_file():
         return None
     return joblib.hash(Path(path).read_bytes())
 
 
 def source_of(thing: Any) -> str | None:
-    """What tells a user's function, class or object from another under the same name.
+    """Hash of a user's function, class or object, by which its kept results are known.
 
-    That is the source file where it is defined, and what it holds: arguments of a partial function,
-    defaults and variables around a function, the object of a method, attributes of an object. None
-    for what has no source file.
+    It covers the source file and what the thing holds: arguments of a partial function, defaults
+    and variables around a function, the object of a method, attributes of an object. None for what
+    has no source file.
 
     Raises
     ------
     ValueError
-        If something that it holds cannot be pickled, so that a kept result may be of another.
+        If something that it holds cannot be pickled, and so cannot be compared.
     """
     inner = thing
     while isinstance(inner, partial):
@@ -82,7 +82,7 @@ def _source_file(thing: Any) -> str | None:
 
 
 def _describe(thing: Any, around: tuple[int, ...]) -> Any:
-    """What `thing` is and what it holds; `around` are those that hold it."""
+    """Names and hashes of a thing and of what it holds; `around` are the ids of its holders."""
     if isinstance(thing, str):
         return thing
     if id(thing) in around:
@@ -139,9 +139,9 @@ def resume_table(
 def resume_parts(
     make: Callable[[], list[Part]], key: dict[str, Any], directory: Path | None
 ) -> list[Part]:
-    """Rows with arrays from `directory`, if whole there under this key; else make and keep them.
+    """Read rows with their arrays from `directory`, or make and keep them.
 
-    The key says what decides the result: settings, seed and `code`.
+    The key holds all that decides the result: settings, seed and `code`. A damaged file is ignored.
     """
     if directory is None:
         return make()
@@ -149,24 +149,24 @@ def resume_parts(
     if path.is_file():
         content = path.read_bytes()
         with suppress(Exception):  # which anything may be that damaged or foreign bytes raise
-            return _unpacked(content, path.stem)
-    content = _packed(make(), path.stem)
+            return _unpack(content, path.stem)
+    content = _pack(make(), path.stem)
     write_whole(path, content)
-    return _unpacked(content, path.stem)
+    return _unpack(content, path.stem)
 
 
 def _digest(key: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _packed(parts: list[Part], name: str) -> bytes:
+def _pack(parts: list[Part], name: str) -> bytes:
     content = BytesIO()
     arrays = {f"{i}/{name}": x for i, (_, own) in enumerate(parts) for name, x in own.items()}
     np.savez(content, rows=json.dumps([row for row, _ in parts]), name=name, **arrays)  # type: ignore[arg-type]
     return content.getvalue()
 
 
-def _unpacked(content: bytes, name: str) -> list[Part]:
+def _unpack(content: bytes, name: str) -> list[Part]:
     with np.load(BytesIO(content), allow_pickle=False) as kept:
         if kept["name"] != name:
             raise ValueError("of another job")
@@ -201,7 +201,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Keep:
-    """Keeps what a job costs before any seed of k-means comes in: whatever their number, once.
+    """Keeps the costly part of a job, which does not depend on the seeds of k-means.
 
     ``keep(make, **part)`` returns what ``make()`` returned when the job, or that part of it, first
     ran. Without a directory nothing is kept.
@@ -215,14 +215,14 @@ class Keep:
 
     @property
     def unfinished(self) -> Path | None:
-        """Folder of this job alone, for what it goes on from where it was interrupted."""
+        """Folder of this job alone, where an interrupted fit leaves what it has so far."""
         return self.directory and self.directory / _digest({**self.job})
 
 
 class JobFailed(Exception):
-    """A job whose failure is a result of its own: `rows` tell it.
+    """A job failed, and its `rows` say why.
 
-    They are not kept, so that a later run tries again.
+    They enter the table but are not kept, so that a later run tries again.
     """
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
@@ -244,8 +244,8 @@ def run_jobs(
     `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
     that `options.directory` has from an earlier run of the same source and versions is read
     instead. The function of jobs with ``seeds`` also gets ``keep=``, a `Keep` that does not depend
-    on them. What a process needs to know beyond a job, `setup` tells it first; `content` tells the
-    data files that the jobs read from others under the same names.
+    on them. Each process calls `setup` first, for what it must know beyond a job. `content` are
+    hashes of the data files that the jobs read.
     """
     known = code() | ({"files": dict(content)} if content else {})
     tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)

@@ -70,16 +70,16 @@ def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
 
     def wrap(jobs: Iterable[Any], total: int) -> Iterable[Any]:
         screen = Console(stderr=True)
-        jobs = _explained(jobs, screen)
+        jobs = _explain_wait(jobs, screen)
         if screen.is_terminal:
             return track(jobs, total=total, description=description, console=screen)
-        return _told(jobs, total, description, screen)
+        return _print_lines(jobs, total, description, screen)
 
     return wrap
 
 
-def _explained(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:
-    """Say once why it takes so long, if the first job does."""
+def _explain_wait(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:
+    """Explain a long wait for the first job, once."""
     timer = Timer(_PATIENCE, screen.print, [_COMPILING])
     timer.daemon = True
     timer.start()
@@ -91,7 +91,9 @@ def _explained(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:
         timer.cancel()
 
 
-def _told(jobs: Iterable[Any], total: int, description: str, screen: Console) -> Iterator[Any]:
+def _print_lines(
+    jobs: Iterable[Any], total: int, description: str, screen: Console
+) -> Iterator[Any]:
     start = said = monotonic()
     for done, job in enumerate(jobs, start=1):
         yield job
@@ -157,7 +159,7 @@ def results_folder(folder: Path | None) -> Path | None:
         return None
     way = (folder.absolute(), *folder.absolute().parents)
     there = next(place for place in way if os.path.lexists(place))
-    if reason := _refusal(there):
+    if reason := _find_refusal(there):
         raise typer.BadParameter(f"{folder}: {there} {reason}", param_hint="--output")
     return folder
 
@@ -167,7 +169,7 @@ Output = Annotated[
 ]
 
 
-def _refusal(folder: Path) -> str:
+def _find_refusal(folder: Path) -> str:
     if not folder.is_dir():
         return "is no folder"
     try:

@@ -1,4 +1,4 @@
-"""Time and memory: runs in turns that are fair, threads that are told, peaks from Linux."""
+"""Time and memory: runs in turns, limits of threads, and the peak memory that Linux reports."""
 
 import ctypes
 import re
@@ -34,9 +34,9 @@ def in_turns(
     before: Sequence[Callable[[], Any]] = (),
     progress: Progress | None = None,
 ) -> Array:
-    """What the runs return, as seconds of shape (n_runs, rounds).
+    """What the runs return, seconds for example, of shape (n_runs, rounds).
 
-    Each runs once a round, in turns the first; `before` is done before all of them.
+    Each runs once in a round, and each round begins with another. `before` is called first of all.
     """
     found: list[list[float]] = [[] for _ in runs]
     steps: list[Callable[[], Any]] = list(before)
@@ -60,7 +60,7 @@ def timing(times: ArrayLike, reference: ArrayLike) -> dict[str, Any]:
 
 @contextmanager
 def threads(n_jobs: int) -> Iterator[None]:
-    """Nobody gets more threads than asked for; costs are reported, so that warnings add nothing."""
+    """Hold all libraries to so many threads, without convergence warnings: gaps are reported."""
     with threadpool_limits(n_jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         if "cv2" in sys.modules:

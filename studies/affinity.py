@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from script import of_jobs, prose, run_script
+from script import prose, run_script, run_seeded
 from train_affinity_network import training_problems
 
 from twinsolve.bench.clustering.features import features_of
@@ -71,7 +71,7 @@ def learned_affinity_study(
         *({"data": name, "method": method} for name in data for method in solved),
         *({"data": name, "walk": list(walk), **training} for walk in walks for name in data),
     ]
-    run = of_jobs(errors_of, jobs, data)
+    run = run_seeded(errors_of, jobs, data)
     return Study("learned-affinity", prose(__doc__), run, affinity_lines)
 
 

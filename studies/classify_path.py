@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from classified import read_options
+from script import read_options
 
 from twinsolve.bench.figures import panels, plain, save
 from twinsolve.bench.tables import Lines, number

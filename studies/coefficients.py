@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from pictures import draw_coefficients
 from scipy.sparse import csr_array
-from script import of_jobs, prose
-from splits import NOISY, shuffled_points
+from script import NOISY, prose, run_seeded, shuffled_points
 
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
@@ -42,7 +41,7 @@ def coefficient_study(
         Training steps of the self-expressive network; the unrolled layers take a fifth.
     """
     jobs = [{"data": name, "max_iter": max_iter} for name in data]
-    run = of_jobs(sorted_coefficients, jobs, data)
+    run = run_seeded(sorted_coefficients, jobs, data)
     figures = {"coefficients.png": draw_coefficients}
     return Study("coefficients", prose(__doc__), run, coefficient_lines, figures)
 

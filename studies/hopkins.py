@@ -26,16 +26,16 @@ from recipes import (
     stopped_admm,
 )
 from scipy.optimize import linear_sum_assignment
-from script import of_jobs, over_seeds, prose, run_script
+from script import over_seeds, prose, run_script, run_seeded
 from sklearn.cluster import KMeans
 from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import kneighbors_graph
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.figures import draw_dots
 from twinsolve.bench.clustering.problems import load_sequences, trials_of
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import Cell, folded, lines_of
+from twinsolve.bench.figures import draw_dots
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import spectral_labels
@@ -133,7 +133,7 @@ def frames_study(sequences: Sequence[str] = _SHOWN) -> Study:
     return Study(
         "frames",
         f"Sequences segmented by the recipe {_OURS}, drawn over the points of the first frame.",
-        of_jobs(segmented_points, jobs, ["hopkins"]),
+        run_seeded(segmented_points, jobs, ["hopkins"]),
         _frame_lines,
         {"motions.png": draw_motions},
     )

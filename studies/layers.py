@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 from pictures import draw_lines
-from script import of_jobs, prose
-from splits import SUBSPACES, shuffled_points, with_times
+from script import SUBSPACES, prose, run_seeded, shuffled_points, with_times
 from torch import Tensor, nn
 
 from twinsolve.bench.clustering.study import Study
@@ -284,7 +283,7 @@ def layers_study(
             _draw, x="ratio_batch", word="time a point in batches / certified at 1e-6"
         ),
     }
-    run = of_jobs(code_new_points, jobs, names)
+    run = run_seeded(code_new_points, jobs, names)
     return Study("layers", prose(__doc__), run, layer_lines, figures)
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from pictures import draw_lines
-from script import of_jobs, prose, with_deviation
-from splits import NOISY, halves, with_times
+from script import NOISY, halves, prose, run_seeded, with_deviation, with_times
 
 from twinsolve import solvers
 from twinsolve.bench.clustering.study import Study
@@ -72,7 +71,7 @@ def out_of_sample_study(
     """
     settings = {"n_points": n_points, "rounds": rounds, "batch": batch}
     jobs = [{"data": name, **settings} for name in data]
-    run = of_jobs(predict_held_out, jobs, data, n_splits)
+    run = run_seeded(predict_held_out, jobs, data, n_splits)
     return Study(
         "out-of-sample", prose(__doc__), run, out_of_sample_lines, {"out-of-sample.png": _draw}
     )

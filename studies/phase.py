@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 from pictures import draw_heat_maps
-from script import of_jobs, prose
+from script import prose, run_seeded
 from sklearn.preprocessing import normalize
 
 from twinsolve import solvers
@@ -69,7 +69,7 @@ def phase_study(grids: Sequence[str] = tuple(GRIDS), *, n_draws: int = 3) -> Stu
         for grid in grids
         for down, right in product(GRIDS[grid][0][1], GRIDS[grid][1][1])
     ]
-    run = of_jobs(cluster_cell, jobs, n_splits=n_draws)
+    run = run_seeded(cluster_cell, jobs, n_splits=n_draws)
     figures = {f"{grid}.png": partial(_draw, grid=grid) for grid in grids}
     return Study("phase", prose(__doc__), run, phase_lines, figures)
 

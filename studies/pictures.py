@@ -10,8 +10,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
-from twinsolve.bench.clustering.figures import plot_matrix, shown
-from twinsolve.bench.figures import legend, log_ticks, panels, plain, save
+from twinsolve.bench.figures import (
+    describe_data,
+    legend,
+    log_ticks,
+    panels,
+    plain,
+    plot_matrix,
+    save,
+)
 
 _LEARNED = re.compile("learned|unrolled|SENet")  # drawn as squares
 _WIDTH = 36  # of a panel's title
@@ -95,7 +102,11 @@ def _colour(method: str, methods: list[str]) -> str:
 
 
 def _titled(name: str, value: object) -> str:
-    return shown(str(value), _WIDTH) if name == "data" else f"{name.replace('_', ' ')} {value:g}"
+    return (
+        describe_data(str(value), _WIDTH)
+        if name == "data"
+        else f"{name.replace('_', ' ')} {value:g}"
+    )
 
 
 def draw_heat_maps(
@@ -131,7 +142,7 @@ def draw_coefficients(table: pd.DataFrame, path: Path) -> None:
         shares = f"{first.nonzeros:.0f} a row, {first.preserving_error:.0f} % on other classes"
         axes.set_title(f"{method}\n{shares}", fontsize=9)
         if place % columns == 0:
-            axes.set_ylabel(f"{shown(data)}\npoints, sorted by class", fontsize=10)
+            axes.set_ylabel(f"{describe_data(data)}\npoints, sorted by class", fontsize=10)
     bar = figure.colorbar(every[0].images[0], ax=every, shrink=0.8, pad=0.02, ticks=[0, 1])
     bar.set_label("|c| / the panel's 99 % quantile", fontsize=9)
     save(figure, path)

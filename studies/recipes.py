@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinsolve.bench.clustering.clusters import Way, jobs_of, run_ways
+from twinsolve.bench.clustering.clusters import Pipeline, jobs_of, run_pipelines
 from twinsolve.bench.clustering.methods import Method, estimator
 from twinsolve.bench.jobs import Job, Options
 from twinsolve.datasets import homogeneous_coordinates
@@ -43,7 +43,7 @@ class Recipe:
     tuned: bool = False
     most_clusters: int = 100
 
-    def way(self) -> Way:
+    def way(self) -> Pipeline:
         """Under a name that tells it from other recipes and from the methods that users type."""
         path = f"{self.method.__module__}.{self.method.__name__}"
         if isinstance(self.method, type):
@@ -52,7 +52,7 @@ class Recipe:
             make = partial(_Coefficients, solve=self.method)
         grid = {setting: (value,) for setting, value in self.settings.items()}
         method = Method(f"{self.name}/{path}", "solved", make, grid)
-        return Way(method, self.features, self.settings, (self.chain,))
+        return Pipeline(method, self.features, self.settings, (self.chain,))
 
 
 def by_name(*recipes: Recipe) -> dict[str, Recipe]:
@@ -81,14 +81,14 @@ def run_recipes(
     `problems` are data sets, with their trials and the recipes for them.
     """
     recipes: dict[str, Recipe] = {}
-    ways: list[Way] = []
+    ways: list[Pipeline] = []
     jobs: list[Job] = []
     for data, trials, chosen in problems:
         own = {recipe.way(): recipe for recipe in chosen}
         jobs += jobs_of(data, trials, list(own), options)
         ways += own
         recipes |= {way.method.name: recipe for way, recipe in own.items()}
-    table = run_ways(ways, jobs, options)
+    table = run_pipelines(ways, jobs, options)
     used = table.method.map(recipes)
     steps_seconds = table.get("steps_seconds", pd.Series(np.nan, table.index))
     found = {

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from classified import read_options
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from script import read_options
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -108,11 +108,11 @@ def partition_numbers(X: Array, labels: Array, images: Array) -> dict[str, float
         "subspace_residual": left / float((X**2).sum()),
         "used": float(np.exp(-(shares * np.log(shares)).sum())),
         "largest": float(shares.max()),
-        "linear_nmi": _told_linearly(X, labels, images),
+        "linear_nmi": _measure_linear_nmi(X, labels, images),
     }
 
 
-def _told_linearly(X: Array, labels: Array, images: Array) -> float:
+def _measure_linear_nmi(X: Array, labels: Array, images: Array) -> float:
     """NaN where too few clusters are used to fit to."""
     model = LogisticRegression(C=_PENALTY, fit_intercept=False, max_iter=1000)
     halves = list(GroupKFold(2).split(X, groups=images))

@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 import torch
 from pictures import draw_lines
-from script import of_jobs, prose
+from script import CERTIFIED, prose, run_seeded
 from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
-from splits import CERTIFIED
 
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import lines_of
@@ -53,7 +52,7 @@ def scaling_study(
         Times that every method is timed, in turns; once from 4,000 points up.
     """
     jobs = [{"n_points": n, "rounds": rounds if n < _ONCE else 1} for n in sizes]
-    run = of_jobs(time_points, jobs)
+    run = run_seeded(time_points, jobs)
     return Study("scaling", prose(__doc__), run, scaling_lines, {"time-points.png": _draw})
 
 

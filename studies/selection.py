@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
-from script import of_jobs, prose, run_script
+from script import prose, run_script, run_seeded
 from sklearn.metrics import adjusted_rand_score
 
-from twinsolve.bench.clustering.choice import CANDIDATE, POOL
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit, scores, split_rows
 from twinsolve.bench.clustering.methods import find_method
 from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import affinity_of
 from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.clustering.summary import CANDIDATE, POOL
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines, number
 from twinsolve.solvers.clustering.selection import rand_indices, rank_clusterings, score_of
@@ -63,7 +63,7 @@ def criteria_study(data: Sequence[Sequence[Any]], *, methods: Sequence[str] = ME
             for method in methods
         ]
         names = [name for name, _, _ in data]
-        return regrets_of(of_jobs(judge_candidates, jobs, names)(options))
+        return regrets_of(run_seeded(judge_candidates, jobs, names)(options))
 
     return Study("criteria", prose(__doc__), run, regret_lines)
 

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from script import of_jobs, prose, with_deviation
-from splits import NOISY, halves
+from script import NOISY, halves, prose, run_seeded, with_deviation
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.figures import draw_dots, shown
-from twinsolve.bench.clustering.fitting import edgeless
+from twinsolve.bench.clustering.fitting import make_empty_affinity
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.figures import describe_data, draw_dots
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
 from twinsolve.solvers.metrics import subspace_preserving_error
@@ -62,7 +61,7 @@ def self_expressive_study(
     """
     settings = {"gamma": gamma, "n_points": n_points, "max_iter": max_iter}
     jobs = [{"data": name, **settings} for name in data]
-    run = of_jobs(express, jobs, data, n_splits)
+    run = run_seeded(express, jobs, data, n_splits)
     figures = {"self-expressive.png": _draw}
     return Study("self-expressive", prose(__doc__), run, self_expressive_lines, figures)
 
@@ -76,7 +75,7 @@ def express(
     problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
     start = time.perf_counter()
     network = SelfExpressiveSubspaceClustering(
-        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, affinity=edgeless,
+        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, affinity=make_empty_affinity,
         random_state=seed,
     ).fit(X)  # fmt: skip
     fitted = time.perf_counter()
@@ -134,7 +133,7 @@ def self_expressive_lines(table: pd.DataFrame) -> Lines:
 def _draw(table: pd.DataFrame, path: Path) -> None:
     """Accuracies on both halves, a row for each method with its affinity."""
     names = {"accuracy_fit": "trained on", "accuracy_new": "held out"}
-    about = {"panel": table.data.map(shown), "name": table.method + "\n" + table.step}
+    about = {"panel": table.data.map(describe_data), "name": table.method + "\n" + table.step}
     both = table.assign(**about).melt(["panel", "name"], list(names), "points")
     both = both.replace({"points": names})
     words = "accuracy in %, mean and std over splits"

@@ -57,14 +57,16 @@ class _Job:
 
     def _of_sample(self, sample: Sample) -> Iterator[dict[str, Any]]:
         """Both dtypes get what float32 holds, so that one solution serves both."""
-        run = _Run(_remembering(self.twin), sample)
+        run = _Run(_cache_calls(self.twin), sample)
         for dtype in self.dtypes:
             measure = partial(run.measure, dtype)
             yield self._row(measure, task=sample.task, case=self.case, dtype=dtype)
 
     def _of_laws(self) -> Iterator[dict[str, Any]]:
         for finding in findings_of(self.twin, self.seed):
-            yield self._row(partial(_judge, finding), case=finding.name, dtype=finding.dtype)
+            yield self._row(
+                partial(_measure_finding, finding), case=finding.name, dtype=finding.dtype
+            )
 
     def _row(self, measure: Callable[[], dict[str, Any]], **labels: Any) -> dict[str, Any]:
         twin = self.twin
@@ -203,14 +205,14 @@ def _order(jobs: list[_Job]) -> list[int]:
 
 def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Index and rows of every job, as they are done."""
-    with _single_thread():
+    with _hold_to_one_thread():
         if n_jobs == 1 or "fork" not in multiprocessing.get_all_start_methods():
             yield from ((index, job.rows()) for index, job in enumerate(jobs))
         else:
-            yield from _forked(jobs, n_jobs)
+            yield from _run_forked(jobs, n_jobs)
 
 
-def _forked(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+def _run_forked(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     global _shared
     _shared = jobs  # inherited by the forks: twins hold functions that cannot be pickled
     context = multiprocessing.get_context("fork")
@@ -231,7 +233,7 @@ def _rows_of(index: int) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _single_thread() -> Iterator[None]:
+def _hold_to_one_thread() -> Iterator[None]:
     """On problems of a few hundred tokens, threads cost far more than they give."""
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -251,7 +253,7 @@ def _numbers(measured: Measurement) -> dict[str, Any]:
     }
 
 
-def _judge(finding: Finding) -> dict[str, Any]:
+def _measure_finding(finding: Finding) -> dict[str, Any]:
     return _numbers(finding.measure())
 
 
@@ -291,16 +293,16 @@ class _Run:
         }
 
 
-def _remembering(twin: Twin) -> Twin:
+def _cache_calls(twin: Twin) -> Twin:
     """The twin, whose layer and solver compute nothing twice on the same inputs."""
     relation, inputs = twin.relation, twin.inputs
     if relation.problem is not None:
-        relation = replace(relation, problem=_remember(relation.problem))
-    inputs = replace(inputs, apply=_remember(inputs.apply))
-    return replace(twin, inputs=inputs, solve=_remember(twin.solve), relation=relation)
+        relation = replace(relation, problem=_cache_results(relation.problem))
+    inputs = replace(inputs, apply=_cache_results(inputs.apply))
+    return replace(twin, inputs=inputs, solve=_cache_results(twin.solve), relation=relation)
 
 
-def _remember(function: Callable[..., Any]) -> Callable[..., Any]:
+def _cache_results(function: Callable[..., Any]) -> Callable[..., Any]:
     """Results by inputs and number of iterations, all that changes within a job.
 
     A solution for the layer in float64 serves it in float32, whose parameters differ by rounding.

@@ -18,12 +18,12 @@ from ..names import check_name, check_names, split_settings
 from ..provenance import provenance
 from ..tables import Lines, number
 from ..timing import Progress
-from .choice import POOL, choice_rule, rank_candidates
-from .clusters import Way, jobs_of, run_ways
+from .clusters import Pipeline, jobs_of, run_pipelines
 from .features import check_features, features_of, is_costly
 from .methods import BUILT_IN, find_method
 from .problems import make_problem, trials_of
 from .steps import chain_key, is_dense
+from .summary import POOL, choice_rule, rank_candidates
 
 _MOST_DENSE = 5000  # points with which matrices of all pairs are made and decomposed
 _DENSE = ("LSR", "LRSC")
@@ -141,8 +141,8 @@ def choose_clusters(
     problem = make_problem(data, trial, seed=seed, data_home=data_home)
     X = problem.X if is_costly(features) else features_of(features, problem)
     check_distinct(X, problem.n_clusters, "data")
-    ways, notes = _ways(methods, features, steps, len(X))
-    table = run_ways(ways, list(jobs_of(data, [trial], ways, options)), options, labels=True)
+    ways, notes = _list_pipelines(methods, features, steps, len(X))
+    table = run_pipelines(ways, list(jobs_of(data, [trial], ways, options)), options, labels=True)
     table = rank_candidates(table, table).sort_values("rank", kind="stable", ignore_index=True)
     if not (table["rank"] == 1).any():
         reasons = table.reindex(columns=["note"]).note.dropna().unique()
@@ -169,12 +169,12 @@ def choose_clusters(
     )
 
 
-def _ways(
+def _list_pipelines(
     methods: Sequence[str] | None, features: str, steps: Sequence[str] | None, n_points: int
-) -> tuple[list[Way], tuple[str, ...]]:
+) -> tuple[list[Pipeline], tuple[str, ...]]:
     """The candidates, and what is none with so many points."""
     found = [find_method(name) for name in dict.fromkeys(methods or POOL)]
-    chains = {method: _different(steps or method.steps) for method in found}
+    chains = {method: _drop_known(steps or method.steps) for method in found}
     notes: tuple[str, ...] = ()
     if n_points > _MOST_DENSE and not (methods or steps):
         found = [method for method in found if method.name not in _DENSE]
@@ -182,14 +182,14 @@ def _ways(
         chains = {m: tuple(c for c in own if not is_dense(c)) for m, own in chains.items()}
         words = ", ".join([*_DENSE, *left_out])
         notes = (f"Above {_MOST_DENSE:,} points without what needs dense matrices: {words}.",)
-    ways: list[Way] = []
-    for way in (Way(m, features, s, chains[m]) for m in found for s in m.settings):
-        before = [chain for other in ways if _equal(way, other) for chain in other.steps]
-        ways += [replace(way, steps=new)] if (new := _different(way.steps, before)) else []
+    ways: list[Pipeline] = []
+    for way in (Pipeline(m, features, s, chains[m]) for m in found for s in m.settings):
+        before = [chain for other in ways if _fit_alike(way, other) for chain in other.steps]
+        ways += [replace(way, steps=new)] if (new := _drop_known(way.steps, before)) else []
     return ways, notes
 
 
-def _different(chains: Sequence[str], known: Sequence[str] = ()) -> tuple[str, ...]:
+def _drop_known(chains: Sequence[str], known: Sequence[str] = ()) -> tuple[str, ...]:
     """The chains that are not known, each once however it is written."""
     first: dict[tuple[Any, ...], str] = {}
     for chain in (*known, *chains):
@@ -197,7 +197,7 @@ def _different(chains: Sequence[str], known: Sequence[str] = ()) -> tuple[str, .
     return tuple(first.values())[len(known) :]
 
 
-def _equal(first: Way, second: Way) -> bool:
+def _fit_alike(first: Pipeline, second: Pipeline) -> bool:
     """Whether two ways fit the same estimator; of the user's methods, by their names."""
     ways = first, second
     if {way.method.name.partition(":")[0] for way in ways} <= BUILT_IN:
@@ -221,7 +221,7 @@ def choice_lines(chosen: ChosenClusters) -> Lines:
     return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
-def left_out(chosen: ChosenClusters) -> list[str]:
+def list_left_out(chosen: ChosenClusters) -> list[str]:
     """What is no candidate, and why."""
     missing = chosen.candidates[chosen.candidates["rank"].isna()]
     said = missing.reindex(columns=["method", "settings", "note"]).fillna("")
@@ -233,7 +233,7 @@ def left_out(chosen: ChosenClusters) -> list[str]:
     ]
 
 
-def by_labels(chosen: ChosenClusters) -> dict[str, float]:
+def errors_by_labels(chosen: ChosenClusters) -> dict[str, float]:
     """Errors of the choice and of the best candidate, in %; empty where the labels are unknown."""
     errors = 100 * (1 - chosen.candidates.accuracy)
     if errors.isna().all():
@@ -259,11 +259,11 @@ def write_choice(chosen: ChosenClusters, data: str, features: str, seed: int, fo
         "agreement": None if np.isnan(chosen.agreement) else chosen.agreement,
         "candidates": int(ranked.sum()),
         "rule": chosen.rule,
-        "left_out": left_out(chosen),
+        "left_out": list_left_out(chosen),
     }
     if chosen.warning:
         choice["warning"] = chosen.warning
-    if known := by_labels(chosen):
+    if known := errors_by_labels(chosen):
         choice["for_information_only_by_labels_in_percent"] = known
     run = provenance({"seed": seed})
     write_whole(folder / "choice.json", json.dumps(choice | {"run": run}, indent=1) + "\n")

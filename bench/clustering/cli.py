@@ -115,9 +115,8 @@ def cluster(
     import pandas as pd
 
     from ..jobs import Options
-    from .own import with_clusters, write_own
     from .presets import PRESETS, custom_study, find_preset
-    from .study import rules, run_studies, write_studies
+    from .study import rules, run_studies, with_clusters, write_own, write_studies
 
     if list_all:
         _print_names()
@@ -194,7 +193,7 @@ def _cluster_unseen(
 
     from ..terminal import progress
     from . import auto
-    from .own import with_clusters
+    from .study import with_clusters
 
     try:
         with present_folder(), warnings.catch_warnings(action="ignore", category=UserWarning):
@@ -212,16 +211,16 @@ def _cluster_unseen(
     except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
-    console().print(_pretty("The choice, and the next best", auto.choice_lines(chosen)))
-    said = [chosen.rule, *auto.left_out(chosen)]
+    console().print(_format_table("The choice, and the next best", auto.choice_lines(chosen)))
+    sentences = [chosen.rule, *auto.list_left_out(chosen)]
     if chosen.warning:
-        said.insert(0, f"Warning: {chosen.warning}.")
-    if known := auto.by_labels(chosen):
-        said.append(
+        sentences.insert(0, f"Warning: {chosen.warning}.")
+    if known := auto.errors_by_labels(chosen):
+        sentences.append(
             "For information only, as labels tell it: the choice has an error of "
             f"{known['error']:.2f} %, the best candidate of {known['smallest_error']:.2f} %."
         )
-    console().print("\n".join([*said, f"Written to {folder}/"]), soft_wrap=False)
+    console().print("\n".join([*sentences, f"Written to {folder}/"]), soft_wrap=False)
 
 
 def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
@@ -233,10 +232,12 @@ def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
         del shown[study.name]
     for title, (headings, rows) in shown.items():
         for first, group in groupby(rows, key=lambda row: row[0]):
-            console().print(_pretty(f"{title}: {first}", (headings[1:], [r[1:] for r in group])))
+            console().print(
+                _format_table(f"{title}: {first}", (headings[1:], [r[1:] for r in group]))
+            )
 
 
-def _pretty(title: str, lines: "Lines") -> Table:
+def _format_table(title: str, lines: "Lines") -> Table:
     """A table without empty columns; features that are the same are in the title."""
     headings, rows = lines
     shown = []

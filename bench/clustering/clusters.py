@@ -12,27 +12,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
 
 from ...datasets.files import NotWritten
 from ...datasets.root import data_root
 from ...solvers.clustering.selection import score_of
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array
-from ..jobs import Job, JobFailed, Keep, Options, Part, code, resume_parts, run_jobs
-from ..names import split_settings
-from .choice import (
-    POOL,
-    RULE,
-    TITLE,
-    of_the_pool,
-    rank_candidates,
-    select_settings,
-    whole_choice_lines,
-    without_labels_of_known,
-)
-from .features import check_features, keep_features_in, prepare, prepared
-from .figures import draw_errors
+from ..figures import draw_errors
+from ..jobs import Job, JobFailed, Keep, Options, Part, run_jobs
+from .features import check_features, keep_costly_features, keep_features_in, load_features
 from .fitting import (
     QUALITY,
     Fitted,
@@ -48,6 +36,8 @@ from .methods import BUILT_IN, Method, code_of, find_method, know
 from .problems import content_of, reads_files, trials_of
 from .steps import (
     DENSE_ROWS,
+    NO_STEPS,
+    OWN,
     affinity_of,
     check_chain,
     cut_of,
@@ -57,17 +47,23 @@ from .steps import (
 )
 from .study import Study
 from .summary import (
+    POOL,
+    RULE,
+    TITLE,
     best_lines,
-    choice_lines,
     cluster_lines,
     distance_lines,
+    drop_known_labels,
     held_out_lines,
     quality_lines,
+    rank_candidates,
+    reported_lines,
+    rows_of_pool,
+    select_settings,
+    whole_choice_lines,
 )
 
 CHOICE = "The row to report of each method: its affinity steps of largest score, without labels"
-OWN = "own affinity"
-NO_STEPS = "none"
 _SPREAD = (
     "Errors are means over the trials; std and range are over the seeds, of k-means and of fits "
     "where these depend on one. Times are processor seconds of a fit, as medians of ratios on the "
@@ -130,7 +126,7 @@ def clusters_study(
         check_features(names)
     grids = {method.name: (settings or {}).get(method.name, method.settings) for method in found}
     ways = [
-        Way(method, names, chosen, tuple(steps or with_both_cuts(method.steps)))
+        Pipeline(method, names, chosen, tuple(steps or with_both_cuts(method.steps)))
         for names in features
         for method in found
         for chosen in grids[method.name]
@@ -143,14 +139,14 @@ def clusters_study(
                 source, n_trials=n_trials, seed=options.seed, data_home=options.data_home
             )
             jobs += jobs_of(source, trials, ways, options, n_fits=n_fits)
-        table = run_ways(ways, jobs, options, n_fit_points=n_fit_points, labels=not tuned)
+        table = run_pipelines(ways, jobs, options, n_fit_points=n_fit_points, labels=not tuned)
         if tuned:
             return table.assign(selection="labels")
-        table = without_labels_of_known(rank_candidates(table, of_the_pool(table)))
+        table = drop_known_labels(rank_candidates(table, rows_of_pool(table)))
         return select_settings(table, label_tuned=label_tuned)
 
     more = {
-        CHOICE: choice_lines,
+        CHOICE: reported_lines,
         **({TITLE: whole_choice_lines} if set(POOL) <= set(methods) else {}),
         "Best learned beside best solved, by the same steps": best_lines,
         "Solver quality": quality_lines,
@@ -164,7 +160,7 @@ def clusters_study(
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class Pipeline:
     """How points are clustered: a method with its settings, on which features, by which steps."""
 
     method: Method
@@ -174,7 +170,7 @@ class Way:
 
 
 def jobs_of(
-    data: str, trials: Sequence[str], ways: Sequence[Way], options: Options, *, n_fits: int = 1
+    data: str, trials: Sequence[str], ways: Sequence[Pipeline], options: Options, *, n_fits: int = 1
 ) -> Iterator[Job]:
     """Jobs of `cluster_job`: each trial of a data set by each way, and by each seed of its fit."""
     home, seed = str(data_root(options.data_home)), options.seed
@@ -198,8 +194,8 @@ def jobs_of(
             }
 
 
-def run_ways(
-    ways: Sequence[Way],
+def run_pipelines(
+    ways: Sequence[Pipeline],
     jobs: list[Job],
     options: Options,
     *,
@@ -212,13 +208,13 @@ def run_ways(
     seed of all others.
     """
     own = [way.method for way in ways if way.method.name not in BUILT_IN]
-    setup = partial(_set_up, own, options.directory and options.directory / "features")
-    prepare(jobs, options, setup)
+    setup = partial(_set_up_worker, own, options.directory and options.directory / "features")
+    keep_costly_features(jobs, options, setup)
     jobs = [job | {"n_fit_points": n_fit_points, "with_labels": labels} for job in jobs]
     return run_jobs(cluster_job, jobs, options, setup=setup)
 
 
-def _set_up(methods: Sequence[Method], folder: Path | None) -> None:
+def _set_up_worker(methods: Sequence[Method], folder: Path | None) -> None:
     know(methods)
     keep_features_in(folder)
 
@@ -238,12 +234,13 @@ def cluster_job(
 ) -> list[dict[str, Any]]:
     """Rows of one method with one setting on one problem: a row for each chain and seed.
 
-    `points` say which, as `prepared` takes them; `code` tells versions of a user's method apart.
+    `points` say which, as `load_features` takes them; `code` tells versions of a user's method
+    apart.
     The clusters found are told of points without classes, and of all `with_labels` by the first
     seed.
     Fits are kept by `keep`, except where other points are labelled by the fitted estimator itself.
     """
-    problem, X = prepared(points)
+    problem, X = load_features(points)
     way = find_method(method)
     about = {
         "data": problem.name,
@@ -263,7 +260,7 @@ def cluster_job(
         case = _Case(way, X[fitted], true[:n_fit], problem.n_clusters, settings, X[others])
         if len(others) or keep is None:
             keep = Keep()
-        rows, known = [], _Known(true, n_fit)
+        rows, known = [], _ScoredClusterings(true, n_fit)
         for row, labels in _measure(case, steps, fit_seed, seeds, keep):
             rows.append(about | row | known.worth(labels))
             if not problem.labelled or (with_labels and row.get("seed") == seeds[0]):
@@ -272,7 +269,7 @@ def cluster_job(
     except NotWritten:
         raise
     except Exception as error:
-        raise JobFailed([about | row for row in _failed(steps, seeds, error)]) from error
+        raise JobFailed([about | row for row in _make_failed_rows(steps, seeds, error)]) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,20 +306,20 @@ def _measure(
     case: _Case, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
 ) -> Iterator[tuple[dict[str, Any], Array | None]]:
     """Rows of a fit by chain and seed, each with the labels of its points and of the new ones."""
-    make = partial(_represented, case, fit_seed, steps, keep.unfinished)
+    make = partial(_fit_and_embed, case, fit_seed, steps, keep.unfinished)
     (about, arrays), *graphs = keep(make)
     if keep.unfinished:
         rmtree(keep.unfinished, ignore_errors=True)
     if graphs:
-        found, left_out = _by_graph(graphs, case.n_clusters, steps, seeds)
+        found, left_out = _cluster_graphs(graphs, case.n_clusters, steps, seeds)
         found = case.with_held_out(fit_seed, found)
     else:
-        found, left_out = list(_by_labels(case, arrays, fit_seed, seeds, keep)), []
+        found, left_out = list(_refit_labels(case, arrays, fit_seed, seeds, keep)), []
     yield from ((about | row, labels) for row, labels in found)
     yield from ((about | row, None) for row in left_out)
 
 
-def _represented(case: _Case, seed: int, steps: list[str], unfinished: Path | None) -> list[Part]:
+def _fit_and_embed(case: _Case, seed: int, steps: list[str], unfinished: Path | None) -> list[Part]:
     """What a fit cost and gave, then the graph of each affinity; without one, the labels."""
     warm_up(case.way.name)
     fitted = case.fit(seed, unfinished)
@@ -333,10 +330,10 @@ def _represented(case: _Case, seed: int, steps: list[str], unfinished: Path | No
         random = hasattr(fitted.model, "random_state")
         return [(about, {"labels": fitted.labels, "random": np.array(random)})]
     chains = dict.fromkeys(map(without_cut, steps if fitted.coef is not None else [OWN]))
-    return [(about, {}), *(_embedded(case, fitted, chain) for chain in chains)]
+    return [(about, {}), *(_embed_affinity(case, fitted, chain) for chain in chains)]
 
 
-def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
+def _embed_affinity(case: _Case, fitted: Fitted, chain: str) -> Part:
     """The graph of an affinity and what it cost; nothing but a note where the chain is left out."""
     if chain != OWN and is_dense(chain) and len(case.X) > DENSE_ROWS:
         note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
@@ -355,28 +352,8 @@ def _embedded(case: _Case, fitted: Fitted, chain: str) -> Part:
     return row, graph.arrays()
 
 
-def matrices_of(row: pd.Series, options: Options) -> tuple[Array, Array]:
-    """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
-    home, way = str(data_root(options.data_home)), find_method(row.method)
-    points: dict[str, Any] = {name: str(row[name]) for name in ("data", "trial", "features")}
-    points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
-
-    def make() -> list[Part]:
-        problem, X = prepared(points)
-        settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
-        coef = fit(way, X, problem.n_clusters, row.fit_seed, settings).coef
-        made = affinity_of(without_cut(row.steps), coef, problem.n_clusters)
-        return [({}, {"coef": csr_array(coef).toarray(), "affinity": csr_array(made).toarray()})]
-
-    about = {name: str(row[name]) for name in ("method", "settings", "steps", "fit_seed")}
-    key = {"study": "matrices", "points": points, "method code": code_of(way), **about, **code()}
-    folder = options.directory and options.directory / "matrices"
-    ((_, arrays),) = resume_parts(make, key, folder)
-    return arrays["coef"], arrays["affinity"]
-
-
 @dataclass(frozen=True, eq=False)
-class _Known:
+class _ScoredClusterings:
     """Scores of the clusterings of one problem, each found once whatever its clusters' names."""
 
     true: Array
@@ -401,7 +378,7 @@ class _Known:
         return worth
 
 
-def _failed(steps: list[str], seeds: list[int], error: Exception) -> list[dict[str, Any]]:
+def _make_failed_rows(steps: list[str], seeds: list[int], error: Exception) -> list[dict[str, Any]]:
     """Rows without numbers, in place of those that a method owes; the traceback is printed."""
     traceback.print_exception(error)
     empty = dict.fromkeys(_NUMBERS, np.nan)
@@ -412,7 +389,7 @@ def _failed(steps: list[str], seeds: list[int], error: Exception) -> list[dict[s
     ]
 
 
-def _by_graph(
+def _cluster_graphs(
     graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]
 ) -> tuple[Found, list[dict[str, Any]]]:
     """Rows of each chain and seed with the labels found, and rows of the chains left out."""
@@ -444,7 +421,7 @@ def own_chain(chain: str) -> str:
     return OWN if cut_of(chain) == "k-means" else f"{OWN}, {cut_of(chain)}"
 
 
-def _by_labels(
+def _refit_labels(
     case: _Case, first: dict[str, Array], fit_seed: int, seeds: list[int], keep: Keep
 ) -> Iterator[tuple[dict[str, Any], Array]]:
     """Rows of each seed with the labels found: a fit for each seed on which these depend."""

@@ -128,22 +128,22 @@ _folder: Path | None = None
 
 
 def keep_features_in(folder: Path | None) -> None:
-    """Tell a process where costly features are kept; None is nowhere."""
+    """Set the folder where this process keeps costly features; None keeps none."""
     global _folder
     _folder = folder
 
 
-def prepared(points: dict[str, Any]) -> tuple[Problem, Array]:
-    """The problem that a job says, and its features: from the run's folder if they are there.
+def load_features(points: dict[str, Any]) -> tuple[Problem, Array]:
+    """The problem of a job and its features, read from the folder of the run if they are there.
 
-    `points` are the arguments of `make_problem` with the name of the `features`, and the `content`
-    that tells one file of the user from another under the same name.
+    `points` are the arguments of `make_problem`, the name of the `features`, and `content`, a hash
+    of the files that are read.
     """
-    return _prepared(json.dumps(points))
+    return _load_features(json.dumps(points))
 
 
 @lru_cache(maxsize=2)
-def _prepared(words: str) -> tuple[Problem, Array]:
+def _load_features(words: str) -> tuple[Problem, Array]:
     points = json.loads(words)
     features = points["features"]
     asked = {name: points[name] for name in ("data", "trial", "seed", "data_home")}
@@ -157,7 +157,7 @@ def _prepared(words: str) -> tuple[Problem, Array]:
     return problem, kept["X"]
 
 
-def prepare(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:
+def keep_costly_features(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:
     """Keep the costly features of the jobs, each once, before several of these need them."""
     costly = {
         json.dumps(job["points"]): {"points": job["points"]}
@@ -170,5 +170,5 @@ def prepare(jobs: list[Job], options: Options, setup: Callable[[], None]) -> Non
 
 def keep_features(points: dict[str, Any]) -> list[dict[str, Any]]:
     """Make the features of one problem and keep them; a row says what they are."""
-    _, X = prepared(points)
+    _, X = load_features(points)
     return [{"n_points": len(X), "n_features": X.shape[1]}]

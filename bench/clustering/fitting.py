@@ -67,7 +67,7 @@ def fit(
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
     begun = False
     if isinstance(model, SubspaceClustering):
-        model.set_params(affinity=edgeless)
+        model.set_params(affinity=make_empty_affinity)
         if directory and len(X) > _LONG and "directory" in model.get_params():
             begun = directory.exists()
             model.set_params(directory=directory)
@@ -83,14 +83,14 @@ def fit(
     return Fitted(model, np.asarray(labels), seconds, memory)
 
 
-def edgeless(coef: Any) -> csr_array:
+def make_empty_affinity(coef: Any) -> csr_array:
     """An affinity that leaves the spectral step nothing to do."""
     return csr_array(coef.shape)
 
 
 @lru_cache
 def warm_up(method: str) -> None:
-    """Have the kernels of a solver compiled before one is timed."""
+    """Compile the kernels of a solver before it is timed."""
     way = find_method(method)
     if way.family in ("solved", "baseline"):
         X, _ = make_union_of_subspaces(20, n_subspaces=2, random_state=0)

@@ -83,7 +83,7 @@ def find_method(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     base, colon, _ = name.partition(":")
-    if known := METHODS.get(base) or _registered_attention(base):
+    if known := METHODS.get(base) or _find_attention(base):
         if not colon:
             return known
         grid = {key: (value,) for key, value in split_settings(name, "method")[1].items()}
@@ -108,7 +108,7 @@ def find_method(name: str) -> Method:
 
 
 @dataclass(frozen=True, eq=False)
-class _Imported:
+class _ImportedEstimator:
     """Makes an estimator by ``package.module:Class``, imported when it is made."""
 
     path: str
@@ -130,7 +130,7 @@ class _Imported:
 
 def _check_settings(name: str, method: Method, given: Iterable[str]) -> None:
     """Refuse what is no parameter of the estimator, but for those that the command gives."""
-    called = method.make.find() if isinstance(method.make, _Imported) else method.make
+    called = method.make.find() if isinstance(method.make, _ImportedEstimator) else method.make
     known = inspect.signature(called).parameters
     allowed = [key for key in known if key not in ("n_clusters", "random_state", "n_jobs")]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
@@ -150,7 +150,7 @@ def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
 
     What it is called with goes to the constructor as far as that takes it; settings always do.
     """
-    return _Imported(path, fixed)
+    return _ImportedEstimator(path, fixed)
 
 
 def code_of(method: Method) -> str | None:
@@ -158,13 +158,13 @@ def code_of(method: Method) -> str | None:
     if method.name.partition(":")[0] in BUILT_IN:
         return None
     source = method.code or method.make
-    if isinstance(source, _Imported):
+    if isinstance(source, _ImportedEstimator):
         source = partial(source.find(), **source.fixed)
     return source_of(source)
 
 
 def know(methods: Sequence[Method]) -> None:
-    """Make a worker know the user's methods, and where modules in the present folder are."""
+    """Register the user's methods in a worker, and let it import from the present folder."""
     here = str(Path.cwd())
     if methods and here not in sys.path:
         sys.path.append(here)
@@ -215,7 +215,7 @@ def _attention(name: str, make: Callable[..., Any]) -> Method:
     return Method(f"attention ({name})", "learned", make, {"temperature": (10.0, 3.0, 30.0)})
 
 
-def _attending(operator: Callable[..., Any]) -> Callable[..., Any]:
+def _make_attention_estimator(operator: Callable[..., Any]) -> Callable[..., Any]:
     """Maker by an operator that is made with it, of the settings beside the temperature."""
 
     def make(
@@ -228,7 +228,7 @@ def _attending(operator: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _registered_attention(name: str) -> Method | None:
+def _find_attention(name: str) -> Method | None:
     """By a named operator, which workers get with the method: they need not know its name.
 
     Raises
@@ -249,7 +249,7 @@ def _registered_attention(name: str) -> Method | None:
             "register_operator adds one, in a file that --load names"
         )
     factory = operator_factory(operator)
-    make = _attending(lambda: lambda heads, dim: factory(heads, dim))
+    make = _make_attention_estimator(lambda: lambda heads, dim: factory(heads, dim))
     return replace(_attention(operator, make), code=factory)
 
 
@@ -288,14 +288,14 @@ METHODS: dict[str, Method] = {
         _baseline("TSC", f"{_SOLVERS}:ThresholdingSubspaceClustering", _NEIGHBORS),
         _baseline("k-subspaces", f"{_SOLVERS}:KSubspaces", {"dimension": (4, 2, 8)}),
         *(_unrolled(train_on) for train_on in ("objective", "solution", "both")),
-        _attention("softmax", _attending(lambda: "softmax")),
-        _attention("sparsemax", _attending(lambda: "sparsemax")),
-        _attention("ridge", _attending(partial(_operator, "Ridge", 1.0))),
-        _attention("low rank", _attending(partial(_operator, "LowRank", 1.0))),
+        _attention("softmax", _make_attention_estimator(lambda: "softmax")),
+        _attention("sparsemax", _make_attention_estimator(lambda: "sparsemax")),
+        _attention("ridge", _make_attention_estimator(partial(_operator, "Ridge", 1.0))),
+        _attention("low rank", _make_attention_estimator(partial(_operator, "LowRank", 1.0))),
         Method(
             "attention (ISTA)",
             "learned",
-            _attending(partial(_operator, "SparseCoding", zero_diagonal=True)),
+            _make_attention_estimator(partial(_operator, "SparseCoding", zero_diagonal=True)),
             {"n_iter": (10, 50), "lam": (0.2, 1.0)},
             problem=_attention_penalty,
             unit_rows=True,

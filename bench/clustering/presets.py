@@ -30,6 +30,11 @@ _QUICK = [
 _ALL_BUT = (
     "Every method runs but LRSSC, which is slow, and those that train the longest take one setting."
 )
+_CIFAR_SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "SSC": [{"gamma": 20.0, "tol": 1e-2}],
+    "OMP": [{"n_nonzero": 5}],
+    "kNN graph": [{"n_neighbors": 5}],
+}
 _MNIST: dict[str, Any] = {
     "data": ["mnist:subset=all"],
     "features": ["unit-relative-scattering-500"],
@@ -42,18 +47,21 @@ _CIFAR: dict[str, Any] = {
 }
 
 
-def _whole(
-    name: str, about: str, data: list[str], features: Sequence[str] = ("unit",), n_trials: int = 3
-) -> dict[str, Any]:
-    """A study of the two sets of data on which methods are designed and judged.
+def _list_parts(*parts: tuple[str, str, list[str], str, int]) -> list[dict[str, Any]]:
+    """Studies of the two sets of data on which methods are designed and judged.
 
-    The two share no person, object, video, image or shape of manifold.
+    The two share no person, object, video, image or shape of manifold. A part is its name, what it
+    is about, its data, their features and the number of trials.
     """
-    slow = {f"unrolled ({name})": [{"gamma": 50.0}] for name in ("objective", "solution", "both")}
-    return {
-        "name": name, "about": about, "data": data, "features": features, "n_trials": n_trials,
-        "label_tuned": True, "without": ["LRSSC"], "settings": slow | {"SENet": [{"gamma": 200.0}]},
+    one = {f"unrolled ({name})": [{"gamma": 50.0}] for name in ("objective", "solution", "both")}
+    held = {
+        "label_tuned": True, "without": ["LRSSC"], "settings": one | {"SENet": [{"gamma": 200.0}]},
     }  # fmt: skip
+    return [
+        {"name": name, "about": about, "data": data, "features": features.split(), "n_trials": n}
+        | held
+        for name, about, data, features, n in parts
+    ]
 
 
 # Of each preset what it is about, and for each of its studies the arguments of `preset_study`.
@@ -106,31 +114,17 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "about": "All points fitted; solved to a relative gap of 1e-2. Learned methods "
                 "train on pairs of points, and join on a part of them, below.",
                 "methods": ["SSC", "OMP", "kNN graph", "k-means"],
-                "settings": {
-                    "SSC": [{"gamma": 20.0, "tol": 1e-2}],
-                    "OMP": [{"n_nonzero": 5}],
-                    "kNN graph": [{"n_neighbors": 5}],
-                },
+                "settings": _CIFAR_SETTINGS,
                 **_CIFAR,
             },
             {
                 "name": "out-of-sample",
                 "about": "3,000 random points fitted, the others labelled by them: by solving to a "
                 "relative gap of 1e-2, or a forward pass.",
-                "methods": [
-                    "SSC",
-                    "EnSC",
-                    "OMP",
-                    "kNN graph",
-                    "unrolled (objective)",
-                    "SENet",
-                    "k-means",
-                ],
-                "settings": {
-                    "SSC": [{"gamma": 20.0, "tol": 1e-2}],
+                "methods": ["SSC", "EnSC", "OMP", "kNN graph", "unrolled (objective)", "SENet",
+                            "k-means"],
+                "settings": _CIFAR_SETTINGS | {
                     "EnSC": [{"gamma": 20.0, "l1_ratio": 0.9, "tol": 1e-2}],
-                    "OMP": [{"n_nonzero": 5}],
-                    "kNN graph": [{"n_neighbors": 5}],
                     "unrolled (objective)": [{"gamma": 20.0}],
                     "SENet": [{"max_iter": 1000, "batch_size": 200}],
                 },
@@ -178,89 +172,43 @@ PRESETS: dict[str, dict[str, Any]] = {
     "design": {
         "about": "The design set: methods and rules may be built and chosen with its labels in "
         "sight, so that its errors prove nothing. The judging set is the preset judge. " + _ALL_BUT,
-        "studies": [
-            _whole(
-                "faces",
-                "Extended Yale B, persons 1 to 19: 3 random groups of 5.",
-                data=["yaleb:classes=1-19,n_classes=5"],
-                features=["unit-pca-200"],
-            ),
-            _whole(
-                "objects",
-                "COIL-20, objects 1 to 10: 3 random picks of 6.",
-                data=["coil20:classes=1-10,n_classes=6"],
-                features=["unit-pca-200"],
-            ),
-            _whole(
-                "digits",
-                "The digits of scikit-learn: 3 random subsets of 500.",
-                data=["digits:n_points=500"],
-            ),
-            _whole(
-                "motion",
-                "Hopkins 155: 12 random sequences of the first half.",
-                data=["hopkins:half=1"],
-                features=["unit-2F+1"],
-                n_trials=12,
-            ),
-            _whole(
-                "generated",
-                "Noisy subspaces and closed curves: 3 draws each.",
-                data=[
-                    "synthetic:n_samples=50,n_subspaces=5,noise=0.3",
-                    "manifolds:n_samples=60,n_manifolds=4,curvature=0.5,noise=0.05",
-                ],
-            ),
-        ],
+        "studies": _list_parts(
+            ("faces", "Extended Yale B, persons 1 to 19: 3 random groups of 5.",
+                ["yaleb:classes=1-19,n_classes=5"], "unit-pca-200", 3),
+            ("objects", "COIL-20, objects 1 to 10: 3 random picks of 6.",
+                ["coil20:classes=1-10,n_classes=6"], "unit-pca-200", 3),
+            ("digits", "The digits of scikit-learn: 3 random subsets of 500.",
+                ["digits:n_points=500"], "unit", 3),
+            ("motion", "Hopkins 155: 12 random sequences of the first half.",
+                ["hopkins:half=1"], "unit-2F+1", 12),
+            ("generated", "Noisy subspaces and closed curves: 3 draws each.",
+                ["synthetic:n_samples=50,n_subspaces=5,noise=0.3",
+                 "manifolds:n_samples=60,n_manifolds=4,curvature=0.5,noise=0.05"], "unit", 3),
+        ),
     },
     "judge": {
         "about": "The judging set, to be run ONCE, when all methods and rules are finished: "
         "nothing may be chosen by it, nor changed after it was seen. To design, use the preset "
         "design. " + _ALL_BUT,
-        "studies": [
-            _whole(
-                "faces",
-                "Extended Yale B, persons 20 to 38: 3 random groups of 5.",
-                data=["yaleb:classes=20-38,n_classes=5"],
-                features=["unit-pca-200"],
-            ),
-            _whole(
-                "objects",
-                "COIL-20, objects 11 to 20: 3 random picks of 6.",
-                data=["coil20:classes=11-20,n_classes=6"],
-                features=["unit-pca-200"],
-            ),
-            _whole(
-                "digits",
-                "MNIST, all 70,000: 3 random subsets of 1,000, by scattering and by pixels.",
-                data=["mnist:subset=all,n_points=1000"],
-                features=["unit-scattering-200", "unit-pca-200"],
-            ),
-            _whole(
-                "images",
-                "The test images of CIFAR-10: 3 random subsets of 1,000.",
-                data=["cifar10:subset=test,n_points=1000"],
-                features=["unit-scattering-200"],
-            ),
-            _whole(
-                "motion",
-                "Hopkins 155: 12 random sequences of the second half.",
-                data=["hopkins:half=2"],
-                features=["unit-2F+1"],
-                n_trials=12,
-            ),
-            _whole(
-                "generated",
+        "studies": _list_parts(
+            ("faces", "Extended Yale B, persons 20 to 38: 3 random groups of 5.",
+                ["yaleb:classes=20-38,n_classes=5"], "unit-pca-200", 3),
+            ("objects", "COIL-20, objects 11 to 20: 3 random picks of 6.",
+                ["coil20:classes=11-20,n_classes=6"], "unit-pca-200", 3),
+            ("digits", "MNIST, all 70,000: 3 random subsets of 1,000, by scattering and by pixels.",
+                ["mnist:subset=all,n_points=1000"], "unit-scattering-200 unit-pca-200", 3),
+            ("images", "The test images of CIFAR-10: 3 random subsets of 1,000.",
+                ["cifar10:subset=test,n_points=1000"], "unit-scattering-200", 3),
+            ("motion", "Hopkins 155: 12 random sequences of the second half.",
+                ["hopkins:half=2"], "unit-2F+1", 12),
+            ("generated",
                 "Tori, and noisy subspaces of unequal dimensions and sizes: 3 draws each.",
-                data=[
-                    "manifolds:shape=torus,n_samples=60,n_manifolds=4,curvature=0.5,noise=0.05",
-                    "synthetic:n_subspaces=5,dimension=[2,3,4,5,6],"
-                    "n_samples=[24,36,48,60,72],noise=0.3",
-                ],
-            ),
-        ],
+                ["manifolds:shape=torus,n_samples=60,n_manifolds=4,curvature=0.5,noise=0.05",
+                 "synthetic:n_subspaces=5,dimension=[2,3,4,5,6],n_samples=[24,36,48,60,72],noise=0.3"],
+                "unit", 3),
+        ),
     },
-}
+}  # fmt: skip
 
 
 def find_preset(name: str, methods: Sequence[str] | None = None) -> tuple[Study, ...]:

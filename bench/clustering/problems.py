@@ -73,12 +73,12 @@ class DataSet:
         if self.generated:
             settings["random_state"] = np.random.RandomState([seed, int(trial)])
             return _problem(*getattr(datasets, self.function)(**settings))
-        bunch = _loaded(self.function, data_home, **settings)
+        bunch = _load_data(self.function, data_home, **settings)
         return _problem(bunch.data, bunch.target, bunch.get("images"))
 
 
 @dataclass(frozen=True)
-class _Own(DataSet):
+class _OwnFile(DataSet):
     """Points of a user's file, loaded again when its content is another."""
 
     path: str = ""
@@ -90,7 +90,7 @@ class _Own(DataSet):
     def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
         n_clusters = settings.pop("n_clusters", None)
         files = point_files(self.path, settings.get("target_key"))
-        bunch = _own_points(self.path, _hash_of(files), **settings)
+        bunch = _load_own_points(self.path, _hash_of(files), **settings)
         labels = np.full(len(bunch.data), -1) if bunch.target is None else bunch.target
         if n_clusters is not None:
             n_clusters = check_integer(n_clusters, "n_clusters", minimum=1, maximum=len(labels))
@@ -116,7 +116,7 @@ class _Persons(DataSet):
         return [_TRIAL.join(str(1 + subject) for subject in trial) for trial in chosen]
 
     def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
-        faces = _loaded(self.function, data_home)
+        faces = _load_data(self.function, data_home)
         rows = np.isin(faces.target, [int(word) - 1 for word in trial.split(_TRIAL)])
         found = _problem(faces.data[rows], faces.target[rows], faces.images[rows])
         return replace(found, rows=np.flatnonzero(rows))
@@ -193,14 +193,14 @@ def make_problem(
     ValueError
         If the name, the trial or a setting is unknown, or a file is broken.
     """
-    source, settings, part = _read(data)
+    source, settings, part = _parse_name(data)
     try:
         problem = source.make(trial, seed, data_home, **settings)
     except (KeyError, TypeError) as error:
         raise ValueError(f"data: no problem {data} with trial {trial!r}: {error}") from error
     if part:
         draw = int(trial) if trial.isdecimal() else 0
-        problem = _part(problem, seed, draw, **part)
+        problem = _take_part(problem, seed, draw, **part)
     return replace(problem, name=data, trial=trial)
 
 
@@ -212,7 +212,7 @@ def trials_of(
     Of generated data there are as many as asked for, 5 by default, and so of a random part of a
     set that is one trial as a whole, 1 by default.
     """
-    source, settings, part = _read(data)
+    source, settings, part = _parse_name(data)
     if source.generated:
         return [str(number) for number in range(n_trials or _GENERATED_TRIALS)]
     names = source.trials(data_home, **settings)
@@ -224,8 +224,8 @@ def trials_of(
     return [names[index] for index in sorted(chosen)]
 
 
-def _read(data: str) -> tuple[DataSet, dict[str, Any], dict[str, Any]]:
-    """The data set of a name, the arguments of its function, and those of `_part`."""
+def _parse_name(data: str) -> tuple[DataSet, dict[str, Any], dict[str, Any]]:
+    """The data set of a name, the arguments of its function, and those of `_take_part`."""
     base, settings = split_settings(data, "data")
     source = _find(base)
     part = {} if source.generated else {n: settings.pop(n) for n in _PART if n in settings}
@@ -284,7 +284,7 @@ def _find(base: str) -> DataSet:
     if base in DATA:
         return DATA[base]
     if Path(base).is_file():
-        return _Own("a file of the user", "load_points", path=base)
+        return _OwnFile("a file of the user", "load_points", path=base)
     folder, name = Path(base).absolute().parent, Path(base).name
     files = [path.name for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
     hint = close_names(name, [*DATA, *files])
@@ -294,7 +294,7 @@ def _find(base: str) -> DataSet:
     )
 
 
-def _part(
+def _take_part(
     problem: Problem,
     seed: int,
     draw: int,
@@ -353,7 +353,7 @@ def _problem(
 
 
 @lru_cache(maxsize=4)
-def _loaded(function: str, data_home: str | None, **settings: Any) -> Any:
+def _load_data(function: str, data_home: str | None, **settings: Any) -> Any:
     """What a process has loaded lately: many of its jobs need the same."""
     load = getattr(datasets, function)
     known = inspect.signature(load).parameters
@@ -361,7 +361,7 @@ def _loaded(function: str, data_home: str | None, **settings: Any) -> Any:
 
 
 @lru_cache(maxsize=2)
-def _own_points(path: str, content: str | None, **keys: Any) -> Any:
+def _load_own_points(path: str, content: str | None, **keys: Any) -> Any:
     return datasets.load_points(path, **keys)
 
 

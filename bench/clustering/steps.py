@@ -22,6 +22,8 @@ from ...solvers.solution import Array
 from ..names import close_names
 
 DENSE_ROWS = 10_000
+OWN = "own affinity"  # instead of a chain: the method leaves an affinity
+NO_STEPS = "none"  # the method leaves labels alone
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def check_chain(chain: str) -> str:
 
 
 def chain_key(chain: str) -> tuple[Any, ...]:
-    """What a chain does, however it is written: with defaults or with a last step left out."""
+    """Equal for chains that do the same, with defaults written out or left out."""
     steps = [(step.func, tuple(step.keywords.items())) for step in _parse(chain)]
     return (*steps, cut_of(chain))
 

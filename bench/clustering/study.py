@@ -1,17 +1,28 @@
-"""What a preset consists of: studies, run one after another, and what they leave on disk."""
+"""Studies of `twinsolve cluster`: how they run, and what they and a user's points leave on disk."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
-from ...datasets.files import whole_file
-from ..figures import forget
-from ..jobs import Options
+from ...datasets.files import whole_file, write_whole
+from ...datasets.root import data_root
+from ...solvers.solution import Array
+from ..figures import describe_data, draw_matrices, forget
+from ..jobs import Options, Part, code, resume_parts
+from ..names import split_settings
 from ..tables import Lines, markdown, write_lines, write_summary
 from ..terminal import progress
+from .features import load_features
+from .fitting import fit
+from .methods import code_of, find_method
+from .problems import DATA, content_of, make_problem
+from .steps import NO_STEPS, OWN, affinity_of, without_cut
 
 _MOST_ROWS = 540  # of a table in a summary
 
@@ -63,7 +74,7 @@ def write_studies(
             forget(directory / name)
             draw(table, directory / name)
         lines += [f"## {study.name}", "", study.about, ""]
-        lines += [*_readable(study.name, study.lines(table)), ""]
+        lines += [*_table_or_file(study.name, study.lines(table)), ""]
         for heading, (headings, rows) in study.further(table).items():
             lines += [f"### {heading}", "", *markdown(headings, rows), ""]
         drawn = [name for name in study.figures if (directory / name).exists()]
@@ -71,8 +82,8 @@ def write_studies(
     write_summary(title, lines[:-1], settings, directory)
 
 
-def _readable(name: str, lines: Lines) -> list[str]:
-    """The table; of one that nobody would read to its end, where it is."""
+def _table_or_file(name: str, lines: Lines) -> list[str]:
+    """The table, or where it is written if it is too long to read."""
     headings, rows = lines
     if len(rows) > _MOST_ROWS:
         return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.parquet."]
@@ -82,3 +93,131 @@ def _readable(name: str, lines: Lines) -> list[str]:
 def rules(studies: Sequence[Study]) -> list[str]:
     """How the studies choose settings, each rule once; none where all settings are given."""
     return list(dict.fromkeys(study.rule for study in studies if study.rule))
+
+
+_MOST_POINTS, _MOST_METHODS, _MOST_SECONDS = 2000, 3, 30  # of what is fitted again and drawn
+
+
+def with_clusters(data: Sequence[str], n_clusters: int | None) -> tuple[list[str], str]:
+    """Names of data, those of files with their number of clusters, and how each file is read.
+
+    Raises
+    ------
+    ValueError
+        If there is a number of clusters and none of the data is a file.
+    """
+    own = [name for name in data if _is_file(name)]
+    if n_clusters and not own:
+        raise ValueError("data: --n-clusters is for files of points")
+    word = f"n_clusters={n_clusters}" if n_clusters else ""
+    named = {name: f"{name}{',' if ':' in name else ':'}{word}" for name in own if word}
+    about = " ".join(_describe_reading(named.get(name, name)) for name in own)
+    return [named.get(name, name) for name in data], about
+
+
+def _is_file(name: str) -> bool:
+    base = name.partition(":")[0]
+    return base not in DATA and Path(base).is_file()
+
+
+def _describe_reading(name: str) -> str:
+    """How a file is read; where no labels count the points, also what to do if that is wrong."""
+    problem = make_problem(name)
+    (n, d), k = problem.X.shape, problem.n_clusters
+    read, other = ("columns", "rows") if "transpose=True" in name else ("rows", "columns")
+    reading = f"{name}: {n:,} points ({read}) of {d:,} features; {k} clusters, "
+    if problem.labelled:
+        return f"{reading}labels."
+    cure = "add" if read == "rows" else "leave out"
+    return (
+        f"{reading}no labels, errors are not known. If the {other} are the points, {cure} "
+        "transpose=True behind the colon."
+    )
+
+
+def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
+    """Write labels where there were none, and pictures of matrices, of the largest scores."""
+    for path in list(directory.iterdir()):
+        if re.fullmatch(r"labels(-\d+)?\.csv", path.name):
+            path.unlink()
+        elif re.fullmatch(r"matrices(-\d+)?\.png", path.name):
+            forget(path)
+    chosen = table[table.selection == "label-free"]
+    for number, (data, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
+        end = f"-{number}" if chosen.data.nunique() > 1 else ""
+        if "labels" in rows and rows.labels.notna().any():
+            first = rows[(rows.seed == rows.seed.min()) & rows.labels.notna()]
+            first = first.sort_values("selection_score", ascending=False, kind="stable")
+            # The clusters to report of each method stand before those by its other chains.
+            other = first.duplicated(["trial", "method"])
+            first = pd.concat([first[~other], first[other]])
+            by_trial = [
+                _tabulate_labels(str(data), str(trial), own, options)
+                for trial, own in first.groupby("trial", sort=False)
+            ]
+            written = pd.concat(by_trial).drop(columns="trial" if len(by_trial) == 1 else [])
+            write_whole(directory / f"labels{end}.csv", written.to_csv(index=False))
+        fits = rows[~rows.steps.map(without_cut).isin([OWN, NO_STEPS])]
+        fits = fits[fits.selection_score.notna()]
+        small = (fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)
+        fits = fits[small & (fits.trial == rows.trial.iloc[0])]
+        fits = fits.sort_values("selection_score", ascending=False, kind="stable")
+        best = fits.drop_duplicates("method")
+        found = {
+            f"{_name_row(row)}\n{row.steps}{_describe_error(row, rows)}": _compute_matrices(
+                row, options
+            )
+            for _, row in best.head(_MOST_METHODS).iterrows()
+        }
+        if found:
+            problem = make_problem(
+                str(data), best.trial.iloc[0], seed=options.seed, data_home=options.data_home
+            )
+            labels = problem.labels if problem.labelled else best.labels.iloc[0]
+            order = "class" if problem.labelled else "the first method's clusters"
+            title = (
+                f"{describe_data(str(data))}: coefficients and affinities, points sorted by {order}"
+            )
+            draw_matrices(found, labels, directory / f"matrices{end}.png", title)
+
+
+def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
+    """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
+    home, way = str(data_root(options.data_home)), find_method(row.method)
+    points: dict[str, Any] = {name: str(row[name]) for name in ("data", "trial", "features")}
+    points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
+
+    def make() -> list[Part]:
+        problem, X = load_features(points)
+        settings = split_settings(f":{row.settings}".replace(", ", ","), "settings")[1]
+        coef = fit(way, X, problem.n_clusters, row.fit_seed, settings).coef
+        made = affinity_of(without_cut(row.steps), coef, problem.n_clusters)
+        return [({}, {"coef": csr_array(coef).toarray(), "affinity": csr_array(made).toarray()})]
+
+    about = {name: str(row[name]) for name in ("method", "settings", "steps", "fit_seed")}
+    key = {"study": "matrices", "points": points, "method code": code_of(way), **about, **code()}
+    folder = options.directory and options.directory / "matrices"
+    ((_, arrays),) = resume_parts(make, key, folder)
+    return arrays["coef"], arrays["affinity"]
+
+
+def _describe_error(row: pd.Series, rows: pd.DataFrame) -> str:
+    """Where labels are known, the mean error of the trial over the seeds."""
+    keys = ["trial", "method", "steps"]
+    mean = rows[(rows[keys] == row[keys]).all(axis=1)].accuracy.mean()
+    return "" if np.isnan(mean) else f"\nerror {100 * (1 - mean):.2f} %"
+
+
+def _tabulate_labels(data: str, trial: str, rows: pd.DataFrame, options: Options) -> pd.DataFrame:
+    """The clusters of each point of a trial, a column for each row of the table.
+
+    A point is known by its number in the whole data set, from 0.
+    """
+    points = make_problem(data, trial, seed=options.seed, data_home=options.data_home).rows
+    named = {f"{row.method}, {row.steps}": row.labels for row in rows.itertuples()}
+    return pd.DataFrame({"trial": trial, "point": points} | named)
+
+
+def _name_row(row: pd.Series) -> str:
+    """A method with its settings."""
+    return ", ".join(filter(None, (row.method.partition(":")[0], row.settings)))

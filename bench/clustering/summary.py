@@ -1,11 +1,15 @@
-"""The study of clusters in few lines: what the clusters are worth, and what the solvers cost."""
+"""What a table of clusters says: the settings chosen, the errors, and what the solvers cost."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
+from ...solvers.clustering.selection import rank_clusterings
+from ...solvers.solution import Array
 from ..tables import Lines, number
+from .steps import cut_of
 
 Cell = str | Callable[[pd.DataFrame], str]  # the name of a column, or what a group of rows says
 
@@ -13,10 +17,12 @@ Cell = str | Callable[[pd.DataFrame], str]  # the name of a column, or what a gr
 def lines_of(table: pd.DataFrame, by: Sequence[str], cells: Mapping[str, Cell]) -> Lines:
     """A line for each group of rows that agree in `by`, with the cells by their headings."""
     groups = [group for _, group in table.groupby(list(by), sort=False)]
-    return tuple(cells), [tuple(_text(cell, group) for cell in cells.values()) for group in groups]
+    return tuple(cells), [
+        tuple(_read_cell(cell, group) for cell in cells.values()) for group in groups
+    ]
 
 
-def _text(cell: Cell, group: pd.DataFrame) -> str:
+def _read_cell(cell: Cell, group: pd.DataFrame) -> str:
     return str(group[cell].iloc[0]) if isinstance(cell, str) else cell(group)
 
 
@@ -24,98 +30,257 @@ def folded(
     column: str, fold: str | Callable[[pd.Series], float], form: str, missing: str = ""
 ) -> Cell:
     """A number of the group: the mean of a column, its median or what else `fold` makes of it."""
-    return lambda rows: number(rows[column].astype(float).agg(fold), form, missing)
+
+    def cell(rows: pd.DataFrame) -> str:
+        if column not in rows:
+            return missing
+        return number(rows[column].astype(float).agg(fold), form, missing)
+
+    return cell
+
+
+GROUP = ["data", "features", "method", "steps"]
+RULE = (
+    "Settings are chosen without labels: for each data set, features, method and chain of affinity "
+    "steps, one setting for all trials, with the largest mean of (1 + s) / 2 * H / log k, where s "
+    "is the silhouette of the found clusters in the spectral embedding, H the entropy of their "
+    "sizes and k their number; 0 where the graph has more than k components. Methods without an "
+    "affinity take their first setting."
+)
+
+
+def select_settings(table: pd.DataFrame, *, label_tuned: bool = False) -> pd.DataFrame:
+    """Mark the rows of the settings chosen without labels; others have an empty `selection`.
+
+    Parameters
+    ----------
+    table : DataFrame
+        With the columns `GROUP`, ``settings``, ``selection_score`` and ``accuracy``.
+    label_tuned : bool, default=False
+        Append the rows of the settings with the best mean accuracy, marked ``labels``.
+    """
+    by_score = _mark_best(table, "selection_score")
+    marked = table.assign(selection=np.where(by_score, "label-free", ""))
+    if not label_tuned:
+        return marked
+    by_labels = table[_mark_best(table, "accuracy")].assign(selection="labels")
+    return pd.concat([marked, by_labels], ignore_index=True)
+
+
+def _mark_best(table: pd.DataFrame, column: str) -> Array:
+    """Rows of the setting with the best mean in each group; ties go to the first setting.
+
+    A setting that lacks a number comes after all that do not.
+    """
+    groups = table.groupby([*GROUP, "settings"], sort=False)[column]
+    means = groups.mean().where(groups.count() == groups.size())
+    best = means.fillna(-np.inf).groupby(GROUP, sort=False).idxmax()
+    keys = pd.MultiIndex.from_frame(table[[*GROUP, "settings"]])
+    return np.asarray(keys.isin(best))
+
+
+POOL = ("SSC", "EnSC", "LSR", "LRSC")
+FIXED = ("EnSC", "gamma=20.0, l1_ratio=0.9", "keep-largest 3")  # best on all of the design set
+TITLE = f"One choice of all, without labels among {', '.join(POOL)}, and by labels among all"
+CANDIDATE = ["method", "settings", "steps"]
+_PROBLEM = ["data", "features", "trial"]
+
+
+def choice_rule(n_candidates: int) -> str:
+    """The rule by which one of so many candidates is chosen."""
+    if n_candidates == 1:
+        return "There was one candidate, and nothing to choose."
+    return (
+        "Method, affinity steps and setting are chosen together without labels: of "
+        f"{n_candidates} candidates, the one whose clusters agree best with those of all, by the "
+        "mean adjusted Rand index, in which each counts by the 24th power of its score."
+    )
+
+
+def rows_of_pool(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the methods of `POOL`, by the chains that k-means cuts."""
+    return table[table.method.isin(POOL) & (table.steps.map(cut_of) == "k-means")]
+
+
+def rank_candidates(table: pd.DataFrame, candidates: pd.DataFrame) -> pd.DataFrame:
+    """The table with the `agreement` and `rank` of the rows that are candidates.
+
+    Each problem has its own ranks, of which 1 is chosen. The clusters compared are those of the
+    first seed, in the column ``labels``.
+    """
+    table = table.assign(agreement=np.nan, rank=np.nan)
+    if "labels" not in table:
+        return table
+    for _, problem in candidates.groupby(_PROBLEM, sort=False):
+        first = problem[problem.seed == problem.seed.min()].drop_duplicates(CANDIDATE)
+        order, agreement = rank_clusterings(first.selection_score, first.labels.to_list())
+        ranks = pd.Series(np.arange(1, len(order) + 1), first.index[order])
+        found = pd.DataFrame(
+            {"agreement": agreement, "rank": ranks.reindex(first.index)}
+        ).set_index(pd.MultiIndex.from_frame(first[CANDIDATE]))
+        rows = found.reindex(pd.MultiIndex.from_frame(problem[CANDIDATE]))
+        table.loc[problem.index, ["agreement", "rank"]] = rows.to_numpy()
+    return table
+
+
+def drop_known_labels(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without the clusters found, where the classes of the points are known."""
+    if "labels" not in table:
+        return table
+    kept = table.labels.where(table.accuracy.isna(), None)
+    return table.assign(labels=kept) if kept.notna().any() else table.drop(columns="labels")
+
+
+def whole_choice_lines(table: pd.DataFrame) -> Lines:
+    """Of each data set the choice of everything, without labels and by them, and its regret.
+
+    Errors are means over the subsets; the deviations are over these, of means over the seeds, and
+    over the seeds, of means over the subsets. The regret is the error beyond that of the choice
+    that labels would have made on the same subset.
+    """
+    headings = (
+        "data", "features", "chosen", "candidate", "error %", "over subsets", "over seeds",
+        "regret", "largest",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = []
+    if "rank" not in table:
+        return headings, rows
+    known = table[(table.selection != "labels") & table.accuracy.notna()]
+    for about, group in known.groupby(["data", "features"], sort=False):
+        if (group["rank"] == 1).any():
+            rows += [(*map(str, about), *cells) for cells in _choice_rows(group)]
+    return headings, rows
+
+
+def _choice_rows(group: pd.DataFrame) -> list[tuple[str, ...]]:
+    errors = group.assign(error=100 * (1 - group.accuracy))
+    means = errors.pivot_table(index="trial", columns=CANDIDATE, values="error", sort=False)
+    free = errors[errors["rank"] == 1].drop_duplicates("trial").set_index("trial")[CANDIDATE]
+    everywhere = means.dropna(axis=1)
+    fixed = {"by labels, one for all subsets": everywhere.mean().idxmin()}
+    fixed |= {"always the same": FIXED} if FIXED in everywhere else {}
+    choices = {
+        "without labels": free.apply(tuple, axis=1),
+        "by labels, on each subset": means.idxmin(axis=1),
+    }
+    choices |= {way: pd.Series([one] * len(means), means.index) for way, one in fixed.items()}
+    return [(way, *_choice_cells(chosen, errors, means)) for way, chosen in choices.items()]
+
+
+def _choice_cells(chosen: pd.Series, errors: pd.DataFrame, means: pd.DataFrame) -> tuple[str, ...]:
+    keys = pd.MultiIndex.from_arrays([chosen.index, *zip(*chosen, strict=True)])
+    every = pd.MultiIndex.from_frame(errors[["trial", *CANDIDATE]])
+    rows = errors[every.isin(keys)]
+    found = rows.groupby("trial", sort=False).error.mean()
+    by_seed = rows.groupby("seed").error.mean()
+    regrets = found - means.min(axis=1)[found.index]
+    numbers = (
+        found.mean(), found.std(ddof=0), by_seed.std(ddof=0), regrets.mean(), regrets.max(),
+    )  # fmt: skip
+    return (_name_choice(chosen), *(number(value, ".2f") for value in numbers))
+
+
+def _name_choice(chosen: pd.Series) -> str:
+    """The candidate, or where subsets differ, the methods with how often each was chosen."""
+    if chosen.nunique() == 1:
+        return _name_candidate(*chosen.iloc[0])
+    counts = pd.Series([method for method, _, _ in chosen]).value_counts()
+    return ", ".join(f"{method} ({count} of {len(chosen)})" for method, count in counts.items())
+
+
+def _name_candidate(method: str, settings: str, steps: str) -> str:
+    """A candidate in one cell."""
+    return f"{method}{f' ({settings})' if settings else ''} by {steps}"
 
 
 REFERENCE = "SSC"
 _CASE = ["data", "features", "method", "settings"]
-_CLUSTER_HEADINGS = (
-    "data", "features", "method", "settings", "steps", "error %", "std", "range", "NMI", "ARI",
-    "ME-3", "score",
-)  # fmt: skip
-_QUALITY_HEADINGS = (
-    "data", "features", "method", "settings", "MiB", "objective", "gap mean", "gap max",
-    "non-zeros", "ME-2",
-)  # fmt: skip
-_DISTANCE_HEADINGS = (
-    "data", "features", "method", "settings", "distance", "cosine", "support F1", "objective gap",
-)  # fmt: skip
 _TUNED = " (labels)"
 _FAMILIES = ("learned", "solved", "baseline")
+_ABOUT: dict[str, Cell] = {
+    "data": "data",
+    "features": "features",
+    "method": lambda rows: rows.method.iloc[0] + ("", _TUNED)[all(rows.selection == "labels")],
+    "settings": lambda rows: rows.settings.iloc[0] or "-",
+}
+_CLUSTERS: dict[str, Cell] = {
+    **_ABOUT,
+    "steps": "steps",
+    "error %": lambda rows: _describe_failure(rows) or number(_errors(rows).mean(), ".2f"),
+    "std": lambda rows: number(_errors(rows).std(ddof=0), ".2f"),
+    "range": lambda rows: _format_range(_errors(rows)),
+    "NMI": folded("nmi", "mean", ".3f", "-"),
+    "ARI": folded("ari", "mean", ".3f", "-"),
+    "ME-3": folded("connectivity", "mean", ".4f", "-"),
+    "score": folded("selection_score", "mean", ".3f", "-"),
+}
+_NUMBERS = ("accuracy", "nmi", "ari", "connectivity", "selection_score")
 
 
 def cluster_lines(table: pd.DataFrame) -> Lines:
     """A line for each method and chain of steps: the error, its spread over seeds, the graph."""
-    rows = []
     chosen = table[table.selection != ""]
-    groups = chosen.groupby([*_CASE, "steps", "selection"], sort=False)
-    for (data, features, method, settings, steps, selection), group in groups:
-        name = method + _TUNED if selection == "labels" else method
-        about = (data, features, name, settings or "-", steps)
-        if "note" in group and group.note.notna().any():
-            rows.append((*about, _note(group), *["-"] * (len(_CLUSTER_HEADINGS) - 6)))
-            continue
-        errors = 100 * (1 - group.groupby(["fit_seed", "seed"]).accuracy.mean())
-        spread = "-" if errors.isna().any() else f"{errors.min():.2f} to {errors.max():.2f}"
-        rows.append(
-            (
-                *about,
-                number(errors.mean(), ".2f"),
-                number(errors.std(ddof=0), ".2f"),
-                spread,
-                *(_mean(group, column, ".3f") for column in ("nmi", "ari")),
-                _mean(group, "connectivity", ".4f"),
-                _mean(group, "selection_score", ".3f"),
-            )
-        )
-    return _CLUSTER_HEADINGS, rows
+    case = [*_CASE, "steps", "selection"]
+    if "note" in chosen:  # of what failed on a trial, the numbers of others are no mean of all
+        failed = chosen.groupby(case).note.transform("count") > 0
+        chosen = chosen.assign(**{n: chosen[n].mask(failed) for n in _NUMBERS if n in chosen})
+    return lines_of(chosen, case, _CLUSTERS)
 
 
-def choice_lines(table: pd.DataFrame) -> Lines:
+def _errors(rows: pd.DataFrame) -> pd.Series:
+    """Errors in % of the seeds, each a mean over the trials."""
+    return 100 * (1 - rows.groupby(["fit_seed", "seed"]).accuracy.mean())
+
+
+def _format_range(errors: pd.Series) -> str:
+    return "-" if errors.isna().any() else f"{errors.min():.2f} to {errors.max():.2f}"
+
+
+def _describe_failure(rows: pd.DataFrame) -> str:
+    """Why numbers are missing, and in how many of the trials."""
+    missing = rows[rows.note.notna()] if "note" in rows else rows[:0]
+    if missing.empty:
+        return ""
+    of = rows.trial.nunique()
+    return missing.note.iloc[0] + (f" ({missing.trial.nunique()} of {of} trials)" if of > 1 else "")
+
+
+def reported_lines(table: pd.DataFrame) -> Lines:
     """A line for each method, where there are several chains of steps: that of largest score."""
     own = table[table.selection == "label-free"]
     group = ["data", "features", "method"]
     scores = own.groupby([*group, "steps"], sort=False).selection_score.mean().fillna(-np.inf)
     best = scores.groupby(group, sort=False).idxmax()
-    if len(best) == len(scores):
-        return _CLUSTER_HEADINGS, []
     keys = pd.MultiIndex.from_frame(own[[*group, "steps"]])
-    return cluster_lines(own[keys.isin(best)])
+    return cluster_lines(own[keys.isin(best)] if len(best) < len(scores) else own[:0])
 
 
 def quality_lines(table: pd.DataFrame) -> Lines:
     """A line for each method with a setting that was chosen: cost, certificate, coefficients."""
-    fits = _fits(table)
-    reference, ratios = _against_reference(fits, "fit_seconds")
-    headings = (*_QUALITY_HEADINGS[:4], f"time / {reference}", *_QUALITY_HEADINGS[4:])
-    rows = [
-        (
-            *(data, features, _marked(str(method), group), settings or "-"),
-            number(ratios[group.index].median(), ".2f"),
-            number(group.memory_mib.median(), ".0f"),
-            *(_mean(group, column, ".3g") for column in ("objective", "gap_mean")),
-            number(group.gap_max.max(), ".1e"),
-            _mean(group, "nonzeros", ".1f"),
-            _mean(group, "subspace_error", ".3f"),
-        )
-        for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
-    ]
-    return headings, rows
+    reference, fits = _add_ratios(_select_fits(table), "fit_seconds")
+    cells = _ABOUT | {
+        f"time / {reference}": folded("ratio", "median", ".2f", "-"),
+        "MiB": folded("memory_mib", "median", ".0f", "-"),
+        "objective": folded("objective", "mean", ".3g", "-"),
+        "gap mean": folded("gap_mean", "mean", ".3g", "-"),
+        "gap max": folded("gap_max", "max", ".1e", "-"),
+        "non-zeros": folded("nonzeros", "mean", ".1f", "-"),
+        "ME-2": folded("subspace_error", "mean", ".3f", "-"),
+    }
+    return lines_of(fits, _CASE, cells)
 
 
 def distance_lines(table: pd.DataFrame) -> Lines:
     """ME-4 of the methods that approximate a solved problem."""
-    fits = _fits(table)
-    rows = [
-        (
-            *(data, features, _marked(str(method), group), settings or "-"),
-            *(_mean(group, name, ".3f") for name in ("distance", "cosine", "support_f1")),
-            _mean(group, "objective_gap", ".1e"),
-        )
-        for (data, features, method, settings), group in fits.groupby(_CASE, sort=False)
-        if "distance" in group and group.distance.notna().any()
-    ]
-    return _DISTANCE_HEADINGS, rows
+    fits = _select_fits(table)
+    known = fits.reindex(columns=["distance"]).distance.notna()
+    cells = _ABOUT | {
+        "distance": folded("distance", "mean", ".3f", "-"),
+        "cosine": folded("cosine", "mean", ".3f", "-"),
+        "support F1": folded("support_f1", "mean", ".3f", "-"),
+        "objective gap": folded("objective_gap", "mean", ".1e", "-"),
+    }
+    return lines_of(fits[known.groupby([fits[c] for c in _CASE]).transform("any")], _CASE, cells)
 
 
 def held_out_lines(table: pd.DataFrame) -> Lines:
@@ -125,22 +290,23 @@ def held_out_lines(table: pd.DataFrame) -> Lines:
     """
     table = table.reindex(columns=table.columns.union(["accuracy_new", "new_ms"], sort=False))
     chosen = table[(table.selection == "label-free") & table.accuracy_new.notna()]
-    reference, ratios = _against_reference(chosen, "new_ms")
-    headings = (
-        "data", "features", "method", "settings", "steps", "error fitted %", "error held out %",
-        f"time a point held out / {reference}",
-    )  # fmt: skip
-    rows = []
-    for about, group in chosen.groupby([*_CASE, "steps"], sort=False):
-        by_seed = group.groupby(["fit_seed", "seed"])
-        errors = 100 * (1 - by_seed[["accuracy_fit", "accuracy_new"]].mean())
-        cells = [f"{errors[name].mean():.2f} ± {errors[name].std(ddof=0):.2f}" for name in errors]
-        rows.append((*map(str, about), *cells, number(ratios[group.index].median(), ".2f")))
-    return headings, rows
+    reference, chosen = _add_ratios(chosen, "new_ms")
+
+    def error(rows: pd.DataFrame, points: str) -> str:
+        errors = _errors(rows.assign(accuracy=rows[points]))
+        return f"{errors.mean():.2f} ± {errors.std(ddof=0):.2f}"
+
+    cells = dict(zip(_CASE, _CASE, strict=True)) | {
+        "steps": "steps",
+        "error fitted %": partial(error, points="accuracy_fit"),
+        "error held out %": partial(error, points="accuracy_new"),
+        f"time a point held out / {reference}": folded("ratio", "median", ".2f", "-"),
+    }
+    return lines_of(chosen, [*_CASE, "steps"], cells)
 
 
-def _against_reference(table: pd.DataFrame, column: str) -> tuple[str, pd.Series]:
-    """The method that times are held against, SSC or else the first, and the ratios to its mean."""
+def _add_ratios(table: pd.DataFrame, column: str) -> tuple[str, pd.DataFrame]:
+    """The method that times are held against, SSC or else the first; `ratio` to its mean."""
     methods = list(dict.fromkeys(table.method))
     reference = REFERENCE if REFERENCE in methods or not methods else methods[0]
     case = ["data", "features", "trial"]
@@ -148,28 +314,13 @@ def _against_reference(table: pd.DataFrame, column: str) -> tuple[str, pd.Series
     if (own.selection == "label-free").any():
         own = own[own.selection == "label-free"]
     means = own.groupby(case)[column].mean().rename("reference")
-    return reference, table[column] / table.join(means, on=case).reference
+    return reference, table.assign(ratio=table[column] / table.join(means, on=case).reference)
 
 
-def _note(group: pd.DataFrame) -> str:
-    """Why numbers are missing, and in how many of the trials."""
-    missing = group[group.note.notna()]
-    of = group.trial.nunique()
-    return missing.note.iloc[0] + (f" ({missing.trial.nunique()} of {of} trials)" if of > 1 else "")
-
-
-def _marked(method: str, group: pd.DataFrame) -> str:
-    return method + _TUNED if (group.selection == "labels").all() else method
-
-
-def _fits(table: pd.DataFrame) -> pd.DataFrame:
+def _select_fits(table: pd.DataFrame) -> pd.DataFrame:
     """A row for each fit with a setting that was chosen."""
     fitted = table[(table.selection != "") & table.fit_seconds.notna()]
     return fitted.drop_duplicates([*_CASE, "trial", "fit_seed"]).reset_index(drop=True)
-
-
-def _mean(group: pd.DataFrame, column: str, form: str) -> str:
-    return number(group[column].mean() if column in group else np.nan, form)
 
 
 def best_lines(table: pd.DataFrame) -> Lines:
@@ -188,13 +339,13 @@ def best_lines(table: pd.DataFrame) -> Lines:
     chosen = table[(table.selection == "label-free") & table.accuracy.notna()]
     rows = []
     for about, group in chosen.groupby(["data", "features", "steps"], sort=False):
-        best = {family: _best(group[group.family == family]) for family in _FAMILIES}
+        best = {family: _find_best(group[group.family == family]) for family in _FAMILIES}
         if best["learned"] is None or best["solved"] is None:
             continue
         (name, learned, spread), (rival, solved, other) = best["learned"], best["solved"]
         by_trial = group.groupby(["trial", "method"]).accuracy.mean().unstack()
         won = int((by_trial[name] > by_trial[rival]).sum())
-        cells = [cell for family in _FAMILIES for cell in _cells(best[family])]
+        cells = [cell for family in _FAMILIES for cell in _best_cells(best[family])]
         ahead = "yes" if solved - learned > spread + other else "no"
         rows.append(
             (
@@ -208,7 +359,7 @@ def best_lines(table: pd.DataFrame) -> Lines:
     return headings, rows
 
 
-def _best(group: pd.DataFrame) -> tuple[str, float, float] | None:
+def _find_best(group: pd.DataFrame) -> tuple[str, float, float] | None:
     """The method of smallest error with its mean and deviation."""
     if group.empty:
         return None
@@ -218,5 +369,5 @@ def _best(group: pd.DataFrame) -> tuple[str, float, float] | None:
     return name, float(means[name]), float(errors[name].std(ddof=0))
 
 
-def _cells(found: tuple[str, float, float] | None) -> tuple[str, str]:
+def _best_cells(found: tuple[str, float, float] | None) -> tuple[str, str]:
     return ("-", "-") if found is None else (found[0], f"{found[1]:.2f} ± {found[2]:.2f}")

@@ -109,7 +109,7 @@ class Setting:
             torch.cuda.synchronize()
 
 
-class Attending:
+class TimedAttention:
     """One way to attend, with inputs of its own: forward alone, and forward with backward."""
 
     def __init__(self, name: str, form: str, setting: Setting) -> None:
@@ -188,7 +188,7 @@ class Attending:
 class _Mode(Entrant):
     """Forward, or forward and backward, so often that it can be timed."""
 
-    def __init__(self, way: Attending, mode: str) -> None:
+    def __init__(self, way: TimedAttention, mode: str) -> None:
         self.setting, self.once, self.n_jobs = way.setting, way.modes()[mode], way.setting.n_jobs
 
     def prepare(self) -> None:
@@ -296,12 +296,16 @@ def time_attention(
                 for name, form in (progress(jobs, len(jobs)) if progress else jobs)
             ]
 
-    about = {"operators": ", ".join(map(_known_by, names)), "dtype": dtype, "device": device}
+    about = {
+        "operators": ", ".join(map(_identify_operator, names)),
+        "dtype": dtype,
+        "device": device,
+    }
     listed = chosen(cases, CASES, "cases")
     return run_cases("attention", listed, run, options, peers=about, columns=COLUMNS)
 
 
-def _known_by(name: str) -> str:
+def _identify_operator(name: str) -> str:
     """A name; for an operator from outside of the package, with its parameters and file."""
     operator = make_operator(name, num_heads=4, head_dim=64)
     if type(operator).__module__.startswith(OURS):
@@ -334,7 +338,7 @@ def _memory_growth(name: str, form: str, setting: Setting) -> dict[str, float]:
     batch, heads, _, width = setting.shape
     peaks = []
     for tokens in _MEMORY_TOKENS:
-        way = Attending(name, form, replace(setting, shape=(batch, heads, tokens, width)))
+        way = TimedAttention(name, form, replace(setting, shape=(batch, heads, tokens, width)))
         way.infer()
         peaks.append(profile_run(way.train, setting.device).peak_memory)
     exponent = math.log(peaks[1] / peaks[0]) / math.log(_MEMORY_TOKENS[1] / _MEMORY_TOKENS[0])
@@ -343,7 +347,10 @@ def _memory_growth(name: str, form: str, setting: Setting) -> dict[str, float]:
 
 def race(name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
     """Times of a way to attend and of the reference in turns, and what else it costs."""
-    ours, reference = Attending(name, form, setting), Attending(REFERENCE, "fused", setting)
+    ours, reference = (
+        TimedAttention(name, form, setting),
+        TimedAttention(REFERENCE, "fused", setting),
+    )
     row = ours.facts()
     reference.train()
     for mode in ours.modes():

@@ -44,7 +44,7 @@ _AVX2 = {
 
 
 def hold_to(instructions: str | None) -> None:
-    """Start the process anew where libraries would use more; they read it when they load.
+    """Restart the process with no wider instructions than AVX2, which libraries read at start.
 
     Raises
     ------
@@ -66,10 +66,10 @@ _T = TypeVar("_T")
 
 
 class Entrant:
-    """Takes part in a contest: what `prepare` does is not timed, what `run` does is.
+    """Takes part in a contest: `prepare` is not timed, `run` is.
 
-    Times are told for one of its `count`, in a row that begins with its `labels`. A `note` says why
-    it drops out.
+    Times are those of a run, divided by `count`, in a row that begins with the `labels`. An entrant
+    with a `note` has dropped out, and the note says why.
     """
 
     labels: Mapping[str, Any] = {}
@@ -85,7 +85,7 @@ class Entrant:
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """What its last run is worth."""
+        """What is known of the result of the last run."""
         return {}
 
     def prepare_on_its_threads(self) -> None:
@@ -94,7 +94,7 @@ class Entrant:
                 self.prepare()
 
     def milliseconds(self) -> float:
-        """Of a run, for one of its `count`; nothing is run if it has dropped out."""
+        """Time of a run, divided by `count`; NaN if it has dropped out."""
         if self.note:
             return np.nan
         with threads(self.n_jobs):
@@ -202,7 +202,7 @@ def run_cases(
 
 
 def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> dict[str, _T]:
-    """Those that are named, in that order; None is all but those that run on request only."""
+    """Those that are named, in that order; None is all but those that only run on request."""
     if names is None:
         return {name: x for name, x in known.items() if not getattr(x, "alone", False)}
     names = list(names)

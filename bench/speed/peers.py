@@ -195,7 +195,7 @@ def _row_by_row(
 
 
 @contextmanager
-def _last_atom_for(i: int, atoms: Array) -> Iterator[Array]:
+def _swap_in_last_atom(i: int, atoms: Array) -> Iterator[Array]:
     """The columns of `atoms` but the i-th, whose place the last one takes: no copy of the rest."""
     own = atoms[:, i].copy()
     atoms[:, i] = atoms[:, -1]
@@ -206,7 +206,7 @@ def _last_atom_for(i: int, atoms: Array) -> Iterator[Array]:
 
 
 @contextmanager
-def _without(i: int, gram: Array) -> Iterator[Array]:
+def _zero_row(i: int, gram: Array) -> Iterator[Array]:
     """Row i of the Gram matrix, which meanwhile has zeros in row and column i."""
     own = gram[i].copy()
     gram[i] = gram[:, i] = 0
@@ -226,7 +226,7 @@ def _lasso(problem: SparseProblem, module: str, max_iter: int) -> Callable[..., 
         if not problem.self_expression:
             code[:] = fit(atoms, problem.Y[i]).coef_
             return
-        with _last_atom_for(i, atoms) as others:
+        with _swap_in_last_atom(i, atoms) as others:
             code[:-1] = fit(others, problem.Y[i]).coef_
         code[-1], code[i] = code[i], 0
 
@@ -241,7 +241,7 @@ def _scikit_learn_gram(problem: SparseProblem) -> Callable[..., None]:
 
     def solve_row(i: int, tol: Any, code: Array) -> None:
         alphas = [problem.lam[i] / (2 * len(atoms))]
-        with _without(i, gram) as products:
+        with _zero_row(i, gram) as products:
             found = path(problem.Y[i], alphas=alphas, precompute=gram, Xy=products, tol=tol)
         code[:] = found[1][:, 0]
 
@@ -255,7 +255,7 @@ def _spams_gram(problem: SparseProblem) -> Callable[..., None]:
 
     def solve_row(i: int, tol: Any, code: Array) -> None:
         settings = {"lambda1": problem.lam[i] / 2, "mode": 2, "numThreads": 1}
-        with _without(i, gram) as products:
+        with _zero_row(i, gram) as products:
             found = lasso(problem.Y[i][:, None], Q=gram.T, q=products[:, None], **settings)
         code[found.indices] = found.data
 

@@ -99,12 +99,12 @@ def time_scale(
         for n in sorted(set(sizes))
         if named or n <= points.most
     }
-    run = partial(_timed, progress=progress)
+    run = partial(_time_entrant, progress=progress)
     table = run_cases("scale", entrants, run, options, peers={}, columns=COLUMNS)
-    return table.assign(growth=_growth(table))
+    return table.assign(growth=_growth_exponents(table))
 
 
-def _timed(entrant: "_Ours", progress: Progress | None) -> list[dict[str, Any]]:
+def _time_entrant(entrant: "_Ours", progress: Progress | None) -> list[dict[str, Any]]:
     if entrant.files:
         entrant.files()
     steps = (alone(entrant) for _ in range(1))
@@ -112,7 +112,7 @@ def _timed(entrant: "_Ours", progress: Progress | None) -> list[dict[str, Any]]:
     return [row | {"seconds": row.pop("ms") / 1000} for row in rows]
 
 
-def _growth(table: pd.DataFrame) -> pd.Series:
+def _growth_exponents(table: pd.DataFrame) -> pd.Series:
     """Exponents between neighbouring numbers of rows of each case."""
     logs = np.log(table[["processor_seconds", "n_rows"]].astype(float)).groupby(table.points).diff()
     return logs.processor_seconds / logs.n_rows

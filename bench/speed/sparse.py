@@ -237,13 +237,16 @@ def _time(
 def race(case: Case, peers: dict[str, Peer], options: Rounds) -> list[dict[str, Any]]:
     """A row for each solver: ours first, whose time per row is what the ratios are of."""
     problem, n_jobs = case.make(options.seed), options.n_jobs
-    ours = _Ours(problem, case.tol, n_jobs)
+    ours = _OurSolver(problem, case.tol, n_jobs)
     if case.alone:
         rows = [alone(ours)]
     else:
         order = np.random.default_rng(options.seed).permutation(len(problem.Y))
-        entrants: list[Entrant] = [ours, *([_Ours(problem, case.tol, 1)] if n_jobs > 1 else [])]
-        entrants += [_Theirs(*named, problem, n_jobs, order) for named in peers.items()]
+        entrants: list[Entrant] = [
+            ours,
+            *([_OurSolver(problem, case.tol, 1)] if n_jobs > 1 else []),
+        ]
+        entrants += [_PeerSolver(*named, problem, n_jobs, order) for named in peers.items()]
         rows = compete(entrants, options.rounds, options.progress, memory=True)
     n_rows, n_features = problem.Y.shape
     about = {"lam": case.lam, "dtype": str(problem.Y.dtype)}
@@ -278,7 +281,7 @@ class _Solver(Entrant):
         }
 
 
-class _Ours(_Solver):
+class _OurSolver(_Solver):
     """Always the whole problem, and its time is that of everything."""
 
     def __init__(self, problem: SparseProblem, tol: float, n_jobs: int) -> None:
@@ -298,14 +301,14 @@ class _Ours(_Solver):
         return self.judged(self.solution.coef, rows, self.tol, self.tol) | {"passes": passes}
 
 
-class _Theirs(_Solver):
+class _PeerSolver(_Solver):
     """A peer at the loosest of its tolerances that reaches the target, on some rows."""
 
     def __init__(
         self, name: str, peer: Peer, problem: SparseProblem, n_jobs: int, order: Array
     ) -> None:
         super().__init__(name, peer.version, problem, n_jobs)
-        self.peer, self.order, self.note = peer, order, _hindrance(peer, problem, n_jobs)
+        self.peer, self.order, self.note = peer, order, _find_hindrance(peer, problem, n_jobs)
 
     def prepare(self) -> None:
         self.solve = self.peer.prepare(self.problem, self.n_jobs)
@@ -349,7 +352,7 @@ class _Theirs(_Solver):
         return self.judged(self.codes, self.rows, self.tol, _TARGET)
 
 
-def _hindrance(peer: Peer, problem: SparseProblem, n_jobs: int) -> str:
+def _find_hindrance(peer: Peer, problem: SparseProblem, n_jobs: int) -> str:
     if peer.version is None:
         return f"{peer.module} is not installed"
     if n_jobs > 1 and not peer.threads:

@@ -8,7 +8,7 @@ from method_comparison import comparison_lines, joined, overview_lines
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from twinsolve.bench.clustering.figures import shown, shown_features
+from twinsolve.bench.figures import describe_data, describe_features
 from twinsolve.bench.tables import markdown
 
 
@@ -38,7 +38,9 @@ def tables_of(folders: list[Path]) -> str:
     rows = joined([_rows(folder) for folder in folders])
     parts = ["\n".join(markdown(*overview_lines(rows)))]
     for (data, features), lines in comparison_lines(rows).items():
-        heading = f"{shown(data, width=200)}, {shown_features(features)}".replace("\n", " ")
+        heading = f"{describe_data(data, width=200)}, {describe_features(features)}".replace(
+            "\n", " "
+        )
         parts += [f"### {heading}", f"`{data}`, `{features}`", "\n".join(markdown(*lines))]
     return "\n\n".join(parts) + "\n"
 

@@ -170,7 +170,7 @@ def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(few, tmp_path, m
 
 def test_nothing_but_broken_layers_still_makes_a_table(few, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.check.checks._Run.measure", lambda *a: 1 / 0)
-    monkeypatch.setattr("twinsolve.bench.check.checks._judge", lambda *a: 1 / 0)
+    monkeypatch.setattr("twinsolve.bench.check.checks._measure_finding", lambda *a: 1 / 0)
     table = check_twins()
     assert set(table) >= KEYS
     assert not table.passed.any()
@@ -323,6 +323,12 @@ WRONG = [
     (("cluster", "--preset", "fast"), "preset: must be among quick"),
     (("cluster", "digit"), "there is no file 'digit'.*close ones are digits"),
     (("cluster", "."), "data: there is no file"),
+    (("cluster", "no/such.npz"), "no file 'such.npz' in .*no, .*these are digits"),
+    (("cluster", "bare.csw"), "close ones are bare.csv"),
+    (("cluster", "digits:40"), "settings are NAME=VALUE"),
+    (("cluster", "synthetic:random_state=1"), "synthetic has no setting 'random_state'"),
+    (("cluster", "yaleb-2:load=1"), "yaleb-2 has no setting 'load'"),
+    (("cluster", "hopkins:trial=1"), "hopkins has no setting 'trial'"),
     (("cluster", "file"), "path: must end in .npz, .mat, .csv, .h5 or .hdf5"),
     (
         ("cluster", "bare.csv"),
@@ -344,6 +350,16 @@ WRONG = [
     (("cluster", "digits:n_points=a b"), "cannot read 'a b'"),
     (("cluster", "synthetic:noise=loud"), "no problem synthetic:noise=loud"),
     (("cluster", "digits", "--method", "SSD"), "method: must be package.module:Class or among"),
+    (("cluster", "digits", "--method", "ssc"), "close ones are SSC"),
+    (
+        ("cluster", "digits", "--method", "SSC:gama=1"),
+        "SSC has no setting 'gama'; it has affinity.*close ones are gamma",
+    ),
+    (("cluster", "digits", "--method", "attention (softmx)"), "close ones are softmax"),
+    (("cluster", "digits", "--method", "attention (ridge):gamma=1"), "it has temperature"),
+    (("cluster", "digits", "--method", "sklearn.decomposition:PCA"), "has no fit_predict"),
+    (("cluster", "digits", "--preset", "quick"), "--preset quick: leaves no choice of DATA"),
+    (("cluster", "--steps", "symmetrize"), "--preset quick: leaves no choice of --steps"),
     (("cluster", "digits", "--method", "./own:X"), "cannot make './own:X': TypeError"),
     (("cluster", "digits", "--method", "broken:X"), "cannot make 'broken:X': SyntaxError"),
     (("cluster", "digits", "--steps", "cluster-qr"), "cluster-qr behind a step; got 'cluster-qr'"),
@@ -363,7 +379,10 @@ WRONG = [
     (("speed", "filters", "--rounds", "0"), "Invalid value for .--rounds."),
     (("speed", "filters", "--output", "file"), "--output: file: .*file is no folder"),
     (("speed", "scale", "--size", "10"), "sizes: must be one at least, none under 100"),
-    (("speed", "filters", "--peer", "none"), "peers: must be among .*got .'none'."),
+    *(
+        (("speed", name, "--peer", "none"), "peers: must be among .*got .'none'.")
+        for name in ("self-expression", "sparse-coding", "filters")
+    ),
     (("speed", "attention", "--operator", "none"), "operators: must be among"),
     (("speed", "attention", "--dtype", "int8"), "dtype: must be one of float32"),
     (("speed", "attention", "--device", "tpu"), "device: must be one of cpu, cuda"),

@@ -14,8 +14,8 @@ from selection import THE_RULE
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
-from twinsolve.bench.clustering.choice import POOL
 from twinsolve.bench.clustering.presets import PRESETS
+from twinsolve.bench.clustering.summary import POOL
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()

@@ -1,10 +1,7 @@
 """What a trained network becomes, which learning rate is taken, and resumption."""
 
 import json
-import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import adaptation
 import numpy as np
@@ -12,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 from adaptation import adapted_lines, best_rates
-from safetensors.torch import load_file
 
 from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
@@ -21,8 +17,6 @@ from twinsolve.bench.vision.classification.robustness import CLEAN
 from twinsolve.bench.vision.classification.study import build, row_options, settings_of
 from twinsolve.unrolled import Neutreno
 from twinsolve.unrolled.attention import Positive
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -148,26 +142,6 @@ def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_
         )  # fmt: skip
     assert drawn == [(1, step) for step in (*range(8), 6, 7)]  # the plain one was kept
     assert len({x["plain"] for x in found} | {x["start"] for x in found}) == 1
-
-
-def test_a_killed_adaptation_goes_on_to_the_same_bits(tmp_path):
-    def run(name, death):
-        command = [sys.executable, HERE / "small_adaptation.py", tmp_path / name, str(death)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    for death in (9, 11):  # the first of the extra steps, and one after a checkpoint
-        assert run("killed", death).returncode == -signal.SIGKILL
-    for name in ("killed", "whole"):
-        done = run(name, -1)
-        assert done.returncode == 0, done.stderr
-    files = sorted(
-        path.relative_to(tmp_path / "whole") for path in tmp_path.glob("whole/**/*.safetensors")
-    )
-    assert len(files) == 6
-    for file in files:
-        one, other = (load_file(tmp_path / name / file) for name in ("killed", "whole"))
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one), file
 
 
 def test_the_script_adapts_and_says_what_it_compares(tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from hopkins import (
 from scipy.io import savemat
 from scipy.sparse import csr_array
 
-from twinsolve.bench.clustering import clusters
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit
 from twinsolve.bench.clustering.problems import make_problem
@@ -60,24 +59,6 @@ def test_every_recipe_segments_clean_sequences(options):
     certified = table[table.steps.str.contains("to a gap of 1e-4")]
     assert len(certified) == 6 * 4 * 2
     assert (certified.gap.astype(float) <= 1e-4).all()
-
-
-def test_more_seeds_take_the_fits_that_are_there(options, monkeypatch, tmp_path):
-    known = ["LRSC 4n", "k-means 2F"]
-    study, kept = motion_study(known), replace(options, directory=tmp_path / "runs")
-    study.run(kept)
-    fitted = []
-
-    def counted(method, X, n_clusters, seed, settings, own=clusters.fit):
-        fitted.append((method.name, seed))
-        return own(method, X, n_clusters, seed, settings)
-
-    monkeypatch.setattr(clusters, "fit", counted)
-    more = study.run(replace(kept, n_seeds=3))
-    assert set(more.seed) == {3, 4, 5}
-    assert fitted == [("k-means 2F/sklearn.cluster._kmeans.KMeans", 5)] * 4
-    study.run(replace(kept, seed=0, directory=tmp_path / "others"))
-    assert [name.partition("/")[0] for name, seed in fitted[4:]].count("LRSC 4n") == 4
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

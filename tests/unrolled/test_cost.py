@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from twinsolve.bench.speed.attention import Attending, Setting, profile_run
+from twinsolve.bench.speed.attention import Setting, TimedAttention, profile_run
 from twinsolve.unrolled import operator_names
 
 # Their own definition takes the whole matrix, on both sides of the twin.
@@ -22,7 +22,7 @@ def test_peak_memory_grows_linearly_with_the_tokens(name):
     few, many = 256, 4096
     peaks = []
     for tokens in (few, many):
-        way = Attending(name, "fused", Setting((1, 2, tokens, 64)))
+        way = TimedAttention(name, "fused", Setting((1, 2, tokens, 64)))
         peaks.append(profile_run(way.train, "cpu").peak_memory)
     exponent = math.log(peaks[1] / peaks[0]) / math.log(many / few)
     if name in QUADRATIC:
@@ -34,6 +34,6 @@ def test_peak_memory_grows_linearly_with_the_tokens(name):
 @pytest.mark.parametrize("name", sorted(FUSED))
 def test_reaches_the_fused_kernel_and_no_other(name):
     """Unequal widths, masks with gradients or dropout would silently leave it."""
-    way = Attending(name, "fused", Setting((2, 3, 300, 16)))
+    way = TimedAttention(name, "fused", Setting((2, 3, 300, 16)))
     way.train()
     assert profile_run(way.train, "cpu").kernels == {KERNEL.get(name, "flash_attention_for_cpu")}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from twinsolve.bench.check.checks import _remember
+from twinsolve.bench.check.checks import _cache_results
 from twinsolve.bench.check.lines import coverage, lines_of, share
 from twinsolve.unrolled.twins import HeadCall
 
@@ -47,7 +47,7 @@ def test_failures_are_said_in_words():
 
 def test_solutions_are_remembered_but_for_a_choice_of_the_layer():
     calls = []
-    solve = _remember(lambda layer, call: calls.append(call.head))
+    solve = _cache_results(lambda layer, call: calls.append(call.head))
     free = HeadCall(*np.ones((3, 3, 3)))
     chosen = replace(free, chosen=np.eye(3, dtype=bool))
     for call in (free, free, chosen, chosen, replace(free, head=1)):

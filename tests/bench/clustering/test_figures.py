@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from twinsolve.bench.clustering import figures
+from twinsolve.bench import figures
 from twinsolve.bench.clustering.clusters import NO_STEPS, OWN
-from twinsolve.bench.clustering.figures import draw_errors, shown, shown_features
 from twinsolve.bench.clustering.steps import STEPS
+from twinsolve.bench.figures import describe_data, describe_features, draw_errors
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_chains_of_one_step_differ_by_their_markers(drawn):
     ],
 )
 def test_data_are_named_in_words(data, words):
-    assert shown(data) == words
+    assert describe_data(data) == words
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_data_are_named_in_words(data, words):
     ],
 )
 def test_features_are_named_in_words(features, words):
-    assert shown_features(features) == words
+    assert describe_features(features) == words

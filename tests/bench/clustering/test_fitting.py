@@ -92,14 +92,14 @@ def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch
         return make(name, problem)
 
     monkeypatch.setattr(features, "features_of", counted)
-    features._prepared.cache_clear()
+    features._load_features.cache_clear()
     for name, count in (("pca-4", 1), ("unit", 2)):
         for n_seeds in (1, 2):  # other jobs, same features
             study = clusters_study(
                 ["digits:n_points=40"], ["TSC"], features=[name], steps=["symmetrize"]
             )
             table = study.run(Options(n_seeds=n_seeds, directory=tmp_path / "runs"))
-            features._prepared.cache_clear()
+            features._load_features.cache_clear()
         assert len(list((tmp_path / "runs" / "features").glob("*.npz"))) == 1
         assert made.count(name) == count
     features.keep_features_in(None)

@@ -14,8 +14,8 @@ from twinsolve.bench.cli import app
 from twinsolve.bench.speed import attention
 from twinsolve.bench.speed.attention import (
     REFERENCE,
-    Attending,
     Setting,
+    TimedAttention,
     floating_point_operations,
     profile_run,
 )
@@ -55,7 +55,7 @@ def test_every_operator_has_its_rows(small):
 
 def test_operators_with_a_grid_are_given_one():
     criss_cross, local = (
-        Attending(name, "fused", Setting((1, 2, 197, 8))) for name in ("criss_cross", "local")
+        TimedAttention(name, "fused", Setting((1, 2, 197, 8))) for name in ("criss_cross", "local")
     )
     assert (criss_cross.context.grid, criss_cross.context.n_class_tokens) == ((14, 14), 1)
     alone = CrissCross(14, n_class_tokens=1)(*criss_cross.inputs)
@@ -73,15 +73,10 @@ def test_bfloat16_runs_and_what_has_no_kernel_is_noted(small):
     assert "softmax" in set(table[table.note == ""].operator)
 
 
-def test_bad_arguments_are_named():
-    for name, value in (("dtype", "float8"), ("device", "tpu")):
-        with pytest.raises(ValueError, match=f"{name}: must be one of"):
-            time_attention(**{name: value})
-    with pytest.raises(ValueError, match="operators: must be among"):
-        time_attention(operators=["softmin"])
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="device: no CUDA device"):
-            time_attention(device="cuda")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="device: no CUDA device"):
+        time_attention(device="cuda")
 
 
 def test_peak_memory_counts_what_is_held_at_once():
@@ -114,7 +109,7 @@ def test_the_kernel_that_was_reached_is_named():
         assert profile_run(run, "cpu").kernels == {kernel}
 
 
-def test_command_writes_its_files_and_resumes(small, tmp_path):
+def test_command_writes_its_files(small, tmp_path):
     arguments = ["speed", "attention", "--operator", "softmax", "--operator", "twicing"]
     arguments += ["--case", "images-197", "--case", "memory", "--rounds", "1"]
     result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
@@ -124,10 +119,6 @@ def test_command_writes_its_files_and_resumes(small, tmp_path):
     assert {row["operator"] for row in rows} == {REFERENCE, "softmax", "twicing"}
     assert (tmp_path / "times.png").stat().st_size > 10_000
     assert "exponent" in (tmp_path / "summary.md").read_text()
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
-    CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == kept
-    assert json.loads((tmp_path / "table.json").read_text()) == rows
 
 
 def test_a_loaded_operator_is_timed_and_timed_anew_when_its_file_changes(small, tmp_path):

@@ -3,15 +3,14 @@
 import json
 
 import numpy as np
-import pytest
 from numpy.testing import assert_allclose
 from PIL import Image
 from typer.testing import CliRunner
 
 from twinsolve.bench import time_scale
 from twinsolve.bench.cli import app
+from twinsolve.bench.figures import draw_scale
 from twinsolve.bench.speed import scale
-from twinsolve.bench.speed.figures import draw_scale
 from twinsolve.datasets import mnist
 from twinsolve.solvers.sparse_coding import row_blocks
 
@@ -88,16 +87,6 @@ def test_points_are_those_of_the_seed():
         assert X.shape == (990, 50)
         assert np.array_equal(X, again)
         assert not np.array_equal(X, other)
-
-
-def test_bad_settings_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"cases: must be among .*'no such'"):
-        time_scale(cases=["no such"])
-    for sizes in ([], [99]):
-        with pytest.raises(ValueError, match="sizes: must be one at least, none under 100"):
-            time_scale(sizes=sizes)
-    result = run("--case", "subspaces-50", "--size", 10, "--output", tmp_path)
-    assert result.exit_code == 2
 
 
 def test_missing_images_are_said_and_not_fatal(tmp_path, monkeypatch):

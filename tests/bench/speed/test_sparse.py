@@ -21,11 +21,10 @@ from typer.testing import CliRunner
 
 from twinsolve.bench import time_self_expression, time_sparse_coding, timing
 from twinsolve.bench.cli import app
+from twinsolve.bench.figures import draw_scaling
 from twinsolve.bench.speed import contest, sparse
 from twinsolve.bench.speed.contest import _AVX2, hold_to
-from twinsolve.bench.speed.figures import draw_scaling
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
-from twinsolve.bench.speed.report import check_measured
 from twinsolve.bench.speed.sparse import SELF_EXPRESSION, Case, SparseProblem, _mnist, _subspaces
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
@@ -130,7 +129,7 @@ def test_peers_agree_with_ours(kind, name):
 def test_tolerance_is_the_loosest_that_reaches_the_gap():
     problem = problem_of("self-expression")
     peer = SELF_EXPRESSION_PEERS["scikit-learn"]
-    racer = sparse._Theirs("scikit-learn", peer, problem, 1, np.arange(60))
+    racer = sparse._PeerSolver("scikit-learn", peer, problem, 1, np.arange(60))
     racer.prepare()
     solve = peer.prepare(problem, 1)
     chosen = peer.tolerances.index(racer.tol)
@@ -255,23 +254,6 @@ def test_missing_data_and_peers_are_said_and_not_fatal(small, tmp_path, monkeypa
     assert len(list((out / "runs").iterdir())) == 1  # to be tried again when the file is there
 
 
-def test_bad_settings_are_named():
-    for run_timed, peer in (
-        (time_self_expression, "scikit-learn"),
-        (time_sparse_coding, "scikit-learn-cd"),
-    ):
-        with pytest.raises(ValueError, match=r"cases: must be among .*'no such'"):
-            run_timed(cases=["no such"])
-        with pytest.raises(ValueError, match=rf"peers: must be among .*'{peer}'.*'no such'"):
-            run_timed(peers=["no such"])
-        for wrong in ({"rounds": 0}, {"n_jobs": 0}, {"seed": -1}):
-            with pytest.raises(ValueError, match="rounds, n_jobs: must be >= 1 and seed >= 0"):
-                run_timed(**wrong)
-    result = run("sparse-coding", "--case", "no such")
-    assert result.exit_code == 2
-    assert "must be among" in result.output
-
-
 def test_ratio_by_hand(monkeypatch):
     seconds = iter([1.0, 2.0, 0.4, 2.0, 4.0, 2.4])  # the second round begins with theirs
     monkeypatch.setattr(contest, "seconds_of", lambda run: next(seconds))
@@ -352,22 +334,14 @@ SNAPSHOTS = sorted(path.name for path in RESULTS.glob("speed-*"))
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_committed_times_say_what_they_were_measured_on(name):
-    check_measured(pd.DataFrame(json.loads((RESULTS / name / "table.json").read_text())))
+    table = pd.DataFrame(json.loads((RESULTS / name / "table.json").read_text()))
+    assert table.loc[table.note == "", ["dtype", "n_jobs"]].notna().all(axis=None)
     settings = json.loads((RESULTS / name / "settings.json").read_text())
     assert settings["instructions"]
     summary = (RESULTS / name / "summary.md").read_text()
     assert f"\nInstruction sets: {settings['instructions']}.\n" in summary
     (headings,) = re.findall(r"^\| case \| .*", summary, re.M)
     assert "| dtype | threads |" in headings
-
-
-@pytest.mark.parametrize("column", ["dtype", "n_jobs"])
-def test_times_without_their_dtype_or_threads_are_refused(column):
-    table = pd.DataFrame({"case": ["a", "b"], "dtype": "float32", "n_jobs": 1, "note": ["", "-"]})
-    check_measured(table)
-    for lacking in (table.drop(columns=column), table.assign(**{column: None})):
-        with pytest.raises(ValueError, match=f"every row timed needs its {column}"):
-            check_measured(lacking)
 
 
 def test_instruction_sets_are_those_in_use():

@@ -8,7 +8,7 @@ import torch
 import train_affinity_network as learn_affinity
 from numpy.testing import assert_allclose
 from sklearn.preprocessing import normalize
-from unions import KINDS, make_union
+from train_affinity_network import KINDS, make_union
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import clustering_accuracy
