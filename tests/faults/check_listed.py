@@ -26,7 +26,16 @@ from twinsolve.bench.check.checks import check_twins as _imported  # noqa: F401 
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("listed.csv")
-_PARTS = ("__init__.py", "bench", "datasets", "solvers", "unrolled", "tests", "setup.cfg")
+_PARTS = (
+    "__init__.py",
+    "bench",
+    "datasets",
+    "solvers",
+    "studies",
+    "unrolled",
+    "tests",
+    "setup.cfg",
+)
 _PASSES: tuple[dict[str, Any], ...] = ({"data": ["drawn"]}, {"quick": True})
 _PLACE = ["twin", "data", "case", "dtype"]
 _LONGEST = 600  # seconds for a fault: no end is a failure too

@@ -23,7 +23,16 @@ from mutations import Mutation, sample_mutations
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("table.csv")
-_PARTS = ("__init__.py", "bench", "datasets", "solvers", "unrolled", "tests", "setup.cfg")
+_PARTS = (
+    "__init__.py",
+    "bench",
+    "datasets",
+    "solvers",
+    "studies",
+    "unrolled",
+    "tests",
+    "setup.cfg",
+)
 _LONGEST = 900  # seconds that tests or the check may take for a fault: no end is a failure too
 _COLUMNS = ("file", "function", "kind", "before", "after", "caught_by")
 
