@@ -100,7 +100,7 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.options, self.mean, self.std = dict(options), list(mean), list(std)
-        self.network = _network(**self.options)
+        self.network = _build_network(**self.options)
 
     def standardised(self, levels: Tensor) -> Tensor:
         shape = (1, -1, 1, 1)
@@ -149,12 +149,12 @@ def with_weights_of(model: Classifier, other: nn.Module) -> Classifier:
     return model
 
 
-def _network(
+def _build_network(
     architecture: str = "ViT", *, identity: Sequence[str] = (), **options: Any
 ) -> nn.Module:
-    make = _known(_ARCHITECTURES, architecture, "architecture")
+    make = _look_up(_ARCHITECTURES, architecture, "architecture")
     if architecture not in WITHOUT_BLOCKS:
-        options = _made(**options)
+        options = _resolve_options(**options)
     try:
         network = make(**options)
     except TypeError as error:
@@ -162,7 +162,7 @@ def _network(
     if identity and not isinstance(network, VisionTransformer):
         raise ValueError(f"row: parts of {architecture} cannot be the identity")
     for part in identity:
-        _known(_IDENTITIES, part, "identity")(network)
+        _look_up(_IDENTITIES, part, "identity")(network)
     return network
 
 
@@ -203,7 +203,7 @@ def _fix(weight: Tensor, bias: Tensor, n_maps: int = 1) -> None:
     bias.requires_grad_(False)
 
 
-def _made(
+def _resolve_options(
     *,
     operator: str = "softmax",
     correction: str | None = None,
@@ -216,15 +216,15 @@ def _made(
     **options: Any,
 ) -> dict[str, Any]:
     """Options whose names are replaced by what they stand for."""
-    connect = _known(_RESIDUALS, residual, "residual")
+    connect = _look_up(_RESIDUALS, residual, "residual")
     if positions is not None:
         options["positions"] = positions or None
     options |= {
-        "operator": _operator(operator, correction),
+        "operator": _make_operator(operator, correction),
         "residual": lambda: DropPath(connect(), drop_path) if drop_path else connect(),
     }
     if scale is not None:
-        options["scale"] = _known(_SCALES, scale, "scale")
+        options["scale"] = _look_up(_SCALES, scale, "scale")
     if token_graying is not None:
         options["token_graying"] = TokenGraying(token_graying)
     if experts is not None:
@@ -232,15 +232,15 @@ def _made(
     return options
 
 
-def _operator(name: str, correction: str | None) -> Factory:
-    base = _class_factory(name) if name[:1].isupper() else operator_factory(name)
+def _make_operator(name: str, correction: str | None) -> Factory:
+    base = _find_class_factory(name) if name[:1].isupper() else operator_factory(name)
     if correction is None:
         return base
-    correct = _known(_CORRECTIONS, correction, "correction")
+    correct = _look_up(_CORRECTIONS, correction, "correction")
     return lambda heads, dim: correct(base(heads, dim), heads)
 
 
-def _class_factory(name: str) -> Factory:
+def _find_class_factory(name: str) -> Factory:
     head, settings = split_settings(name, "operator")
     kind = getattr(unrolled, head, None)
     if not (isinstance(kind, type) and issubclass(kind, Operator)):
@@ -248,7 +248,7 @@ def _class_factory(name: str) -> Factory:
     return lambda heads, dim: kind(**settings)
 
 
-def _known(table: Mapping[str, Any], name: str, argument: str) -> Any:
+def _look_up(table: Mapping[str, Any], name: str, argument: str) -> Any:
     if name not in table:
         raise ValueError(f"{argument}: must be one of {', '.join(table)}, got {name!r}")
     return table[name]
