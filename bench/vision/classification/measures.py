@@ -216,7 +216,7 @@ def hits(table: pd.DataFrame, row: str, condition: str = CLEAN) -> pd.DataFrame:
     for run in table[table.row == row].to_dict("records"):
         found[run["seed"]] = np.full(_count_images(run, condition), 100.0)
         found[run["seed"]][run["wrong"][condition]] = 0.0
-    return pd.DataFrame.from_dict(found, orient="index")
+    return pd.DataFrame(np.array(list(found.values())), index=list(found))
 
 
 def matched_difference(table: pd.DataFrame, row: str, to: str, condition: str) -> Paired:
