@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .vision.denoising.methods import DenoisingMethod, register_denoiser
     from .vision.denoising.study import denoise
     from .vision.inspection.study import inspect_model
-    from .vision.segmentation.study import segment
+    from .vision.segmentation import segment
 
 __all__ = [
     "DenoisingMethod",
@@ -44,7 +44,7 @@ _MODULES = {
     "inspect_model": "vision.inspection.study",
     "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
-    "segment": "vision.segmentation.study",
+    "segment": "vision.segmentation",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_scale": "speed.scale",

@@ -9,10 +9,7 @@ from .check.cli import check
 from .clustering.cli import cluster
 from .speed.cli import app as speed
 from .terminal import Commands
-from .vision.classification.cli import classify
-from .vision.denoising.cli import denoise, train_denoiser
-from .vision.inspection.cli import inspect
-from .vision.segmentation.cli import segment
+from .vision.cli import classify, denoise, inspect, segment, train_denoiser
 
 app = typer.Typer(
     cls=Commands,

@@ -15,7 +15,7 @@ from twinsolve.bench.jobs import Options, run_jobs
 from twinsolve.bench.tables import Lines, number, write_table
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.measures import accuracies
+from twinsolve.bench.vision.classification.measures import CLEAN, accuracies, wrong
 from twinsolve.bench.vision.classification.networks import with_weights_of
 from twinsolve.bench.vision.classification.report import (
     BLANK,
@@ -25,7 +25,6 @@ from twinsolve.bench.vision.classification.report import (
     differences,
     draw_intervals,
 )
-from twinsolve.bench.vision.classification.robustness import CLEAN, wrong
 from twinsolve.bench.vision.classification.study import (
     PLAIN,
     build,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import typer
 
-from twinsolve.bench.vision.denoising.images import N_VALIDATION
 from twinsolve.bench.vision.denoising.methods import METHODS, SETTINGS, DenoisingMethod
+from twinsolve.bench.vision.denoising.training import N_VALIDATION
 from twinsolve.datasets import add_noise, fetch_train400
 from twinsolve.datasets.files import write_whole
 from twinsolve.solvers.solution import Array

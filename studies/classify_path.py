@@ -12,6 +12,7 @@ from script import read_options
 
 from twinsolve.bench.figures import panels, plain, save
 from twinsolve.bench.tables import Lines, number
+from twinsolve.bench.vision.classification.measures import hits
 from twinsolve.bench.vision.classification.report import (
     BLANK,
     CLEAR,
@@ -21,7 +22,6 @@ from twinsolve.bench.vision.classification.report import (
     draw_intervals,
     write_report,
 )
-from twinsolve.bench.vision.classification.robustness import hits
 from twinsolve.bench.vision.classification.study import PLAIN, classify
 from twinsolve.bench.vision.paired import (
     COMPARED,

@@ -13,11 +13,10 @@ import pandas as pd
 import torch
 
 from twinsolve.bench.tables import Report, number
-from twinsolve.bench.vision.denoising.entries import find_entry
-from twinsolve.bench.vision.denoising.figures import write_report
-from twinsolve.bench.vision.denoising.images import NoisyImages, middle
+from twinsolve.bench.vision.denoising.methods import find_entry
 from twinsolve.bench.vision.denoising.networks import started
-from twinsolve.bench.vision.denoising.study import denoise
+from twinsolve.bench.vision.denoising.report import write_report
+from twinsolve.bench.vision.denoising.study import NoisyImages, denoise, middle
 from twinsolve.solvers.solution import Array
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser

@@ -12,17 +12,16 @@ import typer
 from torch import Tensor, nn
 
 from twinsolve.bench.vision.denoising.networks import ship
-from twinsolve.bench.vision.inspection.digits import (
+from twinsolve.bench.vision.inspection.measures import condition_numbers
+from twinsolve.bench.vision.inspection.sources import (
     SEED,
     accuracy,
     at_start,
     digits,
     shipped_folder,
 )
-from twinsolve.bench.vision.inspection.measures import condition_numbers
-from twinsolve.bench.vision.patches import generator_of
 from twinsolve.bench.vision.run_folder import METRICS, WEIGHTS
-from twinsolve.bench.vision.training import Recipe, train
+from twinsolve.bench.vision.training import Recipe, generator_of, train
 
 
 class ShiftedDigits:

@@ -143,7 +143,7 @@ def judge(differences: Mapping[Name, Paired], margin: float = MARGIN) -> dict[Na
         name: Verdict(
             each,
             p[name],
-            _word(each, p[name], p_of_margin[name], margin),
+            _choose_words(each, p[name], p_of_margin[name], margin),
             each.detectable(n_compared),
         )
         for name, each in differences.items()
@@ -161,7 +161,7 @@ def _correct(p: Mapping[Name, float]) -> "pd.Series[float]":
     return (known * steps).cummax().clip(upper=1)
 
 
-def _word(apart: Paired, p: float, p_of_margin: float, margin: float) -> str:
+def _choose_words(apart: Paired, p: float, p_of_margin: float, margin: float) -> str:
     if apart.n < 2:
         return "-"
     if not apart.determined:
@@ -174,9 +174,7 @@ def _word(apart: Paired, p: float, p_of_margin: float, margin: float) -> str:
 
 
 def note_on_verdicts(
-    differences: Mapping[Name, Paired],
-    of: str = "seeds and test images",
-    margin: float = MARGIN,
+    differences: Mapping[Name, Paired], of: str = "seeds and test images", margin: float = MARGIN
 ) -> str:
     """How to read the cells of `COMPARED`; `of` says what the intervals cover."""
     equal = (

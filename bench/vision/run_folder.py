@@ -46,18 +46,18 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     ValueError
         If it is damaged: names it.
     """
-    with _naming(path):
+    with _name_damaged_file(path):
         return load_file(path)
 
 
 def read_notes(path: Path) -> dict[str, str]:
     """The notes in the header of a file of tensors; errors as those of `load_tensors`."""
-    with _naming(path), safe_open(path, framework="pt") as file:
+    with _name_damaged_file(path), safe_open(path, framework="pt") as file:
         return file.metadata() or {}
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _name_damaged_file(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
@@ -96,13 +96,13 @@ def run_settings(
                 "a number, a string, None or a list or dict of these"
             )
         kept[name] = getattr(model, name)
-    said = {
+    settings = {
         "recipe": asdict(recipe),
         "model": {"class": f"{kind.__module__}:{kind.__qualname__}", "arguments": kept},
         "task": dict(task),
         "processes": n_processes,
     }
-    return json.loads(json.dumps(said))
+    return json.loads(json.dumps(settings))
 
 
 def _is_plain(value: Any) -> bool:
@@ -113,7 +113,7 @@ def _is_plain(value: Any) -> bool:
         return False
 
 
-def begin(folder: Path, settings: Mapping[str, Any], n_steps: int, model: nn.Module) -> None:
+def begin_run(folder: Path, settings: Mapping[str, Any], n_steps: int, model: nn.Module) -> None:
     """Start a folder: the weights at the start first, so that settings say that all is there."""
     save_tensors(folder / START, model.state_dict())
     threads = {"torch_threads": torch.get_num_threads()}
@@ -170,7 +170,7 @@ def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
     return known["n_steps"]
 
 
-def keep_metrics(folder: Path, n_done: int) -> None:
+def trim_metrics(folder: Path, n_done: int) -> None:
     """Forget the rows beyond the last checkpoint, and one that was not written whole."""
     path = folder / METRICS
     lines = path.read_text().splitlines() if path.is_file() and n_done else []

@@ -26,13 +26,13 @@ from .run_folder import (
     START,
     WEIGHTS,
     add_metrics,
-    begin,
-    keep_metrics,
+    begin_run,
     load_tensors,
     read_notes,
     run_settings,
     save_tensors,
     steps_begun,
+    trim_metrics,
 )
 
 _PRECISIONS = ("float32", "bfloat16")
@@ -212,29 +212,34 @@ def train(
         if n_steps is None:
             n_steps = _count_steps(run, validate)
             if run.rank == 0:
-                begin(folder, settings, n_steps, model)
+                begin_run(folder, settings, n_steps, model)
         else:
             run.restore(folder)
         if run.rank == 0:
-            keep_metrics(folder, run.n_done)
+            trim_metrics(folder, run.n_done)
         if run.n_done == 0:
-            run.note(folder, n_steps, validate, report)
+            run.write_metrics(folder, n_steps, validate, report)
         todo = range(run.n_done, n_steps)
         for step in progress(todo, len(todo)) if progress and run.rank == 0 else todo:
             run.step(step, n_steps)
             last = run.n_done == n_steps
             if last or run.n_done % recipe.validate_every == 0:
-                run.note(folder, n_steps, validate, report)
+                run.write_metrics(folder, n_steps, validate, report)
             if last or run.n_done % recipe.checkpoint_every == 0:
-                run.keep(folder)
+                run.write_checkpoint(folder)
         if not len(todo):  # of a run that was killed when all but this was written
-            run.keep_weights(folder)
+            run.write_weights(folder)
     return run.average.eval()
 
 
 def operator_sources() -> dict[str, str | None]:
     """What tells operators, users' own too, from others under the same names."""
     return {name: source_of(operator_factory(name)) for name in operator_names()}
+
+
+def generator_of(seed: int, step: int, sample: int) -> np.random.Generator:
+    """What is random in a sample of a step, wherever and whenever it is drawn."""
+    return np.random.default_rng((seed, step, sample))
 
 
 @contextmanager
@@ -278,7 +283,7 @@ class _Run:
             raise ValueError(f"model: {type(model).__name__} has no parameter to train")
         self.device = self.parameters[0].device
         self.average = deepcopy(model).eval()
-        self.optimizer = torch.optim.AdamW(_groups(model, recipe), betas=recipe.betas)
+        self.optimizer = torch.optim.AdamW(_group_parameters(model, recipe), betas=recipe.betas)
         self.n_done, self.seconds = 0, 0.0
         self.losses: list[float] = []  # since the last row of metrics
 
@@ -293,8 +298,8 @@ class _Run:
     def step(self, step: int, n_steps: int) -> None:
         start = time.perf_counter()
         recipe = self.recipe
-        torch.manual_seed(_seed(recipe.seed, step, self.rank))
-        batch = _on_device(self.batches(recipe.seed, step, self.samples), self.device)
+        torch.manual_seed(_mix_seed(recipe.seed, step, self.rank))
+        batch = _move_to(self.batches(recipe.seed, step, self.samples), self.device)
         self.model.train()
         for parameter in self.parameters:  # none is left out where another process has a gradient
             parameter.grad = torch.zeros_like(parameter)
@@ -302,7 +307,7 @@ class _Run:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low):
             loss = self.loss(self.model, batch)
         loss.backward()
-        value = self._averaged(loss.detach())
+        value = self._average_over_processes(loss.detach())
         norm = nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
         if not math.isfinite(value) or not torch.isfinite(norm):
             raise FloatingPointError(
@@ -312,12 +317,12 @@ class _Run:
         for group in self.optimizer.param_groups:
             group["lr"] = group["multiplier"] * recipe.rate(step, n_steps)
         self.optimizer.step()
-        self._follow(min(recipe.ema_decay, (1 + step) / (10 + step)))
+        self._move_average(min(recipe.ema_decay, (1 + step) / (10 + step)))
         self.n_done = step + 1
         self.losses.append(value)
         self.seconds += time.perf_counter() - start
 
-    def _averaged(self, loss: Tensor) -> float:
+    def _average_over_processes(self, loss: Tensor) -> float:
         """Average loss and gradients over the processes; returns the loss."""
         if self.n_processes > 1:
             own = [loss, *(p.grad for p in self.parameters if p.grad is not None)]
@@ -330,7 +335,7 @@ class _Run:
         return float(loss)
 
     @torch.no_grad()
-    def _follow(self, decay: float) -> None:
+    def _move_average(self, decay: float) -> None:
         """Move the averaged weights."""
         for mean, own in zip(self.average.parameters(), self.model.parameters(), strict=True):
             mean.lerp_(own, 1 - decay)
@@ -338,7 +343,7 @@ class _Run:
             kept.copy_(buffer)
 
     @torch.no_grad()
-    def note(
+    def write_metrics(
         self,
         folder: Path,
         n_steps: int,
@@ -359,7 +364,7 @@ class _Run:
         if report:
             report({**row, "n_steps": n_steps})
 
-    def keep(self, folder: Path) -> None:
+    def write_checkpoint(self, folder: Path) -> None:
         """Write a checkpoint, and the averaged weights on their own."""
         if self.rank:
             return
@@ -369,9 +374,9 @@ class _Run:
             tensors |= {f"optimizer/{place}/{name}": t for name, t in state.items()}
         done = {"step": self.n_done, "seconds": self.seconds, "losses": self.losses}
         save_tensors(folder / CHECKPOINT, tensors, done=json.dumps(done))
-        self.keep_weights(folder)
+        self.write_weights(folder)
 
-    def keep_weights(self, folder: Path) -> None:
+    def write_weights(self, folder: Path) -> None:
         """Write the averaged weights."""
         if self.rank == 0:
             save_tensors(folder / WEIGHTS, self.average.state_dict())
@@ -399,7 +404,7 @@ class _Run:
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+def _group_parameters(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
     """Parameters by factor of the learning rate and by whether they decay."""
     factors = {**getattr(model, "rate_multipliers", {}), **recipe.rate_multipliers}
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
@@ -449,11 +454,11 @@ def _count_steps(run: _Run, validate: Validate | None) -> int:
     return n_steps
 
 
-def _seed(*numbers: int) -> int:
+def _mix_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def _on_device(batch: Any, device: torch.device) -> Any:
+def _move_to(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Tensor):
         return batch.to(device)
     return tuple(part.to(device) for part in batch)

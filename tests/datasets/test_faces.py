@@ -2,12 +2,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from twinsolve.datasets import (
-    data_root,
-    fetch_extended_yale_b,
-    select_classes,
-    yale_b_subsets,
-)
+from twinsolve.datasets import fetch_extended_yale_b, select_classes, yale_b_subsets
 
 
 def test_extended_yale_b(real_data):
@@ -33,22 +28,12 @@ def test_columns_become_upright_images(tmp_path):
     assert target.tolist() == [0]
 
 
-def test_missing_and_foreign_files_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"ExtendedYaleB.mat is not in .*TWINSOLVE_DATA"):
-        fetch_extended_yale_b(data_home=str(tmp_path))
+def test_foreign_files_are_named(tmp_path):
     rows = {"EYALEB_DATA": np.ones((3, 2016)), "EYALEB_LABEL": [[1, 1, 2]]}
     for foreign in ({"something": [[1]]}, rows):
         savemat(tmp_path / "ExtendedYaleB.mat", foreign)
         with pytest.raises(ValueError, match="is not Extended Yale B"):
             fetch_extended_yale_b(data_home=str(tmp_path))
-
-
-def test_data_root_is_argument_then_variable_then_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
-    assert data_root() == tmp_path
-    assert data_root("elsewhere").name == "elsewhere"
-    monkeypatch.delenv("TWINSOLVE_DATA")
-    assert data_root().name == "twinsolve"
 
 
 @pytest.mark.parametrize(("n", "count"), [(2, 163), (10, 3), (38, 1)])

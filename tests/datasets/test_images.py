@@ -40,9 +40,7 @@ def test_noise_is_seeded_of_the_images_shape_and_not_clipped():
     assert noisy.max() > 1
     assert (noisy - 1).std() == pytest.approx(0.2, rel=0.05)
     assert (add_noise(np.ones((40, 50, 3)), sigma=0.2, random_state=1) == noisy).all()
-    with pytest.raises(ValueError, match="sigma: must be >= 0"):
-        add_noise(np.ones((4, 5)), sigma=-0.1)
-    for sigma in (float("nan"), float("inf")):
+    for sigma in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="sigma: must be >= 0 and finite"):
             add_noise(np.ones((4, 5)), sigma=sigma)
 
@@ -51,11 +49,6 @@ def test_bad_crops_are_named():
     for settings in [{"size": 9}, {"size": 0}, {"sigma": -1.0}]:
         with pytest.raises(ValueError, match=r"size: no|sigma: must"):
             make_noisy_crop(np.zeros((8, 8)), **({"size": 4, "sigma": 0.1} | settings))
-
-
-def test_missing_files_are_named_with_folder_and_source(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"set12/01.png is not in .*Source: the Set12"):
-        fetch_set12(data_home=str(tmp_path))
 
 
 def test_set12(real_data):

@@ -24,7 +24,7 @@ def offline(monkeypatch):
     monkeypatch.setattr(_openml.time, "sleep", lambda seconds: None)  # before it tries again
 
 
-@pytest.mark.parametrize("root", ["read-only", "a file", "empty folders"])
+@pytest.mark.parametrize("root", ["a file", "empty folders"])
 @pytest.mark.parametrize("fetch", FETCHERS)
 @pytest.mark.filterwarnings("ignore:A network error occurred")
 def test_missing_files_are_named_and_nothing_is_made(fetch, root, tmp_path, offline):
@@ -33,18 +33,24 @@ def test_missing_files_are_named_and_nothing_is_made(fetch, root, tmp_path, offl
         folder.parent.mkdir()
         folder.touch()
     else:
-        folder.mkdir(parents=True)
-    if root == "empty folders":
         for name in ("mnist", "set12", "hopkins155", "openml", "fashion-mnist", "emnist"):
-            (folder / name).mkdir()
-    if root == "read-only":
+            (folder / name).mkdir(parents=True)
         folder.chmod(0o500)
     before = tree(tmp_path)
     with pytest.raises(
-        FileNotFoundError, match=rf"\S+ is not in {re.escape(str(folder))}\. .*Source: \w"
+        FileNotFoundError,
+        match=rf"\S+ is not in {re.escape(str(folder))}\. .*TWINSOLVE_DATA.*Source: \w",
     ):
         fetch(data_home=str(folder))
     assert tree(tmp_path) == before
+
+
+def test_the_root_is_the_argument_then_the_variable_then_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
+    assert datasets.data_root() == tmp_path
+    assert datasets.data_root("elsewhere").name == "elsewhere"
+    monkeypatch.delenv("TWINSOLVE_DATA")
+    assert datasets.data_root().name == "twinsolve"
 
 
 def test_what_is_no_folder_is_refused():

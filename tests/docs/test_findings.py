@@ -15,13 +15,13 @@ import routers as routing
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.tables import markdown
+from twinsolve.bench.vision import segmentation
 from twinsolve.bench.vision.classification import report as classification
 from twinsolve.bench.vision.denoising.report import differences, note_on_pairs, paired_lines
 from twinsolve.bench.vision.inspection import report as inspection
-from twinsolve.bench.vision.inspection.digits import shipped_folder
+from twinsolve.bench.vision.inspection.sources import shipped_folder
 from twinsolve.bench.vision.paired import judge, paired_difference
 from twinsolve.bench.vision.run_folder import read_metrics
-from twinsolve.bench.vision.segmentation import report as segmentation
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
 from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
 
@@ -29,18 +29,53 @@ ROOT = Path(__file__).parents[2]
 FINDINGS = (ROOT / "docs/findings.md").read_text()
 
 
-def test_rows_quoted_stand_in_the_committed_results():
-    summary = (ROOT / "docs/results/check/summary.md").read_text()
-    quoted = re.findall(r"^\| ([\w-]+) \| (identity|iterate) \| (\w+) \| (.*) \|$", FINDINGS, re.M)
-    assert len(quoted) == 5
-    for twin, relation, data, numbers in quoted:
-        cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
-        row = rf"\| {twin} \| {relation} \| \w+ \| [\w., -]+ \| {data} \| as built \| {cells} \|"
-        assert re.search(row, summary), (twin, data)
+def summary_of(name):
+    return (ROOT / f"docs/results/{name}/summary.md").read_text()
+
+
+def rows_of(name, file="table.json"):
+    return json.loads((ROOT / "docs/results" / name / file).read_text())
+
+
+def table_of(name, file="table.json"):
+    return pd.DataFrame(rows_of(name, file))
+
+
+# By folder of results: rows of the page, how their cells stand in the summary, and their number.
+QUOTED = {
+    "check": (
+        r"([\w-]+) \| (identity|iterate) \| (\w+) \| (.*)",
+        r"%s \| %s \| \w+ \| [\w., -]+ \| %s \| as built \| %s \|", 5,
+    ),
+    "speed-self-expression": (
+        r"((?:synthetic|yale|coil)[\w-]*) \| ([\w-]+) \| (.*)",
+        r"%s \| %s \| float64 \| 1 \| \d+ \| [\d.e-]* \| [^|]+ \| %s \|", 9,
+    ),
+    "speed-sparse-coding": (
+        r"(dictionary[\w-]*) \| ([\w-]+) \| (.*)",
+        r"%s \| %s \| float64 \| 1 \| \d+ \| [\d.e-]* \| [^|]+ \| %s \|", 3,
+    ),
+    "cluster-hopkins": (r"([\w +]+) \| all \| (.*)", r"%s \| .* \| all \| %s \|", 9),
+    "cluster-yaleb": (
+        r"(\d+) \| (\d+) \| (SSC [\w ,]+) \| ([^|]*) \| ([^|]*)",
+        r"%s \| %s \| %s \| [^|]+ \| %s \| .* \| %s \|$", 13,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_rows_quoted_stand_in_the_committed_results(name):
+    pattern, row, count = QUOTED[name]
+    quoted = re.findall(rf"^\| {pattern} \|$", FINDINGS, re.M)
+    assert len(quoted) == count
+    summary = summary_of(name)
+    for cells in quoted:
+        found = row % tuple(map(re.escape, cells))
+        assert re.search(rf"^\| {found}", summary, re.M), cells
 
 
 def test_counts_of_the_check_stand_in_the_committed_results():
-    summary = (ROOT / "docs/results/check/summary.md").read_text()
+    summary = summary_of("check")
     passed, rows, twins = re.search(
         r"^(\d+) of (\d+) rows passed; (\d+) twins", summary, re.M
     ).groups()
@@ -49,28 +84,6 @@ def test_counts_of_the_check_stand_in_the_committed_results():
     better, judged = re.search(r"^(\d+) of (\d+) twins beat doing nothing", summary, re.M).groups()
     assert better == judged == twins
     assert f"all {better} twins do better than nothing" in FINDINGS
-
-
-@pytest.mark.parametrize("command", ["speed-self-expression", "speed-sparse-coding"])
-def test_times_quoted_stand_in_the_committed_results(command):
-    summary = (ROOT / "docs/results" / command / "summary.md").read_text()
-    cases = {"speed-self-expression": "synthetic|yale|coil", "speed-sparse-coding": "dictionary"}
-    pattern = rf"^\| ((?:{cases[command]})[\w-]*) \| ([\w-]+) \| (.*) \|$"
-    quoted = re.findall(pattern, FINDINGS, re.M)
-    assert len(quoted) in (3, 9)
-    for case, solver, numbers in quoted:
-        cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
-        row = rf"\| {case} \| {solver} \| float64 \| 1 \| \d+ \| [\d.e-]* \| [^|]+ \| {cells} \|"
-        assert re.search(row, summary), (case, solver)
-
-
-def test_errors_quoted_stand_in_the_committed_results():
-    summary = (ROOT / "docs/results/cluster-hopkins/summary.md").read_text()
-    quoted = re.findall(r"^\| ([\w +]+) \| all \| (.*) \|$", FINDINGS, re.M)
-    assert len(quoted) == 9
-    for recipe, numbers in quoted:
-        cells = r" \| ".join(re.escape(cell) for cell in numbers.split(" | "))
-        assert re.search(rf"\| {re.escape(recipe)} \| .* \| all \| {cells} \|", summary), recipe
 
 
 def test_clusters_quoted_stand_in_the_committed_results():
@@ -87,19 +100,9 @@ def test_clusters_quoted_stand_in_the_committed_results():
     assert {name for name, _ in quoted} == set(data)
     for name, cells in quoted:
         preset, source = data[name]
-        summary = (ROOT / f"docs/results/cluster-{preset}/summary.md").read_text()
+        summary = summary_of(f"cluster-{preset}")
         row = rf"^\| {re.escape(source)}[^|]* \| [^|]+ \| {re.escape(cells)} \|$"
         assert re.search(row, summary, re.M), (name, cells)
-
-
-def test_faces_quoted_stand_in_the_committed_results():
-    summary = (ROOT / "docs/results/cluster-yaleb/summary.md").read_text()
-    quoted = re.findall(r"^\| (\d+) \| (\d+) \| (SSC [\w ,]+) \| (.*) \|$", FINDINGS, re.M)
-    assert len(quoted) == 13
-    for count, trials, recipe, numbers in quoted:
-        error, time = numbers.split(" | ")
-        row = rf"^\| {count} \| {trials} \| {recipe} \| [^|]+ \| {error} \| .* \| {time} \|$"
-        assert re.search(row, summary, re.M), (count, recipe)
 
 
 def test_digits_quoted_stand_in_the_committed_results():
@@ -136,7 +139,7 @@ def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits():
 
 
 def test_layers_quoted_stand_in_the_committed_results():
-    summary = (ROOT / "docs/results/cluster-synthetic/summary.md").read_text()
+    summary = summary_of("cluster-synthetic")
     lines = [line.strip("| ").split(" | ") for line in summary.splitlines()]
     data = {"digits": "digits", "Yale B, 10": "yaleb-10", "COIL-20": "coil20"}
     methods = "certified|FISTA|support-adaptive ISTA|learned steps|learned W \\(coupled\\)"
@@ -148,7 +151,7 @@ def test_layers_quoted_stand_in_the_committed_results():
 
 
 def test_filters_quoted_stand_in_the_committed_results():
-    summary = (ROOT / "docs/results/speed-filters/summary.md").read_text()
+    summary = summary_of("speed-filters")
     cases = "nlm|bilateral|regression|lle"
     quoted = re.findall(
         rf"^\| ((?:{cases})-[\w-]+) \| ([^|]+) \| ([^|]+) \| (.*) \|$", FINDINGS, re.M
@@ -165,7 +168,7 @@ def test_filters_quoted_stand_in_the_committed_results():
 def test_regression_quoted_for_avx2_stands_in_the_committed_results():
     (avx2, own) = re.findall(r"takes \[([\d.]+) times.*? instead of ([\d.]+)\.", FINDINGS, re.S)[0]
     for folder, ratio in (("speed-filters-avx2", avx2), ("speed-filters", own)):
-        rows = json.loads((ROOT / f"docs/results/{folder}/table.json").read_text())
+        rows = rows_of(folder)
         (row,) = [r for r in rows if (r["case"], r["package"]) == ("regression-float64", "numpy")]
         assert f"{row['ratio']:.3g}" == ratio
 
@@ -175,14 +178,14 @@ def test_filters_quoted_for_avx2_stand_in_the_committed_results():
     found = re.findall(pattern, FINDINGS, re.S)
     (ratios,) = found
     cases = [f"nlm-{size}-{dtype}" for dtype in ("float64", "float32") for size in ("7-21", "5-13")]
-    rows = json.loads((ROOT / "docs/results/speed-filters-avx2-images/table.json").read_text())
+    rows = rows_of("speed-filters-avx2-images")
     for case, ratio in zip(cases, ratios, strict=True):
         (row,) = [r for r in rows if r["case"] == case and r["package"] == "scikit-image"]
         assert f"{row['ratio']:.3g}" == ratio
 
 
 def test_operators_quoted_stand_in_the_committed_results():
-    rows = json.loads((ROOT / "docs/results/speed-attention/table.json").read_text())
+    rows = rows_of("speed-attention")
     found = {(row["operator"], row["form"], row["case"]): row for row in rows}
     number = r"(\d+\.?\d*)"
     pattern = rf"^\| (\w+) \| {number} \| {number} \| {number} \| {number} \|$"
@@ -213,7 +216,7 @@ def test_faults_quoted_stand_in_the_committed_table():
 
 def test_times_on_the_scale_page_stand_in_the_committed_results():
     page = (ROOT / "docs/scale.md").read_text()
-    summary = (ROOT / "docs/results/speed-scale/summary.md").read_text()
+    summary = summary_of("speed-scale")
     number = r"([\d.,%]+)"
     quoted = re.findall(r"^\| ([\w-]+) " + rf"\| {number} " * 6 + r"\|$", page, re.M)
     assert len(quoted) == 9
@@ -228,7 +231,7 @@ def test_times_on_the_scale_page_stand_in_the_committed_results():
 
 def test_quality_quoted_on_denoising_stands_in_the_committed_results():
     page = (ROOT / "docs/denoising.md").read_text()
-    table = pd.DataFrame(json.loads((ROOT / "docs/results/denoise/table.json").read_text()))
+    table = table_of("denoise")
     means = table.groupby("method").agg({"psnr": "mean", "seconds": "sum", "megapixels": "sum"})
     quoted = re.findall(
         r"^\| ([\w ,-]+) \| (solved|peer|trained) \| ([\d.]+) \| ([\d.]+) \|", page, re.M
@@ -267,10 +270,10 @@ def test_quality_quoted_on_denoising_stands_in_the_committed_results():
 
 def _paired(folder):
     """Cells of a run's pairs, by network and images: dB, corrected p, verdict."""
-    table = pd.DataFrame(json.loads((ROOT / "docs/results" / folder / "table.json").read_text()))
+    table = table_of(folder)
     lines = paired_lines(table)
     told = "\n".join([*markdown(*lines), "", note_on_pairs(table)])
-    assert told in (ROOT / "docs/results" / folder / "summary.md").read_text()
+    assert told in summary_of(folder)
     return table, {(row[0].removesuffix("Denoiser, trained"), row[1]): row[3:6] for row in lines[1]}
 
 
@@ -354,7 +357,7 @@ def test_what_others_measured_of_denoising_stands_apart():
 
 def test_layers_quoted_on_inspection_stand_in_the_committed_results():
     page = (ROOT / "docs/inspection.md").read_text()
-    table = pd.DataFrame(json.loads((ROOT / "docs/results/inspect/table.json").read_text()))
+    table = table_of("inspect")
     layers = table[table["kind"] == "layer"]
     quoted = re.findall(r"^\| (\d) \| " + r"([\d.e+-]+) \| " * 7 + r"([\d.e+-]+) \|$", page, re.M)
     assert len(quoted) == len(layers) == 6
@@ -403,10 +406,6 @@ def test_conditions_quoted_over_training_are_those_of_the_shipped_run():
     )
 
 
-def table_of(name, file="table.json"):
-    return pd.DataFrame(json.loads((ROOT / "docs/results" / name / file).read_text()))
-
-
 def router_lines():
     return routing.router_parts(table_of("classify-routers", "routers.json"))
 
@@ -423,7 +422,7 @@ SUMMARIES = {
 
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_summaries_of_verdicts_are_what_their_tables_say(name):
-    summary, table = (ROOT / f"docs/results/{name}/summary.md").read_text(), table_of(name)
+    summary, table = summary_of(name), table_of(name)
     tables = [lines(table) for lines in SUMMARIES[name]]
     if name == "classify-routers":
         tables += router_lines().values()
@@ -489,7 +488,7 @@ def test_verdicts_quoted_on_classification_stand_in_the_committed_results():
     matched = classification.matched_lines(table_of("classify-digits"))[1]
     told = {row: sum("(" not in cell for cell in cells) for row, *cells in matched}
     assert {row: n for row, n in told.items() if n} == {"ALiBi": 9}
-    summary = (ROOT / "docs/results/classify-digits/summary.md").read_text()
+    summary = summary_of("classify-digits")
     (apart, seen) = re.search(
         r"comparison: (\S+ ± \S+) points, .* power at (\S+)\.\n", summary
     ).groups()
@@ -535,7 +534,7 @@ def cells_of(line):
 
 def test_codes_of_the_router_quoted_on_denoising_stand_in_the_committed_results():
     page = (ROOT / "docs/denoising.md").read_text()
-    summary = (ROOT / "docs/results/denoise-routing/summary.md").read_text()
+    summary = summary_of("denoise-routing")
     quoted = re.findall(
         r"^\| (start|trained) \| (K-SVD|own) atoms \|" + r" ([\d.]+) \|" * 9 + "$", page, re.M
     )
@@ -553,6 +552,6 @@ def test_codes_of_the_router_quoted_on_denoising_stand_in_the_committed_results(
     assert f"leave {own[5]} of a patch, the router ones that leave {own[4]} after" in text
     (further,) = re.findall(r"at the start, (\d\.\d+ for \d\.\d+), and", text)
     assert further == f"{own[6]} for {start[6]}"
-    rows = json.loads((ROOT / "docs/results/denoise-routing/table.json").read_text())
+    rows = rows_of("denoise-routing")
     psnr = pd.DataFrame(rows).groupby("kind").psnr.mean()
     assert f"better by {psnr['trained'] - psnr['start']:.2f} dB" in text

@@ -183,11 +183,7 @@ def test_findings_of_the_judging_set_stand_in_its_results():
     smallest = judged.groupby([*SUBSET, "method", "settings", "steps"]).error.mean()
     plain = own[(own.method == "SSC") & (own.steps == "symmetrize") & (own.seed == 0)]
     plain = plain.sort_values("selection_score").drop_duplicates(SUBSET, keep="last")
-    errors = {
-        "choice": own[own["rank"] == 1],
-        "plain": plain,
-        "older": judged[judged["rank"] == 1],
-    }
+    errors = {"choice": own[own["rank"] == 1], "plain": plain, "older": judged[judged["rank"] == 1]}
     errors = {name: rows.groupby(SUBSET).error.mean() for name, rows in errors.items()}
     means = {name: over_problems(found).mean() for name, found in errors.items()}
     words = r"errs on (\S+) % \(\[the run .*? as it comes on (\S+) %\."

@@ -12,8 +12,8 @@ from adaptation import adapted_lines, best_rates
 
 from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.measures import CLEAN
 from twinsolve.bench.vision.classification.networks import with_weights_of
-from twinsolve.bench.vision.classification.robustness import CLEAN
 from twinsolve.bench.vision.classification.study import build, row_options, settings_of
 from twinsolve.unrolled import Neutreno
 from twinsolve.unrolled.attention import Positive

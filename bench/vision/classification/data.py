@@ -68,37 +68,37 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
     """
     name, settings = split_settings(data, "data")
     if name == "cifar10":
-        return _cifar10(data_home, **_checked(settings))
+        return _load_cifar10(data_home, **_check_cifar10(settings))
     if settings:
         raise ValueError(f"data: {name!r} takes no settings, got {data!r}")
     if name == "digits":
         digits = load_digits()
         levels, target = digits.images[..., None] / 16, digits.target
         return _split(levels, target, tuple(map(str, digits.target_names)))
-    return _split(*_folder(name))
+    return _split(*_load_folder(name))
 
 
-def _checked(settings: dict[str, int]) -> dict[str, int]:
+def _check_cifar10(settings: dict[str, int]) -> dict[str, int]:
     n_train = settings.get("n_train", 50_000)
     if set(settings) - {"n_train"} or not isinstance(n_train, int) or not 100 <= n_train <= 50_000:
         raise ValueError(f"data: cifar10 takes n_train, 100 to 50000; got {settings}")
     return {"n_train": n_train}
 
 
-def _cifar10(data_home: str | None, n_train: int) -> Splits:
+def _load_cifar10(data_home: str | None, n_train: int) -> Splits:
     known = fetch_cifar10(data_home=data_home)
     judges = fetch_cifar10(subset="test", data_home=data_home)
-    drawn = _by_class(known.target)[:n_train]
+    drawn = _order_by_class(known.target)[:n_train]
     n_chosen = n_train // 10
     return Splits(
-        _images(known.images[drawn[n_chosen:]] / 255, known.target[drawn[n_chosen:]]),
-        _images(known.images[drawn[:n_chosen]] / 255, known.target[drawn[:n_chosen]]),
-        _images(judges.images / 255, judges.target),
+        _make_images(known.images[drawn[n_chosen:]] / 255, known.target[drawn[n_chosen:]]),
+        _make_images(known.images[drawn[:n_chosen]] / 255, known.target[drawn[:n_chosen]]),
+        _make_images(judges.images / 255, judges.target),
         tuple(known.target_names),
     )
 
 
-def _folder(path: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def _load_folder(path: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     pictures = load_image_folder(path, colour=True)
     labels = [Path(name).parent.name for name in pictures.names]
     sizes = {image.shape for image in pictures.images}
@@ -111,14 +111,14 @@ def _folder(path: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
 
 
 def _split(levels: np.ndarray, target: np.ndarray, classes: tuple[str, ...]) -> Splits:
-    order = _by_class(target)
+    order = _order_by_class(target)
     n_part = round(_SHARE * len(order))
     parts = np.split(order, [n_part, 2 * n_part])
-    test, validation, train = (_images(levels[part], target[part]) for part in parts)
+    test, validation, train = (_make_images(levels[part], target[part]) for part in parts)
     return Splits(train, validation, test, classes)
 
 
-def _by_class(target: np.ndarray) -> np.ndarray:
+def _order_by_class(target: np.ndarray) -> np.ndarray:
     """A random order in which every beginning holds the classes in their shares."""
     rng = np.random.default_rng(0)
     place = np.empty(len(target))
@@ -128,7 +128,7 @@ def _by_class(target: np.ndarray) -> np.ndarray:
     return np.argsort(place, kind="stable")
 
 
-def _images(levels: np.ndarray, target: np.ndarray) -> Images:
+def _make_images(levels: np.ndarray, target: np.ndarray) -> Images:
     planes = np.ascontiguousarray(np.moveaxis(levels, 3, 1), dtype=np.float32)
     return Images(torch.from_numpy(planes), torch.from_numpy(target.astype(np.int64)))
 
@@ -158,7 +158,7 @@ class ClassBatches:
         chosen = torch.from_numpy(self._order(seed, step)[samples])
         levels = self.images.levels[chosen]
         for place, sample in enumerate(samples):
-            levels[place] = self._moved(levels[place], shifts[sample], bool(flips[sample]))
+            levels[place] = self._move(levels[place], shifts[sample], bool(flips[sample]))
         return levels, self.images.target[chosen]
 
     def _order(self, seed: int, step: int) -> np.ndarray:
@@ -172,7 +172,7 @@ class ClassBatches:
             order[own] = shuffled[counted[own] % n]
         return order
 
-    def _moved(self, image: Tensor, shift: np.ndarray, flip: bool) -> Tensor:
+    def _move(self, image: Tensor, shift: np.ndarray, flip: bool) -> Tensor:
         height, width = image.shape[1:]
         padded = nn.functional.pad(image, [self.shift] * 4)
         top, left = (self.shift + int(s) for s in shift)
@@ -180,7 +180,7 @@ class ClassBatches:
         return moved.flip(2) if flip else moved
 
 
-def augmented(
+def augment(
     batches: Batches, *, n_classes: int, erasing: float, mixup: float, cutmix: float
 ) -> Batches:
     """Batches of which images lose a rectangle, and which are mixed in pairs, with their labels.

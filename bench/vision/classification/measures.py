@@ -1,11 +1,14 @@
-"""What is measured of a classifier: accuracy, depth, size, operations and speed."""
+"""What is measured of a classifier: accuracy, also under attack, depth, size and speed."""
 
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from time import process_time
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from scipy.ndimage import gaussian_filter
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,6 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ....unrolled.diagnostics import condition_number, token_similarity
 from ....unrolled.kernel_smoothing import store_positions
 from ....unrolled.models import ConvMixer, VisionTransformer
+from ..paired import Paired, paired_difference
+from ..training import generator_of
 from .data import Images
 from .networks import Classifier
 
@@ -88,14 +93,146 @@ def speed_ratios(model: Classifier, plain: Classifier, images: Images) -> dict[s
     seconds: dict[str, list[float]] = {"inference": [], "training": []}
     for _ in range(1 + _REPEATS):
         for kind, found in seconds.items():
-            found.append(_seconds(plain, levels, kind) / _seconds(served[kind], levels, kind))
+            found.append(_time_pass(plain, levels, kind) / _time_pass(served[kind], levels, kind))
     return {kind: float(np.median(found[1:])) for kind, found in seconds.items()}
 
 
-def _seconds(model: nn.Module, levels: Tensor, kind: str) -> float:
+def _time_pass(model: nn.Module, levels: Tensor, kind: str) -> float:
     start = process_time()
     with torch.set_grad_enabled(kind == "training"):
         out: Any = model(levels)
         if kind == "training":
             out.square().mean().backward()
     return process_time() - start
+
+
+PGD_STEPS = 5
+Array = np.ndarray
+
+
+def fgsm(model: nn.Module, levels: Tensor, target: Tensor, budget: float) -> Tensor:
+    """One step along the sign of the loss's gradient: ``clip(x + budget sign(grad))``.
+
+    Goodfellow, Shlens and Szegedy, *Explaining and harnessing adversarial examples* (2015).
+    """
+    return pgd(model, levels, target, budget, n_steps=1, step=budget)
+
+
+def pgd(
+    model: nn.Module,
+    levels: Tensor,
+    target: Tensor,
+    budget: float,
+    *,
+    n_steps: int = PGD_STEPS,
+    step: float | None = None,
+) -> Tensor:
+    """Steps along the sign, each projected on the budget and on [0, 1]; starts at the image.
+
+    ``step`` is ``2.5 budget / n_steps`` by default. Madry et al., *Towards deep learning models
+    resistant to adversarial attacks* (2018), without their random start.
+    """
+    step = 2.5 * budget / n_steps if step is None else step
+    x = levels
+    for _ in range(n_steps):
+        x = x + step * _find_sign(model, x, target)
+        x = torch.minimum(torch.maximum(x, levels - budget), levels + budget).clamp(0, 1)
+    return x
+
+
+def _find_sign(model: nn.Module, levels: Tensor, target: Tensor) -> Tensor:
+    x = levels.detach().requires_grad_()
+    with torch.enable_grad():
+        loss = nn.functional.cross_entropy(model(x), target, reduction="sum")
+        return torch.autograd.grad(loss, x)[0].sign()
+
+
+CORRUPTIONS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+    "Gaussian noise": lambda image, rng: image + 0.15 * rng.standard_normal(image.shape),
+    "impulse noise": lambda image, rng: np.where(
+        rng.random(image.shape) < 0.1, rng.integers(2, size=image.shape), image
+    ),
+    "blur": lambda image, rng: gaussian_filter(image, (0, 0.7, 0.7)),
+    "contrast": lambda image, rng: image.mean() + 0.4 * (image - image.mean()),
+}
+
+
+def corrupt(levels: Tensor, kind: str) -> Tensor:
+    """Images of one kind of `CORRUPTIONS`, the same each time, in [0, 1]."""
+    place = list(CORRUPTIONS).index(kind)
+    made = [
+        CORRUPTIONS[kind](image, generator_of(0, place, number))
+        for number, image in enumerate(levels.numpy())
+    ]
+    return torch.from_numpy(np.clip(np.stack(made), 0, 1).astype(np.float32))
+
+
+BUDGETS = (1, 4, 8, 24)  # of 255 levels
+N_ATTACKED = 256  # test images, the first
+CLEAN = "clean"
+ATTACKS = {
+    f"{attack.__name__.upper()} {budget}/255": (attack, budget / 255)
+    for attack in (fgsm, pgd)
+    for budget in BUDGETS
+}
+
+
+def wrong_attacked(model: nn.Module, images: Images) -> dict[str, list[int]]:
+    """Places of the images that are wrong, attacked through the model itself, by attack."""
+    levels, target = images.levels[:N_ATTACKED], images.target[:N_ATTACKED]
+    return {
+        name: wrong(model, Images(attack(model, levels, target, budget), target))
+        for name, (attack, budget) in ATTACKS.items()
+    }
+
+
+def wrong_corrupted(model: nn.Module, images: Images) -> dict[str, list[int]]:
+    """Places of the images that are wrong, by kind of corruption."""
+    return {
+        kind: wrong(model, Images(corrupt(images.levels, kind), images.target))
+        for kind in CORRUPTIONS
+    }
+
+
+def wrong(model: nn.Module, images: Images) -> list[int]:
+    """Places of the images whose class is not found."""
+    missed = scores(model, images.levels).argmax(dim=1) != images.target
+    return missed.nonzero()[:, 0].tolist()
+
+
+def conditions(table: pd.DataFrame) -> list[str]:
+    """Attacks and corruptions that all runs of a table were tried on."""
+    return [name for name in (*ATTACKS, *CORRUPTIONS) if all(name in x for x in table.wrong)]
+
+
+def accuracy(run: Mapping[str, Any], condition: str) -> float:
+    """Top-1 accuracy of a run under a condition, in percent."""
+    return 100 * (1 - len(run["wrong"][condition]) / _count_images(run, condition))
+
+
+def hits(table: pd.DataFrame, row: str, condition: str = CLEAN) -> pd.DataFrame:
+    """100 where a row finds an image's class and 0 where not, by seed and image."""
+    found = {}
+    for run in table[table.row == row].to_dict("records"):
+        found[run["seed"]] = np.full(_count_images(run, condition), 100.0)
+        found[run["seed"]][run["wrong"][condition]] = 0.0
+    return pd.DataFrame(np.array(list(found.values())), index=list(found))
+
+
+def matched_difference(table: pd.DataFrame, row: str, to: str, condition: str) -> Paired:
+    """Difference in accuracy on images that both rows get right as they are, over paired seeds.
+
+    So that neither is ahead for its accuracy on clean images. Seeds without such images are left
+    out. As the images differ from seed to seed, the mean over them is a ratio, and its images come
+    as linear pseudo-values.
+    """
+    apart = hits(table, row, condition) - hits(table, to, condition)
+    clean = [hits(table, name)[apart.columns] > 0 for name in (row, to)]
+    kept = clean[0] & clean[1]
+    mean = apart.where(kept).mean(axis=1)
+    own = apart.sub(mean, axis=0).where(kept, 0.0)
+    return paired_difference(own.div(kept.mean(axis=1), axis=0).add(mean, axis=0))
+
+
+def _count_images(run: Mapping[str, Any], condition: str) -> int:
+    return min(run["n_test"], N_ATTACKED) if condition in ATTACKS else run["n_test"]

@@ -103,7 +103,7 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.options, self.mean, self.std = dict(options), list(mean), list(std)
-        self.network = _network(**self.options)
+        self.network = _build_network(**self.options)
 
     def standardised(self, levels: Tensor) -> Tensor:
         shape = (1, -1, 1, 1)
@@ -152,18 +152,20 @@ def with_weights_of(model: Classifier, other: nn.Module) -> Classifier:
     return model
 
 
-def _network(
+def _build_network(
     architecture: str = "ViT", *, identity: Sequence[str] = (), **options: Any
 ) -> nn.Module:
-    make = _known(_ARCHITECTURES, architecture, "architecture")
+    make = _look_up(_ARCHITECTURES, architecture, "architecture")
     try:
-        network = make(**(options if architecture in WITHOUT_BLOCKS else _made(**options)))
+        network = make(
+            **(options if architecture in WITHOUT_BLOCKS else _resolve_options(**options))
+        )
     except TypeError as error:
         raise ValueError(f"row: {architecture} cannot be made: {error}") from error
     if identity and not isinstance(network, VisionTransformer):
         raise ValueError(f"row: parts of {architecture} cannot be the identity")
     for part in identity:
-        _known(_IDENTITIES, part, "identity")(network)
+        _look_up(_IDENTITIES, part, "identity")(network)
     return network
 
 
@@ -204,7 +206,7 @@ def _fix(weight: Tensor, bias: Tensor, n_maps: int = 1) -> None:
     bias.requires_grad_(False)
 
 
-def _made(
+def _resolve_options(
     *,
     operator: str = "softmax",
     correction: str | None = None,
@@ -221,7 +223,7 @@ def _made(
     connections = {"residual": residual, "feed_forward_residual": feed_forward_residual}
     if positions is not None:
         options["positions"] = positions or None
-    options["operator"] = _operator(operator, correction)
+    options["operator"] = _make_operator(operator, correction)
     for branch, name in connections.items():
         connect = _choose(_RESIDUALS, name, branch)
         options[branch] = partial(_make_residual, connect, drop_path)
@@ -238,15 +240,15 @@ def _make_residual(connect: Callable[[], nn.Module], drop_path: float) -> nn.Mod
     return DropPath(connect(), drop_path) if drop_path else connect()
 
 
-def _operator(name: str, correction: str | None) -> Factory:
-    base = _class_factory(name) if name[:1].isupper() else operator_factory(name)
+def _make_operator(name: str, correction: str | None) -> Factory:
+    base = _find_class_factory(name) if name[:1].isupper() else operator_factory(name)
     if correction is None:
         return base
     correct = _choose(_CORRECTIONS, correction, "correction")
     return lambda heads, dim: correct(base(heads, dim), heads)
 
 
-def _class_factory(name: str) -> Factory:
+def _find_class_factory(name: str) -> Factory:
     head, settings = split_part(name, "operator")
     kind = getattr(unrolled, head, None)
     if not (isinstance(kind, type) and issubclass(kind, Operator)):
@@ -257,10 +259,10 @@ def _class_factory(name: str) -> Factory:
 def _choose(table: Mapping[str, Callable[..., Any]], value: str, argument: str) -> Any:
     """What a name stands for, with the settings behind it."""
     name, settings = split_part(value, argument)
-    return partial(_known(table, name, argument), **settings)
+    return partial(_look_up(table, name, argument), **settings)
 
 
-def _known(table: Mapping[str, Any], name: str, argument: str) -> Any:
+def _look_up(table: Mapping[str, Any], name: str, argument: str) -> Any:
     if name not in table:
         raise ValueError(f"{argument}: must be one of {', '.join(table)}, got {name!r}")
     return table[name]

@@ -18,7 +18,7 @@ from ..paired import (
     note_on_verdicts,
     paired_difference,
 )
-from .robustness import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, hits, matched_difference
+from .measures import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, hits, matched_difference
 from .study import PLAIN
 
 _HEAD = (
@@ -114,7 +114,7 @@ def matched_lines(table: pd.DataFrame) -> Lines:
     names = conditions(table)
     rows = [str(row) for row in table.row.unique() if row != PLAIN]
     verdicts = judge(matched_differences(table))
-    lines = [(row, *(_brief(verdicts[row, name]) for name in names)) for row in rows]
+    lines = [(row, *(_write_briefly(verdicts[row, name]) for name in names)) for row in rows]
     return ("row", *names), lines
 
 
@@ -128,7 +128,7 @@ def matched_differences(table: pd.DataFrame) -> dict[tuple[str, str], Paired]:
     }
 
 
-def _brief(verdict: Verdict) -> str:
+def _write_briefly(verdict: Verdict) -> str:
     apart = verdict.apart
     if not apart.determined:
         return f"({apart.mean:+.1f})"

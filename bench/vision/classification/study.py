@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from torch import nn
 
 from ...jobs import Job, Options, code, run_jobs
 from ...names import close_names, split_settings
 from ...timing import Progress
 from ..training import Recipe, operator_sources, train
-from .data import ClassBatches, Images, Splits, augmented, cross_entropy, load_splits
-from .measures import accuracies, depth_measures, size_measures, speed_ratios
+from .data import ClassBatches, Splits, augment, cross_entropy, load_splits
+from .measures import (
+    CLEAN,
+    accuracies,
+    depth_measures,
+    size_measures,
+    speed_ratios,
+    wrong,
+    wrong_attacked,
+    wrong_corrupted,
+)
 from .networks import Classifier, paired_classifier
-from .robustness import CLEAN, wrong, wrong_attacked, wrong_corrupted
 
 _PICTURES: dict[str, Any] = {
     "patch_size": 4, "dim": 96, "depth": 6, "num_heads": 4, "mlp_ratio": 2.0,
@@ -150,7 +157,7 @@ def classify(
 
     def run(jobs: list[Job]) -> pd.DataFrame:
         options = Options(0, seeds, n_jobs, data_home, directory, progress)
-        return run_jobs(_run, jobs, options, content=contents(splits))
+        return run_jobs(_train_and_measure, jobs, options, content=contents(splits))
 
     first = run(
         [
@@ -231,13 +238,13 @@ def build(
         [float(x) for x in values]
         for values in (levels.mean(dim=(0, 2, 3)), levels.std(dim=(0, 2, 3)))
     )
-    sizes = _sizes(splits, settings, options.get("architecture", "ViT"))
+    sizes = _choose_sizes(splits, settings, options.get("architecture", "ViT"))
     # The plain network's weights are the row's, so that both start with positions of one scale.
     plain = sizes | {name: options[name] for name in ("position_scale",) if name in options}
     return paired_classifier(sizes | dict(options), plain, seed, mean=mean, std=std)
 
 
-def _sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+def _choose_sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> dict[str, Any]:
     _, channels, height, width = splits.train.levels.shape
     common = {
         "architecture": architecture, "in_channels": channels, "num_classes": len(splits.classes),
@@ -300,7 +307,7 @@ def train_kept(
     of_batches = {name: settings[name] for name in ("shift", "flip")}
     of_mixing = {name: settings[name] for name in ("erasing", "mixup", "cutmix")}
     task = {**task, **of_batches, **of_mixing, "label_smoothing": settings["label_smoothing"]}
-    made = augmented(
+    made = augment(
         ClassBatches(splits.train, batch_size=recipe.batch_size, **of_batches),
         n_classes=len(splits.classes), **of_mixing,
     )  # fmt: skip
@@ -310,12 +317,12 @@ def train_kept(
     trained: Any = train(
         model, lambda seed, step, samples: made(seed, first_step + step, samples),
         cross_entropy(settings["label_smoothing"]), recipe, directory=folder,
-        validate=lambda network: _validated(network, splits.validation), task=task,
+        validate=lambda own: {"top1": accuracies(own, splits.validation)["top1"]}, task=task,
     )  # fmt: skip
     return trained
 
 
-def _run(
+def _train_and_measure(
     data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
     options: dict[str, Any], candidate: dict[str, Any], seed: int, measures: Sequence[str],
 ) -> list[dict[str, Any]]:  # fmt: skip
@@ -328,15 +335,11 @@ def _run(
         "validation": accuracies(trained, splits.validation)["top1"],
     }  # fmt: skip
     if measures:
-        found |= _measured(trained, splits, settings, measures)
+        found |= _measure(trained, splits, settings, measures)
     return [found]
 
 
-def _validated(network: nn.Module, images: Images) -> dict[str, float]:
-    return {"top1": accuracies(network, images)["top1"]}
-
-
-def _measured(
+def _measure(
     trained: Any, splits: Splits, settings: Mapping[str, Any], measures: Sequence[str]
 ) -> dict[str, Any]:
     plain = build(splits, settings, {}, 0).eval()

@@ -1,6 +1,6 @@
-"""What `twinsolve denoise` writes: tables, and pictures of images and of what was learned."""
+"""Figures of `twinsolve denoise`: images, quality, and what networks learned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,12 @@ from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from ....solvers.solution import Array
-from ...figures import forget, legend, log_ticks, panels, plain, save
-from ...tables import Lines, Report, number, write_table
-from .entries import SOLVER, find_entry
-from .images import NoisyImages
+from ...figures import legend, log_ticks, panels, plain, save
+from .methods import SOLVER, find_entry
 from .networks import apply, first_layers, has_twin, layers_of, readable, started
-from .origins import CHECKED, checked_lines, verify
-from .report import lines_of, means, note_on_pairs, paired_lines, remarks, starts
-from .study import quality
+from .study import NoisyImages, quality
 
 _SHOWN = 128  # side of the crops
-_CROPS = 6  # methods, the best of each family
 _MARKS = {"solved": "s", "peer": "^", "start": "o", "trained": "D", "own": "P"}
 _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
     "solved": "#0072B2", "peer": "#999999", "start": "#E69F00", "trained": "#D55E00",
@@ -28,52 +23,15 @@ _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
 }  # fmt: skip
 
 
-def write_report(
-    table: pd.DataFrame,
-    given: NoisyImages,
-    sigmas: Sequence[float],
-    report: Report,
-    parts: Mapping[str, Lines] | None = None,
-) -> bool:
-    """Print and write all; False if a picture or a number is missing, or two are not equal."""
-    folder = report.directory
-    write_table(table, folder)
-    found = means(table)
-    for sigma in sigmas:
-        title = f"{given.images}, noise {sigma:g}, means over {len(given.names)} images"
-        name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
-        lines = lines_of(found[found.sigma == sigma])
-        report.add_table(title, lines, heading=f"## Noise {sigma:g}", file=name)
-        own = table[table.sigma == sigma]
-        if (lines := paired_lines(own))[1]:
-            title = f"Paired differences, noise {sigma:g}"
-            report.add_table(title, lines, heading=f"### {title}")
-            report.add_sentences([note_on_pairs(own)])
-    report.add_sentences([*remarks(table), *(f"Left out: {x}." for x in given.left_out)])
-    checks = verify(table, given)
-    report.add_table("Trained networks against their solvers", (CHECKED, checked_lines(checks)))
-    for title, lines in (parts or {}).items():
-        report.add_table(title, lines)
-    drawn = ("crops", "quality", "layers", "learned", "filters")
-    for name in drawn:
-        forget(folder / f"{name}.png")
-    draw_crops(table, given, folder, sigma=sigmas[0])
-    draw_quality(table, folder, sigma=sigmas[0])
-    draw_layers(table, given, folder, sigma=sigmas[0])
-    draw_learned(table, folder, sigma=sigmas[0])
-    draw_filters(table, folder, sigma=sigmas[0])
-    report.write(drawn)
-    equal = starts(table).within.all() and all(row["passed"] for row in checks)
-    return bool(equal and table.psnr.notna().all() and not given.left_out)
-
-
-def draw_crops(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:
-    """Draw crops.png: the first image by the best method of each family, above its errors."""
+def draw_crops(
+    methods: Sequence[tuple[str, str]], given: NoisyImages, directory: Path, *, sigma: float
+) -> None:
+    """Draw crops.png: the first image by methods of some name and kind, above its errors."""
     level, clean = sigma / 255, given.clean[0]
-    noisy, square = given.noisy(0, level), _busiest(clean)
+    noisy, square = given.noisy(0, level), find_busiest_square(clean)
     pictures = {"clean": clean, "noisy": noisy}
-    for method, kind in _best_of_families(table[table.sigma == sigma]):
-        label = method if kind == "solved" else _short(method)
+    for method, kind in methods:
+        label = method if kind == "solved" else _shorten(method)
         pictures[label] = np.asarray(find_entry(method).denoiser(level)[0](noisy, level))
     figure, axes = panels(2 * len(pictures), (2.1, 2.35), columns=len(pictures))
     for column, (label, image) in enumerate(pictures.items()):
@@ -82,7 +40,7 @@ def draw_crops(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigm
         psnr = "" if column == 0 else f"\n{quality(clean, image)['psnr']:.2f} dB"
         top.set_title(f"{label}{psnr}", fontsize=9)
         error = below.imshow(
-            255 * _grey(image - clean)[square], cmap="RdBu_r", vmin=-sigma, vmax=sigma,
+            255 * _average_channels(image - clean)[square], cmap="RdBu_r", vmin=-sigma, vmax=sigma,
             interpolation="nearest",
         )  # fmt: skip
         for each in (top, below):
@@ -95,18 +53,18 @@ def draw_crops(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigm
     save(figure, directory / "crops.png")
 
 
-def _short(method: str) -> str:
+def _shorten(method: str) -> str:
     """The name of a network, or of the folder of its run, without what all have."""
     return Path(method).name.replace("Denoiser", "")
 
 
-def _grey(image: Array) -> Array:
+def _average_channels(image: Array) -> Array:
     return image if image.ndim == 2 else image.mean(axis=-1)
 
 
-def _busiest(image: Array) -> tuple[slice, slice]:
+def find_busiest_square(image: Array) -> tuple[slice, slice]:
     """The square, of those on a grid, in which neighbours differ most."""
-    image = _grey(image)
+    image = _average_channels(image)
     side = min(_SHOWN, *image.shape)
     steps = np.abs(np.diff(image, axis=0))[:, :-1] + np.abs(np.diff(image, axis=1))[:-1]
     corners = [
@@ -118,19 +76,9 @@ def _busiest(image: Array) -> tuple[slice, slice]:
     return slice(top, top + side), slice(left, left + side)
 
 
-def _best_of_families(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Best trained networks first, then the best solved method of each family."""
-    found = means(table[table.method != "noisy"]).dropna(subset="psnr").iloc[::-1]
-    trained = found[found.kind.isin(["trained", "own"])].head(_CROPS // 2)
-    solved = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.endswith(SOLVER)]
-    best = solved.drop_duplicates("family").head(_CROPS - len(trained))
-    rows = pd.concat([best.iloc[::-1], trained.iloc[::-1]])
-    return list(zip(rows.method, rows.kind, strict=True))
-
-
-def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
+def draw_quality(found: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw quality.png: a row for each method, with its mean dB, time and parameters."""
-    found = means(table[table.sigma == sigma]).dropna(subset="psnr")
+    found = found.dropna(subset="psnr")
     found = found[(found.method != "noisy") & ~found.method.str.endswith(SOLVER)]
     found = found.reset_index(drop=True)
     if found.empty:
@@ -167,12 +115,12 @@ def draw_quality(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     save(figure, directory / "quality.png")
 
 
-def _trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Module]]:
+def _find_trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Module]]:
     """Names and networks of a noise level that have a twin, and so a known start."""
     rows = table[(table.kind == "trained") & (table.sigma == sigma)].dropna(subset="psnr")
     found = [(str(name), find_entry(name).network_at(sigma / 255)) for name in rows.method.unique()]
     return [
-        (_short(name.removesuffix(", trained")), network)
+        (_shorten(name.removesuffix(", trained")), network)
         for name, network in found
         if has_twin(network)
     ]
@@ -180,11 +128,11 @@ def _trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Module]]:
 
 def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:
     """Draw layers.png: dB after the first layers, at the start and trained, on the crop."""
-    square = _busiest(given.clean[0])
+    square = find_busiest_square(given.clean[0])
     crop, noisy = given.clean[0][square], given.noisy(0, sigma / 255)[square]
     series = [
         (name, network, len(layers))
-        for name, network in _trained(table, sigma)
+        for name, network in _find_trained(table, sigma)
         if (layers := layers_of(network)) is not None
     ]
     if not series:
@@ -208,7 +156,7 @@ def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sig
 def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw learned.png: medians of parameters of each layer, trained and at the start."""
     series: list[tuple[str, list[tuple[int, float, float]]]] = []
-    for name, network in _trained(table, sigma):
+    for name, network in _find_trained(table, sigma):
         if layers_of(network) is not None:
             layers = list(zip(readable(network), readable(started(network)), strict=True))
             for key in layers[0][0]:
@@ -245,9 +193,9 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
 def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     """Draw filters.png: the first 64 filters or atoms, at the start and trained."""
     series = []
-    for name, network in _trained(table, sigma):
+    for name, network in _find_trained(table, sigma):
         for kind, shown in (("start", started(network)), ("trained", network)):
-            if (tiles := _tiles(shown)) is not None:
+            if (tiles := _tile_filters(shown)) is not None:
                 series.append((f"{name}, {kind}", tiles))
     if not series:
         return
@@ -259,7 +207,7 @@ def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     save(figure, directory / "filters.png")
 
 
-def _tiles(network: nn.Module) -> Array | None:
+def _tile_filters(network: nn.Module) -> Array | None:
     """Filters or atoms of the first layer, or atoms of the last dictionary, as one picture."""
     layers = layers_of(network)
     first: Any = layers[0] if layers is not None else next(network.children())

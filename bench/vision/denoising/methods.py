@@ -1,15 +1,18 @@
-"""Methods that denoise: solved ones and peers, each with settings in units of the noise."""
+"""Methods that denoise, by name: solved ones, peers, networks, and what is the user's own."""
 
+import hashlib
+import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
+from torch import nn
 
 from ....solvers import bilateral_filter, l2_boosting, nonlocal_means, sos_boosting, twicing
 from ....solvers.nonlocal_energy import FilterBank, dct_filters, l1_analysis, total_variation
@@ -22,6 +25,21 @@ from ....solvers.sparse_coding import (
     denoise_pursuit,
 )
 from ....unrolled.sparse_coding.patches import photograph_dictionary
+from ...jobs import file_hash, source_of
+from ...names import check_names, close_names
+from ..run_folder import SETTINGS as RUN_SETTINGS
+from ..run_folder import WEIGHTS, find_class, find_object, load_model, read_settings
+from .networks import (
+    apply,
+    exact_start,
+    flops_per_pixel,
+    load_shipped,
+    n_parameters,
+    network_names,
+    shipped_levels,
+    shipped_path,
+    solve,
+)
 
 Denoise = Callable[..., Array]  # (noisy image in [0, 1], sigma in grey levels, **settings)
 SETTINGS = Path(__file__).with_name("settings.toml")
@@ -89,22 +107,22 @@ def register_denoiser(method: DenoisingMethod) -> DenoisingMethod:
     return method
 
 
-def know(methods: Iterable[DenoisingMethod]) -> None:
+def add_methods(methods: Iterable[DenoisingMethod]) -> None:
     """Tell a worker process the methods that its parent knows."""
     METHODS.update({method.name: method for method in methods})
 
 
 @cache
-def _chosen() -> dict[str, Any]:
+def _read_settings() -> dict[str, Any]:
     return tomllib.loads(SETTINGS.read_text()) if SETTINGS.is_file() else {}
 
 
 def settings_of(name: str) -> dict[str, Any]:
     """Settings that were chosen on images for validation, in units of the noise where it counts."""
-    return dict(_chosen().get(name, {}).get("settings", {}))
+    return dict(_read_settings().get(name, {}).get("settings", {}))
 
 
-def _noisy(noisy: Array, sigma: float) -> Array:
+def _return_noisy(noisy: Array, sigma: float) -> Array:
     return noisy
 
 
@@ -116,16 +134,12 @@ def _bilateral(noisy: Array, sigma: float, colour: float = 2.5, width: float = 1
     return bilateral_filter(noisy, sigma_color=colour * sigma, sigma_spatial=width, win_size=11)
 
 
-def _axis(noisy: Array) -> int | None:
+def _find_channel_axis(noisy: Array) -> int | None:
     return -1 if noisy.ndim == 3 else None
 
 
 def _nonlocal_means(
-    noisy: Array,
-    sigma: float,
-    h: float = 0.8,
-    patch_size: int = 5,
-    patch_weights: str = "uniform",
+    noisy: Array, sigma: float, h: float = 0.8, patch_size: int = 5, patch_weights: str = "uniform"
 ) -> Array:
     return nonlocal_means(
         noisy,
@@ -133,14 +147,16 @@ def _nonlocal_means(
         sigma=sigma,
         patch_size=patch_size,
         patch_weights=patch_weights,
-        channel_axis=_axis(noisy),
+        channel_axis=_find_channel_axis(noisy),
     )
 
 
-def _boosted(
+def _boost_means(
     boosting: Callable[..., Array], noisy: Array, sigma: float, h: float = 0.8, **settings: Any
 ) -> Array:
-    means = partial(nonlocal_means, h=h * sigma, sigma=sigma, channel_axis=_axis(noisy))
+    means = partial(
+        nonlocal_means, h=h * sigma, sigma=sigma, channel_axis=_find_channel_axis(noisy)
+    )
     return boosting(means, noisy, **settings)
 
 
@@ -186,7 +202,7 @@ def _wavelets(noisy: Array, sigma: float) -> Array:
         sigma=sigma,
         convert2ycbcr=colour,
         rescale_sigma=colour,
-        channel_axis=_axis(noisy),
+        channel_axis=_find_channel_axis(noisy),
     )
 
 
@@ -209,114 +225,228 @@ _DECAYS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
 _LAMBDAS = (2.0, 2.5, 3.0, 3.5, 4.0)
 _GAINS = (0.95, 1.0, 1.05, 1.1, 1.15)
 
-for _method in (
-    DenoisingMethod("noisy", "solved", "none", _noisy),
-    DenoisingMethod(
-        "Gaussian", "solved", "image_filters", _gaussian, {"width": (0.7, 0.8, 0.9, 1.0, 1.2)}
-    ),
-    DenoisingMethod(
-        "bilateral",
-        "solved",
-        "image_filters",
-        _bilateral,
-        {"colour": (2.0, 2.5, 3.0, 4.0), "width": (1.0, 1.25, 1.5, 2.0)},
-    ),
-    DenoisingMethod(
-        "non-local means",
-        "solved",
-        "image_filters",
-        _nonlocal_means,
-        {"h": _DECAYS, "patch_size": (3, 5, 7)},
-        colour=True,
-    ),
-    DenoisingMethod(
-        "non-local means, Gaussian",
-        "solved",
-        "image_filters",
-        partial(_nonlocal_means, patch_weights="gaussian"),
-        {"h": _DECAYS, "patch_size": (5, 7, 9)},
-        colour=True,
-    ),
-    DenoisingMethod(
-        "twicing",
-        "solved",
-        "boosting",
-        partial(_boosted, twicing),
-        {"h": (*_DECAYS, 1.5, 2.0)},
-        colour=True,
-    ),
-    DenoisingMethod(
-        "L2 boosting",
-        "solved",
-        "boosting",
-        partial(_boosted, l2_boosting),
-        {"h": (0.8, 1.0, 1.2, 1.5, 2.0), "n_iter": (2, 3)},
-        colour=True,
-    ),
-    DenoisingMethod(
-        "SOS boosting",
-        "solved",
-        "boosting",
-        partial(_boosted, sos_boosting),
-        {"h": (0.7, 0.8, 1.0), "rho": (0.3, 0.5, 1.0), "n_iter": (2,)},
-        colour=True,
-    ),
-    DenoisingMethod(
-        "total variation",
-        "solved",
-        "nonlocal_energy",
-        _total_variation,
-        {"lam": (0.5, 0.6, 0.7, 0.8, 0.9)},
-    ),
-    DenoisingMethod(
-        "l1 analysis, DCT",
-        "solved",
-        "nonlocal_energy",
-        _l1_analysis,
-        {"lam": (0.8, 1.0, 1.2, 1.5, 1.8)},
-    ),
-    DenoisingMethod(
-        "ISTA, DCT",
-        "solved",
-        "sparse_coding",
-        _ista,
-        {"lam": _LAMBDAS, "n_iter": (6,)},
-    ),
-    DenoisingMethod("Lasso, DCT", "solved", "sparse_coding", _lasso, {"lam": _LAMBDAS}),
-    DenoisingMethod(
-        "OMP, DCT", "solved", "sparse_coding", partial(_pursuit, "DCT"), {"gain": _GAINS}
-    ),
-    DenoisingMethod(
-        "OMP, K-SVD", "solved", "sparse_coding", partial(_pursuit, "K-SVD"), {"gain": _GAINS}
-    ),
-    DenoisingMethod(
-        "low-rank groups",
-        "solved",
-        "sparse_coding",
-        _low_rank,
-        {"gain": (1.4, 2.0, 2.8, 4.0)},
-    ),
-    DenoisingMethod(
-        "scikit-image total variation",
-        "peer",
-        "scikit-image",
-        _chambolle,
-        {"weight": (0.8, 1.0, 1.2, 1.5)},
-        "skimage",
-    ),
-    DenoisingMethod(
-        "scikit-image wavelets", "peer", "scikit-image", _wavelets, module="pywt", colour=True
-    ),
-    DenoisingMethod(
-        "OpenCV non-local means",
-        "peer",
-        "opencv",
-        _opencv,
-        {"h": (0.7, 0.8, 0.9, 1.0)},
-        "cv2",
-        colour=True,
-    ),
-    DenoisingMethod("BM3D", "peer", "bm3d", _bm3d, module="bm3d", colour=True),
-):
-    register_denoiser(_method)
+
+def _register(
+    kind: str, family: str, name: str, denoise: Denoise, module: str = "", joint: bool = False,
+    **grid: tuple[Any, ...],
+) -> None:  # fmt: skip
+    """Register a method; `joint` is whether it takes colours together."""
+    register_denoiser(DenoisingMethod(name, kind, family, denoise, grid, module, joint))
+
+
+_solved, _peer = partial(_register, "solved"), partial(_register, "peer")
+_solved("none", "noisy", _return_noisy)
+_solved("image_filters", "Gaussian", _gaussian, width=(0.7, 0.8, 0.9, 1.0, 1.2))
+_solved(
+    "image_filters", "bilateral", _bilateral,
+    colour=(2.0, 2.5, 3.0, 4.0), width=(1.0, 1.25, 1.5, 2.0),
+)  # fmt: skip
+_solved(
+    "image_filters", "non-local means", _nonlocal_means, joint=True,
+    h=_DECAYS, patch_size=(3, 5, 7),
+)  # fmt: skip
+_solved(
+    "image_filters", "non-local means, Gaussian",
+    partial(_nonlocal_means, patch_weights="gaussian"), joint=True, h=_DECAYS, patch_size=(5, 7, 9),
+)  # fmt: skip
+_solved("boosting", "twicing", partial(_boost_means, twicing), joint=True, h=(*_DECAYS, 1.5, 2.0))
+_solved(
+    "boosting", "L2 boosting", partial(_boost_means, l2_boosting), joint=True,
+    h=(0.8, 1.0, 1.2, 1.5, 2.0), n_iter=(2, 3),
+)  # fmt: skip
+_solved(
+    "boosting", "SOS boosting", partial(_boost_means, sos_boosting), joint=True,
+    h=(0.7, 0.8, 1.0), rho=(0.3, 0.5, 1.0), n_iter=(2,),
+)  # fmt: skip
+_solved("nonlocal_energy", "total variation", _total_variation, lam=(0.5, 0.6, 0.7, 0.8, 0.9))
+_solved("nonlocal_energy", "l1 analysis, DCT", _l1_analysis, lam=(0.8, 1.0, 1.2, 1.5, 1.8))
+_solved("sparse_coding", "ISTA, DCT", _ista, lam=_LAMBDAS, n_iter=(6,))
+_solved("sparse_coding", "Lasso, DCT", _lasso, lam=_LAMBDAS)
+_solved("sparse_coding", "OMP, DCT", partial(_pursuit, "DCT"), gain=_GAINS)
+_solved("sparse_coding", "OMP, K-SVD", partial(_pursuit, "K-SVD"), gain=_GAINS)
+_solved("sparse_coding", "low-rank groups", _low_rank, gain=(1.4, 2.0, 2.8, 4.0))
+_peer(
+    "scikit-image", "scikit-image total variation", _chambolle, "skimage",
+    weight=(0.8, 1.0, 1.2, 1.5),
+)  # fmt: skip
+_peer("scikit-image", "scikit-image wavelets", _wavelets, "pywt", True)
+_peer("opencv", "OpenCV non-local means", _opencv, "cv2", True, h=(0.7, 0.8, 0.9, 1.0))
+_peer("bm3d", "BM3D", _bm3d, "bm3d", True)
 BUILT_IN = frozenset(METHODS)
+
+
+KINDS = ("solved", "peer", "start", "trained", "own")
+SOLVER = ", solver"  # of a network at the start
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a table.
+
+    Parameters
+    ----------
+    method : str
+        As it is named.
+    kind : str
+        Among `KINDS`.
+    network : str, default=""
+        Class of `twinsolve.unrolled.models.denoisers`, of what unrolls a solver.
+    folder : str, default=""
+        That of a training run.
+    """
+
+    method: str
+    kind: str
+    network: str = ""
+    folder: str = ""
+
+    @property
+    def is_solver(self) -> bool:
+        """Whether it is the solver of a network."""
+        return bool(self.network) and self.kind == "solved"
+
+    def serves(self, sigma: float) -> bool:
+        """Whether it is for this noise, in grey levels of 255: weights are for their own alone."""
+        levels = self.list_levels()
+        return levels is None or round(sigma, 6) in levels
+
+    def list_levels(self) -> list[float] | None:
+        if self.folder:
+            sigma = read_settings(self.folder)["settings"]["task"].get("sigma")
+            return None if sigma is None else [round(255 * sigma, 6)]
+        return shipped_levels(self.network) if self.kind == "trained" else None
+
+    def network_at(self, sigma: float) -> nn.Module:
+        """The network for a noise level, in grey levels of [0, 1]; where there is a solver, its."""
+        if self.kind != "trained":
+            return exact_start(self.network, sigma)
+        path = Path(self.folder, WEIGHTS) if self.folder else shipped_path(self.network, sigma)
+        return _load_trained(self.folder, str(path), file_hash(path) or "")
+
+    def denoiser(self, sigma: float) -> tuple[Denoise, dict[str, Any]]:
+        """The function, and what is known of it: family, parameters, operations."""
+        if self.method in METHODS:
+            method = METHODS[self.method]
+            return method if method.colour else by_channel(method), {"family": method.family}
+        if self.kind == "own":
+            return find_function(self.method), {"family": "own"}
+        network = self.network_at(sigma)
+        if self.is_solver:
+            return lambda noisy, sigma: solve(network, noisy), {"family": self.network}
+        about = {"family": type(network).__name__, "parameters": n_parameters(network)}
+        return partial(_apply_network, network), about | {
+            "flops_per_pixel": flops_per_pixel(network)
+        }
+
+    def content(self, sigma: float) -> str:
+        """What tells it from another of that name: settings, weights, or the user's code."""
+        known: list[Any] = []
+        if self.method in METHODS:
+            known = [settings_of(self.method), METHODS[self.method].kind]
+            if self.method not in BUILT_IN:
+                known.append(source_of(METHODS[self.method].denoise))
+        elif self.kind == "own":
+            known = [source_of(find_function(self.method))]
+        elif self.folder:
+            paths = Path(self.folder, WEIGHTS), Path(self.folder, RUN_SETTINGS)
+            known = [*map(file_hash, paths), source_of(type(self.network_at(sigma)))]
+        elif self.kind == "trained":
+            known = [file_hash(shipped_path(self.network, sigma))]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+
+def by_channel(denoise: Denoise) -> Denoise:
+    """What denoises grey images, on each channel of one in colour."""
+
+    def each(noisy: Array, sigma: float) -> Array:
+        if noisy.ndim == 2:
+            return denoise(noisy, sigma)
+        channels = np.moveaxis(noisy, -1, 0)
+        return np.stack([denoise(np.ascontiguousarray(c), sigma) for c in channels], axis=-1)
+
+    return each
+
+
+@lru_cache(maxsize=8)
+def _load_trained(folder: str, path: str, content: str) -> nn.Module:
+    return load_model(folder) if folder else load_shipped(Path(path))
+
+
+def _apply_network(network: nn.Module, noisy: Array, sigma: float) -> Array:
+    return apply(network, noisy)
+
+
+def method_names() -> dict[str, list[str]]:
+    """Names of methods by kind."""
+    names: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for name, method in METHODS.items():
+        names[method.kind].append(name)
+    names["solved"] += [name + SOLVER for name in network_names()]
+    for kind in ("start", "trained"):
+        names[kind] = [f"{name}, {kind}" for name in network_names()]
+    return names
+
+
+def find_entry(name: str) -> Entry:
+    """The method of a name.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or it is not installed.
+    """
+    kinds = {known: kind for kind, names in method_names().items() for known in names}
+    if name in METHODS:
+        if not METHODS[name].installed:
+            raise ValueError(
+                f"methods: {name} needs {METHODS[name].module}, which is not installed; peers come "
+                "with pip install 'twinsolve[peers]'"
+            )
+        return Entry(name, kinds[name])
+    if name in kinds:
+        return Entry(name, kinds[name], network=name.partition(",")[0])
+    if Path(name).is_dir():
+        found = find_class(read_settings(name)["settings"]["model"]["class"])
+        return Entry(name, "trained", network=found.__name__, folder=name)
+    if ":" in name:
+        find_function(name)
+        return Entry(name, "own")
+    raise ValueError(f"methods: none is named {name!r}{close_names(name, kinds)}")
+
+
+def list_entries(methods: Iterable[str] | None, sigmas: Sequence[float]) -> list[Entry]:
+    """Those of the names, or all that are installed and have weights but for networks' solvers.
+
+    Raises
+    ------
+    ValueError
+        If one is unknown, not installed, or not for one of the noise levels.
+    """
+    if methods is None:
+        known = (name for names in method_names().values() for name in names)
+        usable = (name for name in known if name not in METHODS or METHODS[name].installed)
+        found = [find_entry(name) for name in usable]
+        return [entry for entry in found if not entry.is_solver and any(map(entry.serves, sigmas))]
+    entries = [find_entry(name) for name in dict.fromkeys(check_names(methods, "methods") or [])]
+    for entry in entries:
+        if missing := [sigma for sigma in sigmas if not entry.serves(sigma)]:
+            levels = ", ".join(f"{level:g}" for level in entry.list_levels() or []) or "none"
+            raise ValueError(
+                f"methods: no weights of {entry.method} for a noise of {missing[0]:g}; there are "
+                f"for {levels}"
+            )
+    return entries
+
+
+def find_function(name: str) -> Denoise:
+    """A user's function by ``package.module:function``.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name.
+    """
+    found: Denoise = find_object(name, "methods: no function")
+    if not callable(found):
+        raise ValueError(f"methods: {name!r} is no function")
+    return found

@@ -19,6 +19,7 @@ from ....solvers.solution import Array
 from ....unrolled.models import denoisers
 from ....unrolled.nonlocal_energy import ConvexRidge
 from ....unrolled.twins import twins_of
+from ...names import close_names, split_settings
 from ..run_folder import (
     find_class,
     load_model,
@@ -66,13 +67,13 @@ def in_tiles(
     if margin < 0 or side < 1:
         raise ValueError(f"margin, side: must be >= 0 and >= 1, got {margin} and {side}")
     denoised = np.empty(noisy.shape)
-    for place in product(*(list(_cuts(extent, side, margin)) for extent in noisy.shape[:2])):
+    for place in product(*(list(_cut_axis(extent, side, margin)) for extent in noisy.shape[:2])):
         outer, inner, own = (tuple(cut[i] for cut in place) for i in range(3))
         denoised[own] = denoise(noisy[outer])[inner]
     return denoised
 
 
-def _cuts(extent: int, side: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
+def _cut_axis(extent: int, side: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
     """Along an axis: what a tile sees, its own pixels in that, and in the image."""
     for start in range(0, extent, side):
         stop = min(start + side, extent)
@@ -94,6 +95,36 @@ def network_names() -> list[str]:
     return list(denoisers.__all__)
 
 
+def build_network(name: str, *, sigma: float, seed: int = 0) -> nn.Module:
+    """A network by ``Class``, ``Class:name=value`` or ``package.module:Class:name=value``.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name, or it refuses its settings.
+    """
+    head, _, rest = name.partition(":")
+    if "=" in rest.partition(":")[0] or not rest:
+        if head not in network_names():
+            raise ValueError(
+                f"network: must be package.module:Class or among {', '.join(network_names())}; got "
+                f"{head!r}{close_names(head, network_names())}"
+            )
+        path, words = f"{denoisers.__name__}:{head}", rest
+    else:
+        word, _, words = rest.partition(":")
+        path = f"{head}:{word}"
+    found = find_class(path)
+    settings = split_settings(f":{words}", "network")[1]
+    if "sigma" in inspect.signature(found).parameters:
+        settings = {"sigma": sigma, **settings}
+    torch.manual_seed(seed)
+    try:
+        return found(**settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"network: cannot make {name!r}: {error}") from error
+
+
 def at_start(name: str, sigma: float) -> nn.Module:
     """A network as it is made: the classical iterate for this noise."""
     return getattr(denoisers, name)(sigma=sigma).eval()
@@ -103,12 +134,12 @@ def at_start(name: str, sigma: float) -> nn.Module:
 def exact_start(name: str, sigma: float) -> nn.Module:
     """`at_start` in float64; what is minimised is minimised until no dB of five digits moves."""
     network = at_start(name, sigma).double()
-    for solved in _solved(network):
+    for solved in _find_minimisers(network):
         solved.tol, solved.max_iter = 1e-8, 5000
     return network
 
 
-def _solved(network: nn.Module) -> list[ConvexRidge]:
+def _find_minimisers(network: nn.Module) -> list[ConvexRidge]:
     return [part for part in network.modules() if isinstance(part, ConvexRidge)]
 
 
@@ -157,25 +188,25 @@ def apply(network: nn.Module, noisy: Array) -> Array:
     """
     margin = getattr(network, "margin", None)
     if max(noisy.shape) > _LARGE and margin is not None:
-        return in_tiles(partial(_apply, network), noisy, margin=margin, side=_LARGE)
-    return _apply(network, noisy)
+        return in_tiles(partial(_apply_whole, network), noisy, margin=margin, side=_LARGE)
+    return _apply_whole(network, noisy)
 
 
 @torch.no_grad()
-def _apply(network: nn.Module, noisy: Array) -> Array:
+def _apply_whole(network: nn.Module, noisy: Array) -> Array:
     weight = next(network.parameters())
-    found = network(torch.from_numpy(_planes(network, noisy)).to(weight))
-    return _image(found.double().cpu().numpy(), noisy)
+    found = network(torch.from_numpy(_to_planes(network, noisy)).to(weight))
+    return _to_image(found.double().cpu().numpy(), noisy)
 
 
-def _planes(network: nn.Module, image: Array) -> Array:
+def _to_planes(network: nn.Module, image: Array) -> Array:
     """(batch, channels, height, width), with as many channels as the network takes."""
     planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
     whole = n_channels(network) == len(planes)
     return np.ascontiguousarray(planes[None] if whole else planes[:, None])
 
 
-def _image(planes: Array, like: Array) -> Array:
+def _to_image(planes: Array, like: Array) -> Array:
     """What `_planes` took apart."""
     planes = planes.reshape(-1, *planes.shape[-2:])
     return planes[0] if like.ndim == 2 else np.moveaxis(planes, 0, -1)
@@ -189,7 +220,9 @@ def n_channels(network: nn.Module) -> int:
 def solve(network: nn.Module, noisy: Array) -> Array:
     """What the network's solver makes of an image at the network's parameters, in float64."""
     exact = copy.deepcopy(network).double()
-    return _image(np.asarray(twins_of(network)[0].solve(exact, _planes(network, noisy))), noisy)
+    return _to_image(
+        np.asarray(twins_of(network)[0].solve(exact, _to_planes(network, noisy))), noisy
+    )
 
 
 def distance(network: nn.Module, noisy: Array, denoised: Array) -> float | None:
@@ -197,7 +230,7 @@ def distance(network: nn.Module, noisy: Array, denoised: Array) -> float | None:
     certificate: Any = getattr(network, "certificate", None)
     if certificate is None:
         return None
-    given, found = (torch.from_numpy(_planes(network, x)) for x in (noisy, denoised))
+    given, found = (torch.from_numpy(_to_planes(network, x)) for x in (noisy, denoised))
     return float(certificate(given, found).square().mean().sqrt())
 
 
@@ -252,7 +285,7 @@ def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, An
     tolerance of the network's twin. Energies are minimised as exactly as by the solver.
     """
     exact, layers = copy.deepcopy(network).double(), layers_of(network)
-    for solved in _solved(exact):
+    for solved in _find_minimisers(exact):
         solved.tol, solved.max_iter = 1e-13, 20_000
     tolerance = twins_of(exact)[0].relation.tolerance
     rows = []

@@ -13,13 +13,53 @@ from torch import Tensor, nn
 
 from ....datasets import add_noise, fetch_train400, pack_image_folder
 from ...timing import Progress
-from ..patches import Patches, generator_of, levels_of
 from ..run_folder import START, load_model, read_settings
-from ..training import Recipe, train
-from .images import N_VALIDATION
+from ..training import Recipe, generator_of, train
 
 _PACKAGED = "train400"
+N_VALIDATION = 20  # images, the last ones: no network is trained on them
 _CROP = 128
+
+
+class Patches:
+    """Random crops, turned and mirrored in the eight ways that keep a square.
+
+    Parameters
+    ----------
+    images : sequence of ndarray of shape (height, width) or (height, width, channels)
+        Grey levels in [0, 1], or of uint8, as packed images are. Only the crops are read.
+    size : int
+        Side of a patch.
+
+    Raises
+    ------
+    ValueError
+        If an image is smaller than a patch, or there is none.
+    """
+
+    def __init__(self, images: Sequence[np.ndarray], size: int) -> None:
+        if not len(images):
+            raise ValueError("images: must be one or more")
+        for number, image in enumerate(images):
+            if not 1 <= size <= min(image.shape[:2]):
+                raise ValueError(f"size: no {size} x {size} patch in image {number}, {image.shape}")
+        self.images, self.size = images, size
+
+    def crop(self, rng: np.random.Generator) -> np.ndarray:
+        """A patch of shape (channels, size, size), float32 in [0, 1]."""
+        image = self.images[int(rng.integers(len(self.images)))]
+        top, left = (int(rng.integers(extent - self.size + 1)) for extent in image.shape[:2])
+        patch = image[top : top + self.size, left : left + self.size]
+        turns, mirrored = divmod(int(rng.integers(8)), 2)
+        patch = np.rot90(patch, turns)
+        patch = patch[:, ::-1] if mirrored else patch
+        planes = patch[None] if patch.ndim == 2 else np.moveaxis(patch, 2, 0)
+        return np.ascontiguousarray(levels_of(planes), dtype=np.float32)
+
+
+def levels_of(pixels: np.ndarray) -> np.ndarray:
+    """Levels in [0, 1], also of pixels of 8 bits."""
+    return pixels / np.float32(255) if pixels.dtype == np.uint8 else pixels
 
 
 class NoisyPatches:
@@ -69,7 +109,9 @@ def validation_db(
     for seed, image in enumerate(images):
         top, left = (max(0, (extent - _CROP) // 2) for extent in image.shape[:2])
         clean = levels_of(image[top : top + _CROP, left : left + _CROP])
-        pairs.append((_planes(add_noise(clean, sigma=sigma, random_state=seed)), _planes(clean)))
+        pairs.append(
+            (_to_planes(add_noise(clean, sigma=sigma, random_state=seed)), _to_planes(clean))
+        )
 
     def validate(model: nn.Module) -> dict[str, float]:
         weight = next(model.parameters())
@@ -82,7 +124,7 @@ def validation_db(
     return validate
 
 
-def _planes(image: np.ndarray) -> Tensor:
+def _to_planes(image: np.ndarray) -> Tensor:
     planes = image[None] if image.ndim == 2 else np.moveaxis(image, 2, 0)
     return torch.from_numpy(np.ascontiguousarray(planes))[None]
 
@@ -135,7 +177,7 @@ def train_denoiser(
     FloatingPointError
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     """
-    known = _pictures(data, colour, data_home)
+    known = _load_pictures(data, colour, data_home)
     images = known.images
     if len(images) <= N_VALIDATION:
         raise ValueError(f"data: needs more than {N_VALIDATION} images, got {len(images)}")
@@ -163,7 +205,7 @@ def train_denoiser(
     )  # fmt: skip
 
 
-def _pictures(data: str, colour: bool, data_home: str | None) -> Bunch:
+def _load_pictures(data: str, colour: bool, data_home: str | None) -> Bunch:
     """Images and names; of a folder also `key`, by which its content is known."""
     if data == _PACKAGED:
         if colour:
@@ -202,7 +244,7 @@ def repeat_training(
     recipe, task = known["settings"]["recipe"], dict(known["settings"]["task"])
     recipe |= {"betas": tuple(recipe["betas"]), "n_steps": known["n_steps"], "minutes": None}
     key, task["data"] = task.pop("key"), data or task["data"]
-    if _pictures(task["data"], task["colour"], options.get("data_home")).get("key") != key:
+    if _load_pictures(task["data"], task["colour"], options.get("data_home")).get("key") != key:
         raise ValueError(f"{task['data']}: holds other pictures than {folder} was trained on")
     n_processes = known["settings"].get("processes", 1)
     if n_processes != (dist.get_world_size() if dist.is_initialized() else 1):

@@ -14,8 +14,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ....solvers.solution import Array
 from ...figures import forget, panels, plain, save
-from .measures import Layer, eigenvalue_sizes
-from .origins import matrices_of, problems_of
+from .measures import Layer, eigenvalue_sizes, matrices_of, problems_of
 from .sources import Source
 
 PROBLEMS = {
@@ -272,7 +271,9 @@ def draw_training(metrics: Sequence[dict[str, Any]], directory: Path) -> bool:
 
 def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
     """Where the class token looks, or what all tokens together do; means over heads."""
-    shown = [(n, layer) for n, layer in enumerate(layers, start=1) if _on_grid(layer, len(images))]
+    shown = [
+        (n, layer) for n, layer in enumerate(layers, start=1) if _is_on_grid(layer, len(images))
+    ]
     if not shown:
         return
     places = np.linspace(0, len(shown) - 1, _N_MAPS).round().astype(int)
@@ -285,8 +286,10 @@ def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
         one = picture[0] if len(picture) != 3 else np.moveaxis(picture, 0, 2)
         axes[row, 0].imshow(one, cmap="gray", interpolation="nearest")
         for own, (number, layer) in zip(axes[row, 1:], picked, strict=True):
-            found = [_map(layer, image) for image in range(n_rows)]
-            _draw(figure, own, found[row], signed=any(weights.min() < 0 for weights in found))
+            found = [_average_weights(layer, image) for image in range(n_rows)]
+            _draw_matrix(
+                figure, own, found[row], signed=any(weights.min() < 0 for weights in found)
+            )
             if row == 0:
                 own.set_title(f"layer {number}", fontsize=9)
     axes[0, 0].set_title("image", fontsize=9)
@@ -298,7 +301,7 @@ def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
     figure.suptitle(f"Attention weights {who}, mean of heads, for each patch", fontsize=10)
 
 
-def _on_grid(layer: Layer, n_images: int) -> bool:
+def _is_on_grid(layer: Layer, n_images: int) -> bool:
     """Whether the layer's tokens are those of whole images on a grid."""
     context = layer.seen.arguments.get("context")
     if context is None or context.grid is None:
@@ -308,7 +311,7 @@ def _on_grid(layer: Layer, n_images: int) -> bool:
     return (shape[0], *shape[-2:]) == (n_images, n_tokens, n_tokens)
 
 
-def _map(layer: Layer, image: int) -> Array:
+def _average_weights(layer: Layer, image: int) -> Array:
     context = layer.seen.arguments["context"]
     weights = layer.seen.matrix[image].mean(dim=0)
     row = weights[0] if context.n_class_tokens else weights.mean(dim=0)
@@ -331,7 +334,7 @@ def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> Non
         pictures[f"{PROBLEMS[key]}, cosine {best[f'{key}_cosine']:.2f}"] = C
     axes = figure.subplots(1, len(pictures))
     for own, (title, matrix) in zip(axes, pictures.items(), strict=True):
-        _draw(figure, own, matrix, signed=matrix.min() < 0, cut=0.995)
+        _draw_matrix(figure, own, matrix, signed=matrix.min() < 0, cut=0.995)
         own.set_title(title, fontsize=8.5)
         own.tick_params(labelsize=7)
         for axis in (own.xaxis, own.yaxis):
@@ -349,7 +352,7 @@ def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> Non
     )  # fmt: skip
 
 
-def _draw(figure: Any, own: Axes, matrix: Array, *, signed: bool, cut: float = 1.0) -> None:
+def _draw_matrix(figure: Any, own: Axes, matrix: Array, *, signed: bool, cut: float = 1.0) -> None:
     """From 0 on, or, if signed, blue below zero and red above.
 
     What is above the quantile `cut` saturates.

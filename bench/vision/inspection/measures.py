@@ -1,16 +1,25 @@
-"""What passes through the layers of a model in one pass, and numbers of it."""
+"""What passes through the layers of a model, numbers of it, and classical problems beside it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.spatial.distance import pdist
 from torch import Tensor, nn
 
+from ....solvers import (
+    least_squares_self_expression,
+    low_rank_self_expression,
+    smoother_matrix,
+    sparse_self_expression,
+)
+from ....solvers.self_expression import lam_from_gamma
 from ....solvers.solution import Array
+from ....unrolled import Gaussian, Kernel, LowRank, Ridge
 from ....unrolled.attention import Attention, Correction, Operator, Positive
 from ....unrolled.diagnostics import (
     MEASURES,
@@ -23,8 +32,10 @@ from ....unrolled.diagnostics import (
     record,
 )
 from ....unrolled.diagnostics.energies import kernel_energy
+from ....unrolled.laws.subject import map_tensors
 from ....unrolled.models import Block
 from ....unrolled.nonlocal_energy import Neutreno
+from ....unrolled.twins import Origin, compare, fit_origin
 
 _MEASURED = {
     "token_similarity": "token_cosine",
@@ -96,7 +107,9 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             if isinstance(part, Block):
                 hook = part.attention_residual.register_forward_hook(keep_branch)
                 stack.callback(hook.remove)
-        rows = stack.enter_context(record(model, {**measures, "E": _energy, "": kept.append}))
+        rows = stack.enter_context(
+            record(model, {**measures, "E": _measure_energy, "": kept.append})
+        )
         model(images)
     layers = []
     for number, seen in enumerate(kept):
@@ -114,7 +127,7 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
     return layers
 
 
-def _energy(seen: Observation) -> Tensor | None:
+def _measure_energy(seen: Observation) -> Tensor | None:
     """E towards the values of the first layer, with the layer's own lam or that of the paper."""
     operator: Operator = seen.operator
     while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
@@ -192,16 +205,16 @@ def jacobian_columns(layer: Layer) -> dict[str, float]:
         return found
     inputs, keywords = layer.calls["shell"]
     if len(inputs) >= 3 and inputs[0] is inputs[1] is inputs[2]:
-        attend = _of_first(layer.shell, inputs, keywords, 3)
-        found |= _spectrum("jacobian_attention", attend, inputs[0][:1])
+        attend = _make_function(layer.shell, inputs, keywords, 3)
+        found |= _measure_spectrum("jacobian_attention", attend, inputs[0][:1])
     if layer.block is not None:
         inputs, keywords = layer.calls["block"]
-        pass_on = _of_first(layer.block, inputs, keywords, 1)
-        found |= _spectrum("jacobian_block", pass_on, inputs[0][:1])
+        pass_on = _make_function(layer.block, inputs, keywords, 1)
+        found |= _measure_spectrum("jacobian_block", pass_on, inputs[0][:1])
     return found
 
 
-def _of_first(
+def _make_function(
     module: nn.Module, inputs: Any, keywords: Any, n_tokens: int
 ) -> Callable[[Tensor], Tensor]:
     """The module as a function of the tokens of the first image, which it takes so many times."""
@@ -214,7 +227,9 @@ def _of_first(
     return function
 
 
-def _spectrum(name: str, function: Callable[[Tensor], Tensor], x: Tensor) -> dict[str, float]:
+def _measure_spectrum(
+    name: str, function: Callable[[Tensor], Tensor], x: Tensor
+) -> dict[str, float]:
     if x.numel() > _N_ENTRIES:
         return {name: float(lipschitz_constant(function, x.detach(), n_iter=_N_ITER))}
     values = jacobian_spectrum(function, x)
@@ -289,3 +304,127 @@ def learned_columns(layer: Layer, head: int | None = None) -> dict[str, float]:
         elif own:
             found[f"learned_{name}"] = float(values[head].median())
     return found
+
+
+_GAMMA = 10.0  # penalties are a tenth of the smallest at which a row is zero
+_SHARE = 0.1  # of the largest eigenvalue of the Gram matrix
+_COMPARED = ("distance", "cosine", "support_f1")
+UNDETERMINED = "not determined"
+
+
+def tokens_of(layer: Layer) -> Array | None:
+    """Tokens (n_tokens, dim) of the first image from which queries and keys are made, if alike."""
+    inputs, _ = layer.calls["shell"]
+    if len(inputs) < 2 or inputs[0] is not inputs[1]:
+        return None
+    return inputs[0].detach().reshape(-1, *inputs[0].shape[-2:])[0].numpy()
+
+
+def own_origin(layer: Layer, X: Array) -> Origin | None:
+    """What the layer solves on its own queries and keys, as `fit_origin` finds it.
+
+    A layer whose family says nothing of it, such as a correction, is held against several. None
+    where a layer cannot be fitted on tokens alone, as with masks or bandwidths of positions.
+    """
+    if layer.masked:
+        return None
+    context = layer.seen.arguments.get("context")
+    if context is not None:
+        context = map_tensors(context, lambda name, x: x[0] if x.ndim > 2 else x)
+    try:
+        return fit_origin(layer.shell, X, context=context)
+    except (LookupError, ValueError):
+        return None
+
+
+def own_columns(origin: Origin | None, head: int | None = None) -> dict[str, Any]:
+    """Fitted parameters and the distance that is left; of a head the parameters alone."""
+    if origin is None:
+        return {}
+    fitted = {
+        f"fitted_{name}": float(np.mean(values)) if head is None else values[head]
+        for name, values in origin.parameters.items()
+        if name not in origin.at_edge
+    }
+    if head is not None:
+        return fitted
+    said = {"origin": origin.twin, "origin_distance": origin.distance, "origin_fits": origin.fits}
+    return {**said, **fitted}
+
+
+class Problems(NamedTuple):
+    """Tokens X of a layer, and C* of classical problems on them, by name."""
+
+    X: Array
+    solved: dict[str, Array]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of a matrix that can be compared."""
+        return len(self.X), len(self.X)
+
+    def permuted(self) -> "Problems":
+        """Of the same tokens in another order, whose C* are the same in that order."""
+        order = np.random.default_rng(0).permutation(len(self.X))
+        again = {name: C[np.ix_(order, order)] for name, C in self.solved.items()}
+        return Problems(self.X[order], again)
+
+
+def problems_of(layer: Layer) -> Problems | None:
+    """The problems on the tokens of the first image; None where queries are made of others."""
+    X = tokens_of(layer)
+    return None if X is None else Problems(X, solutions(X))
+
+
+def compared_columns(A: Array, problems: Problems) -> dict[str, Any]:
+    """A head's matrix beside classical problems on the tokens themselves.
+
+    The nearest, with the distance that is left, and that of the nearest matrix that knows nothing
+    of the tokens; and each C*, as `compare` says. Residuals are ``|X - C X| / |X|``.
+    """
+    X = problems.X
+    scale = float(np.square(X).sum(axis=1).mean()) or 1.0
+    tried = [Gaussian(scale**0.5), Kernel("laplace", scale**0.5), Ridge(scale), LowRank(scale)]
+    origin = fit_origin(A, X, problem=tried)
+    ((name, values),) = origin.parameters.items()
+    found: dict[str, Any] = {
+        "nearest": origin.twin,
+        "nearest_parameter": UNDETERMINED if origin.at_edge else f"{name} = {values[0]:.4g}",
+        "nearest_distance": origin.distance,
+        "nearest_baseline": origin.baseline,
+        "nearest_fits": origin.fits,
+    }
+    for problem, C in problems.solved.items():
+        numbers = compare(A, C, X)
+        found |= {f"{problem}_{key}": numbers[key] for key in _COMPARED}
+        found |= {
+            "residual": numbers["residual"],
+            f"{problem}_residual": numbers["residual_reference"],
+        }
+    return found
+
+
+def solutions(X: Array) -> dict[str, Array]:
+    """C* of classical problems on the tokens, (n_tokens, n_tokens) each.
+
+    Smoothing by a Gaussian kernel, half as wide as the median distance of tokens that differ; and
+    self-expression: by least squares and of low rank with ``lam = 0.1 |X|_2^2``, and sparse with
+    zero diagonal and a tenth of the penalty at which a row is zero.
+    """
+    lam = _SHARE * float(np.linalg.norm(X, 2) ** 2)
+    apart = pdist(X)
+    bandwidth = float(np.median(apart[apart > 0])) / 2 if apart.any() else 1.0
+    solved = {
+        "gaussian": smoother_matrix(X, X, bandwidth=bandwidth),
+        "least_squares": least_squares_self_expression(X, lam=lam),
+        "low_rank": low_rank_self_expression(X, lam=lam),
+        "sparse": sparse_self_expression(X, lam=lam_from_gamma(X, _GAMMA)).coef.toarray(),
+    }
+    return {name: np.asarray(C) for name, C in solved.items()}
+
+
+def matrices_of(layer: Layer) -> Array:
+    """The operator's matrices of the first image, (heads, n_queries, n_keys)."""
+    matrix: Tensor = layer.seen.matrix.reshape(-1, *layer.seen.matrix.shape[-3:])[0]
+    with torch.no_grad():
+        return matrix.numpy()

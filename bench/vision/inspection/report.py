@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ...tables import Lines, Report, number
-from .origins import UNDETERMINED
+from .measures import UNDETERMINED
 
 _Columns = dict[str, tuple[str, str]]  # heading and format
 _LAYER: _Columns = {"layer": ("layer", ".0f"), "class": ("operator", "s")}
@@ -62,13 +62,13 @@ def parts(table: pd.DataFrame) -> dict[str, Lines]:
     """Headings and cells of each part of the summary, by its title."""
     layers = table[table["kind"] == "layer"]
     found = {
-        "Layers against their solvers": _lines(layers, _CHECKED),
-        "Tokens over depth": _lines(layers, _DEPTH),
-        "Conditioning and spectra": _lines(layers, _SPECTRA),
-        "Classical problems": _lines(_with_heads(layers, table), _ORIGINS),
-        "Heads beside classical problems, and by chance": _null_lines(table),
-        "Parameters, learned and fitted": _parameter_lines(table),
-        "Other parts against their solvers": _module_lines(table),
+        "Layers against their solvers": _make_lines(layers, _CHECKED),
+        "Tokens over depth": _make_lines(layers, _DEPTH),
+        "Conditioning and spectra": _make_lines(layers, _SPECTRA),
+        "Classical problems": _make_lines(_add_head_means(layers, table), _ORIGINS),
+        "Heads beside classical problems, and by chance": _make_null_lines(table),
+        "Parameters, learned and fitted": _make_parameter_lines(table),
+        "Other parts against their solvers": _make_module_lines(table),
     }
     return {title: lines for title, lines in found.items() if lines[1]}
 
@@ -79,11 +79,11 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     A problem explains a head if it leaves less than half of what the nearest ``a I + b 1 1^T``
     leaves, as `Origin.fits` says.
     """
-    said = [_agreement(table)]
+    said = [_say_agreement(table)]
     unknown = table[(table["kind"] == "layer") & table.passed.isna()]
     if len(unknown):
         said.append(f"No solver judges {', '.join(unknown.name)} on these tokens.")
-    if explained := _explained(table):
+    if explained := _count_explained(table):
         first, *others = explained.items()
         by_chance = "; ".join(f"{words}, {count}" for words, count in others)
         said.append(
@@ -93,7 +93,7 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     return said
 
 
-def _explained(table: pd.DataFrame) -> dict[str, str]:
+def _count_explained(table: pd.DataFrame) -> dict[str, str]:
     """How many heads of how many a problem explains: the network's, and by chance."""
     found = {}
     for null, words in _NULLS.items():
@@ -103,14 +103,14 @@ def _explained(table: pd.DataFrame) -> dict[str, str]:
     return found
 
 
-def _null_lines(table: pd.DataFrame) -> Lines:
+def _make_null_lines(table: pd.DataFrame) -> Lines:
     """Counts and means over all heads, of the network and under each null."""
     head = (
         "heads", "explained", "parameter determined", "distance left", "without problem",
         *_COSINES.values(),
     )  # fmt: skip
     lines: list[tuple[str, ...]] = []
-    explained = _explained(table)
+    explained = _count_explained(table)
     for null, words in _NULLS.items():
         if words in explained:
             own = table[table[f"{null}nearest_fits"].notna()]
@@ -123,7 +123,7 @@ def _null_lines(table: pd.DataFrame) -> Lines:
     return head, lines
 
 
-def _agreement(table: pd.DataFrame) -> str:
+def _say_agreement(table: pd.DataFrame) -> str:
     judged = table[table.passed.notna()]
     failed = judged[~judged.passed.astype(bool)]
     if len(failed):
@@ -138,7 +138,7 @@ def _agreement(table: pd.DataFrame) -> str:
     )
 
 
-def _with_heads(layers: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+def _add_head_means(layers: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """The layers with means over their heads, and the problem that is nearest to most of these."""
     heads = table[table["kind"] == "head"].groupby("layer")
     means = heads.mean(numeric_only=True)
@@ -150,7 +150,7 @@ def _with_heads(layers: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _parameter_lines(table: pd.DataFrame) -> Lines:
+def _make_parameter_lines(table: pd.DataFrame) -> Lines:
     heads = table[table["kind"] == "head"]
     layers = table[table["kind"] == "layer"].set_index("layer")
     cells: list[tuple[str, ...]] = []
@@ -164,7 +164,7 @@ def _parameter_lines(table: pd.DataFrame) -> Lines:
     return ("layer", "operator", "parameter", "way", "each head"), sorted(cells)
 
 
-def _module_lines(table: pd.DataFrame) -> Lines:
+def _make_module_lines(table: pd.DataFrame) -> Lines:
     """The worst of the other parts of each class."""
     cells: list[tuple[str, ...]] = []
     for kind, group in table[table["kind"] == "module"].groupby("class", sort=False):
@@ -178,7 +178,7 @@ def _module_lines(table: pd.DataFrame) -> Lines:
     return ("part", "number", "held against", "worst deviation", "tolerance"), cells
 
 
-def _lines(rows: pd.DataFrame, columns: _Columns) -> Lines:
+def _make_lines(rows: pd.DataFrame, columns: _Columns) -> Lines:
     kept = [c for c in columns if c in rows and rows[c].notna().any()]
     cells = [tuple(number(row[c], columns[c][1]) for c in kept) for _, row in rows.iterrows()]
     return tuple(columns[c][0] for c in kept), cells

@@ -1,4 +1,4 @@
-"""What MODEL may be, and the images that it is shown."""
+"""The models that `twinsolve inspect` looks into, and the images that they are shown."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from skimage.transform import resize
-from sklearn.datasets import load_sample_images
+from sklearn.datasets import load_digits, load_sample_images
+from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from ....datasets import load_image_folder
@@ -17,8 +18,79 @@ from ....unrolled import VisionTransformer
 from ....unrolled.models import load_huggingface_state_dict, load_timm_state_dict
 from ....unrolled.models.tokens import PatchEmbedding
 from ...names import close_names
+from ..denoising.networks import load_shipped
 from ..run_folder import SETTINGS, START, WEIGHTS, load_model, read_metrics, read_settings
-from .digits import OPERATORS, at_start, digits, shipped, shipped_folder
+
+_SHIPPED = Path(__file__).with_name("models")
+SEED = 0
+OPERATORS: dict[str, str | list[str]] = {
+    "digits": "softmax",
+    "digits-mixed": [
+        "bilateral", "spatial_gaussian", "neutreno", "attn_scale", "sparse_coding", "ridge"
+    ],
+}  # fmt: skip
+_N_TEST = 360
+
+
+class DigitsTransformer(VisionTransformer):
+    """`VisionTransformer` on images of 8 x 8 pixels, which can be built again from a run's folder.
+
+    Parameters
+    ----------
+    operator : str or list of str, default="softmax"
+        Of each layer, or one for all.
+    dim, depth, num_heads, patch_size : int, default=32, 6, 4 and 2
+    """
+
+    def __init__(
+        self,
+        operator: str | list[str] = "softmax",
+        dim: int = 32,
+        depth: int = 6,
+        num_heads: int = 4,
+        patch_size: int = 2,
+    ) -> None:
+        chosen: Any = operator
+        super().__init__(8, patch_size, 1, 10, dim, depth, num_heads, operator=chosen)
+        self.operator, self.dim, self.depth = operator, dim, depth
+        self.num_heads, self.patch_size = num_heads, patch_size
+
+
+def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Images (n, 1, 8, 8) in [0, 1] and their classes, to train on and to test on."""
+    found = load_digits()
+    images = (found.images / 16).astype(np.float32)[:, None]
+    split = train_test_split(
+        images, found.target, test_size=_N_TEST, stratify=found.target, random_state=0
+    )
+    train, test, classes, test_classes = map(torch.from_numpy, split)
+    return (train, classes), (test, test_classes)
+
+
+@torch.no_grad()
+def accuracy(model: torch.nn.Module) -> dict[str, float]:
+    """Share of the test digits that are classified correctly."""
+    images, classes = digits()[1]
+    scores = model(images.to(next(model.parameters())))
+    return {"accuracy": float((scores.argmax(dim=1) == classes).double().mean())}
+
+
+def at_start(name: str) -> DigitsTransformer:
+    """A shipped model as it was before training."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(SEED)
+        return DigitsTransformer(OPERATORS[name])
+
+
+def shipped_folder(name: str) -> Path:
+    """Where weights of a model that comes with the package are, and metrics of its training."""
+    return _SHIPPED / name
+
+
+def shipped(name: str) -> torch.nn.Module:
+    """A trained model that comes with the package."""
+    return load_shipped(shipped_folder(name) / WEIGHTS)
+
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 _WEIGHTS = "model.safetensors"
@@ -56,22 +128,24 @@ def load_published(folder: Path, *, untrained: bool = False) -> Published:
     """
     config = json.loads((folder / CONFIG).read_text())
     by_timm = "architecture" in config
-    _check(config, by_timm)
+    _check_config(config, by_timm)
     if not (folder / _WEIGHTS).is_file():
         raise FileNotFoundError(f"{folder}: has no {_WEIGHTS}; pickled weights are not read")
     state = load_file(folder / _WEIGHTS)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        model = _of_timm(config, state) if by_timm else _of_huggingface(config, state)
+        model = (
+            _build_from_timm(config, state) if by_timm else _build_from_huggingface(config, state)
+        )
     if not untrained:
         (load_timm_state_dict if by_timm else load_huggingface_state_dict)(model, state)
-    said = config.get("pretrained_cfg", config) if by_timm else _preprocessor(folder)
+    said = config.get("pretrained_cfg", config) if by_timm else _read_preprocessor(folder)
     prefix = "" if by_timm else "image_"
     half = [0.5, 0.5, 0.5]  # both libraries' own
     return Published(model.eval(), said.get(f"{prefix}mean", half), said.get(f"{prefix}std", half))
 
 
-def _check(config: dict[str, Any], by_timm: bool) -> None:
+def _check_config(config: dict[str, Any], by_timm: bool) -> None:
     if by_timm:
         name, given = config["architecture"], config.get("model_args", {})
         if not name.startswith(("vit_", "deit_")) or given.get("global_pool", "token") != "token":
@@ -85,7 +159,7 @@ def _check(config: dict[str, Any], by_timm: bool) -> None:
             )
 
 
-def _of_huggingface(config: dict[str, Any], state: dict[str, Tensor]) -> VisionTransformer:
+def _build_from_huggingface(config: dict[str, Any], state: dict[str, Tensor]) -> VisionTransformer:
     return VisionTransformer(
         config.get("image_size", 224), config.get("patch_size", 16), config.get("num_channels", 3),
         len(state["classifier.bias"]) if "classifier.bias" in state else 0,
@@ -95,7 +169,7 @@ def _of_huggingface(config: dict[str, Any], state: dict[str, Tensor]) -> VisionT
     )  # fmt: skip
 
 
-def _of_timm(config: dict[str, Any], state: dict[str, Tensor]) -> VisionTransformer:
+def _build_from_timm(config: dict[str, Any], state: dict[str, Tensor]) -> VisionTransformer:
     """Sizes from the weights themselves; heads, which these do not show, from the settings."""
     dim, channels, patch_size, _ = state["patch_embed.proj.weight"].shape
     side = round((state["pos_embed"].shape[1] - 1) ** 0.5) * patch_size
@@ -107,7 +181,7 @@ def _of_timm(config: dict[str, Any], state: dict[str, Tensor]) -> VisionTransfor
     )  # fmt: skip
 
 
-def _preprocessor(folder: Path) -> dict[str, Any]:
+def _read_preprocessor(folder: Path) -> dict[str, Any]:
     path = folder / PREPROCESSOR
     said: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return said
@@ -170,18 +244,18 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
             f"{SETTINGS}) or of a ViT of Hugging Face or timm (with {CONFIG}); got {name!r}"
             f"{close_names(name, OPERATORS)}"
         )
-    embedding = _embedding(model, name)
+    embedding = _find_embedding(model, name)
     shape = embedding.image_shape
-    given = _pictures(images or data, shape)
+    given = _load_pictures(images or data, shape)
     count = min(len(given), _N_IMAGES, max(2, _N_TOKENS // (embedding.grid[0] * embedding.grid[1])))
-    scaled = (given[:count] - _column(mean)) / _column(std)
+    scaled = (given[:count] - _make_column(mean)) / _make_column(std)
     weights = "at the start" if untrained else "trained"
     return Source(
         model.double().eval(), scaled, weights, f"{count} images of {images or data}", metrics
     )
 
 
-def _embedding(model: nn.Module, name: str) -> PatchEmbedding:
+def _find_embedding(model: nn.Module, name: str) -> PatchEmbedding:
     found = [part for part in model.modules() if isinstance(part, PatchEmbedding)]
     if not found:
         raise ValueError(
@@ -191,11 +265,11 @@ def _embedding(model: nn.Module, name: str) -> PatchEmbedding:
     return found[0]
 
 
-def _column(values: list[float]) -> Tensor:
+def _make_column(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)[:, None, None]
 
 
-def _pictures(name: str | None, shape: tuple[int, int, int]) -> Tensor:
+def _load_pictures(name: str | None, shape: tuple[int, int, int]) -> Tensor:
     """Pixels in [0, 1], (n, channels, height, width)."""
     if name == "digits" and shape == (1, 8, 8):
         return digits()[1][0].double()
@@ -208,12 +282,12 @@ def _pictures(name: str | None, shape: tuple[int, int, int]) -> Tensor:
         pictures = load_image_folder(name, colour=colour).images
     else:
         raise ValueError(f"images: name a folder of pictures; none are known for data {name!r}")
-    planes = [_square(picture, shape[1:]) for picture in pictures[:_N_IMAGES]]
+    planes = [_cut_square(picture, shape[1:]) for picture in pictures[:_N_IMAGES]]
     found = torch.from_numpy(np.stack(planes))
     return found.permute(0, 3, 1, 2) if colour else found[:, None].expand(-1, *shape)
 
 
-def _square(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _cut_square(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The middle of a picture, as large as it can be at these proportions, at a size in pixels."""
     height, width = picture.shape[:2]
     share = min(height / size[0], width / size[1])

@@ -9,17 +9,15 @@ from ....unrolled.twins import ModelReport, check
 from ...timing import Progress
 from .measures import (
     Layer,
+    Problems,
     bound_columns,
+    compared_columns,
     condition_columns,
     head_columns,
     jacobian_columns,
     learned_columns,
-    observe,
-)
-from .origins import (
-    Problems,
-    compared_columns,
     matrices_of,
+    observe,
     own_columns,
     own_origin,
     problems_of,
@@ -106,15 +104,15 @@ def measure(
         verdict = checked.pop(f"{layer.name}.operator".lstrip("."), None)
         head = {"layer": number + 1, "name": layer.name}
         random = null[number] if null else None
-        rows += [head | row for row in _rows(layer, verdict, bounds[number], random)]
+        rows += [head | row for row in _make_rows(layer, verdict, bounds[number], random)]
     rows += [
-        {"kind": "module", "name": name, "class": row["class"], **_verdict(row)}
+        {"kind": "module", "name": name, "class": row["class"], **_read_verdict(row)}
         for name, row in checked.items()
     ]
     return pd.DataFrame(rows)
 
 
-def _rows(
+def _make_rows(
     layer: Layer, verdict: dict[str, Any] | None, bounds: dict[str, float], random: Layer | None
 ) -> list[dict[str, Any]]:
     """Of a layer and of its heads."""
@@ -124,7 +122,7 @@ def _rows(
     first: dict[str, Any] = {
         "kind": "layer",
         "class": type(layer.seen.operator).__name__,
-        **_verdict(verdict),
+        **_read_verdict(verdict),
         **layer.measures,
         **bounds,
         **condition_columns(layer),
@@ -161,7 +159,7 @@ def _compare_heads(
     return compared
 
 
-def _verdict(row: dict[str, Any] | None) -> dict[str, Any]:
+def _read_verdict(row: dict[str, Any] | None) -> dict[str, Any]:
     if row is None:
         return {}
     return {

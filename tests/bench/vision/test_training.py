@@ -1,7 +1,7 @@
 """The loop, its folder, and what becomes of a run that is killed or shared."""
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +37,23 @@ def run(small, folder, n_steps=N_STEPS, model=None, **options):
     )
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that came to its end, and its network."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(HERE))
+        import small_training
+
+        folder = tmp_path_factory.mktemp("whole")
+        return folder, run(small_training, folder)
+
+
+@pytest.fixture
+def ran(small, whole, tmp_path):
+    """A copy of that folder."""
+    return Path(shutil.copytree(whole[0], tmp_path / "ran"))
+
+
 def in_a_process(folder, *deaths, launcher=()):
     command = [sys.executable, *launcher, HERE / "small_training.py", folder, str(N_STEPS), *deaths]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -52,14 +69,15 @@ def rows(folder):
     return [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(folder)]
 
 
-def test_a_run_killed_at_random_steps_and_in_mid_writing_ends_in_the_same_bits(small, tmp_path):
-    run(small, tmp_path / "whole")
+def test_a_run_killed_at_random_steps_and_in_mid_writing_ends_in_the_same_bits(
+    small, ran, tmp_path
+):
     early, late = np.sort(np.random.default_rng().choice(np.arange(1, N_STEPS), 2, replace=False))
     # First the settings are half written, at last metrics or a checkpoint.
     in_a_process(tmp_path / "killed", "write=2", f"step={early}", f"step={late}", "write=3")
     for name in ("checkpoint.safetensors", "weights.safetensors", "start.safetensors"):
-        assert equal(tmp_path / "whole" / name, tmp_path / "killed" / name), (early, late, name)
-    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+        assert equal(ran / name, tmp_path / "killed" / name), (early, late, name)
+    assert rows(ran) == rows(tmp_path / "killed")
 
 
 def test_two_processes_end_with_the_weights_of_one_that_has_the_whole_batch(small, tmp_path):
@@ -78,25 +96,23 @@ def test_two_processes_end_with_the_weights_of_one_that_has_the_whole_batch(smal
     assert not torch.allclose(one["lam"], start["lam"], atol=1e-3)
 
 
-def test_the_model_comes_back_from_its_folder_with_averaged_weights(small, tmp_path):
-    model = small.network()
-    averaged = run(small, tmp_path, model=model)
-    again = load_model(tmp_path)
+def test_the_model_comes_back_from_its_folder_with_averaged_weights(small, whole):
+    folder, averaged = whole
+    again = load_model(folder)
     assert not again.training
     for name, value in averaged.state_dict().items():
         assert torch.equal(again.state_dict()[name], value)
-    assert not torch.equal(again.layers[0].weight, model.layers[0].weight)
-    start = load_model(tmp_path, "start.safetensors")
+    start = load_model(folder, "start.safetensors")
     assert torch.equal(start.layers[0].weight, small.network().layers[0].weight)
 
 
-def test_no_file_of_a_run_is_a_pickle_and_settings_say_what_was_run(small, tmp_path):
-    run(small, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
+def test_no_file_of_a_run_is_a_pickle_and_settings_say_what_was_run(whole):
+    folder, _ = whole
+    assert {path.name for path in folder.iterdir()} == {
         "settings.json", "metrics.jsonl", "start.safetensors", "weights.safetensors",
         "checkpoint.safetensors",
     }  # fmt: skip
-    known = read_settings(tmp_path)
+    known = read_settings(folder)
     assert known["n_steps"] == N_STEPS
     assert known["settings"]["model"] == {
         "class": "small_training:Small", "arguments": {"width": 8, "start": 1.0}
@@ -128,7 +144,7 @@ def test_progress_wraps_the_steps_that_are_left(small, tmp_path):
     assert counts == [N_STEPS, 0]
 
 
-def test_a_loss_that_is_not_finite_stops_and_the_last_checkpoint_stays(small, tmp_path):
+def test_a_loss_that_is_not_finite_stops_and_the_last_checkpoint_stays(small, ran, tmp_path):
     def failing(model, batch):
         return small.loss(model, batch) * (float("nan") if model.n_calls > 12 else 1.0)
 
@@ -137,9 +153,8 @@ def test_a_loss_that_is_not_finite_stops_and_the_last_checkpoint_stays(small, tm
     assert all(
         torch.isfinite(v).all() for v in load_file(tmp_path / "weights.safetensors").values()
     )
-    run(small, tmp_path / "good")
     train(small.network(), small.batches, small.loss, small.recipe(N_STEPS), directory=tmp_path)
-    assert equal(tmp_path / "weights.safetensors", tmp_path / "good" / "weights.safetensors")
+    assert equal(tmp_path / "weights.safetensors", ran / "weights.safetensors")
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_move(small, tmp_path):
@@ -152,12 +167,20 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_move(small, tmp_
     assert torch.equal(model.layers[0].weight, small.network().layers[0].weight)
 
 
-def test_another_recipe_or_model_is_refused_in_the_same_folder(small, tmp_path):
-    run(small, tmp_path)
+def test_what_does_not_fit_the_run_of_a_folder_is_named(small, ran):
     with pytest.raises(ValueError, match="the recipe of its run is"):
-        run(small, tmp_path, seed=1)
+        run(small, ran, seed=1)
     with pytest.raises(ValueError, match="the model of its run is"):
-        run(small, tmp_path, model=small.Small(width=9))
+        run(small, ran, model=small.Small(width=9))
+    path = ran / "settings.json"
+    known = json.loads(path.read_text())
+    known["torch_threads"] += 1
+    path.write_text(json.dumps(known))
+    with pytest.warns(UserWarning, match="rounding may differ"):
+        run(small, ran)
+    path.write_text('{"settings": {"images": "set12"}, "versions": {}}')
+    with pytest.raises(ValueError, match="is no folder of a training run, but of another command"):
+        run(small, ran)
 
 
 class Forgetful(nn.Linear):
@@ -170,8 +193,19 @@ class Shadowing(nn.Linear):
 
 
 def test_a_model_that_could_not_be_built_again_is_refused_at_once(small, tmp_path):
-    for model, name in ((Forgetful(4), "size"), (Shadowing(4, 4), "bias")):
-        with pytest.raises(ValueError, match=f"must keep its argument '{name}'"):
+    class Local(nn.Linear):
+        pass
+
+    odd = small.network()
+    odd.width = {1: 2}  # JSON makes words of these keys
+    for model, words in (
+        (Forgetful(4), "must keep its argument 'size'"),
+        (Shadowing(4, 4), "must keep its argument 'bias'"),
+        (Local(4, 4), "must be a class of a module"),
+        (odd, "must keep its argument 'width'"),
+        (small.network().requires_grad_(False), "has no parameter to train"),
+    ):
+        with pytest.raises(ValueError, match=words):
             run(small, tmp_path, model=model)
     assert not list(tmp_path.iterdir())
 
@@ -184,13 +218,10 @@ def test_a_budget_of_minutes_becomes_steps_once(small, tmp_path, monkeypatch):
     assert read_metrics(tmp_path)[-1]["rate"] < 1e-4  # the cosine has come down
     again = run(small, tmp_path / "again", n_steps=n_steps)
     assert torch.equal(first.layers[0].weight, again.layers[0].weight)
+    run(small, tmp_path / "short", n_steps=3, minutes=1.0)  # the first of two budgets counts
+    assert read_settings(tmp_path / "short")["n_steps"] == 3
     monkeypatch.setattr(training, "_count_steps", None)
     run(small, tmp_path, n_steps=None, minutes=0.004, checkpoint_every=1000)
-
-
-def test_the_first_of_two_budgets_counts(small, tmp_path):
-    run(small, tmp_path, n_steps=3, minutes=1.0)
-    assert read_settings(tmp_path)["n_steps"] == 3
 
 
 def test_rates_rise_and_fall_as_a_cosine():
@@ -208,7 +239,7 @@ def test_groups_have_their_factor_and_decay(small):
     recipe = small.recipe(1, rate_multipliers={"layers.0.*": 5.0})
     groups = {
         name: (group["multiplier"], group["weight_decay"])
-        for group in training._groups(model, recipe)
+        for group in training._group_parameters(model, recipe)
         for name, parameter in model.named_parameters()
         if any(parameter is own for own in group["params"])
     }
@@ -218,7 +249,7 @@ def test_groups_have_their_factor_and_decay(small):
         "layers.2.weight": (2.0, 0.01), "layers.2.bias": (2.0, 0.0),
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"no parameter is named \['lambda'\]"):
-        training._groups(model, small.recipe(1, rate_multipliers={"lambda": 2.0}))
+        training._group_parameters(model, small.recipe(1, rate_multipliers={"lambda": 2.0}))
 
 
 def test_the_first_steps_are_those_of_adamw_with_clipping(small, tmp_path):
@@ -288,65 +319,30 @@ def test_bad_recipes_are_named(options, match):
         Recipe(**options)
 
 
-def test_a_folder_without_a_run_and_a_foreign_class_are_named(small, tmp_path):
+def test_a_folder_without_a_run_and_a_foreign_class_are_named(ran, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no settings\.json"):
-        load_model(tmp_path)
-    run(small, tmp_path)
-    known = json.loads((tmp_path / "settings.json").read_text())
+        load_model(tmp_path / "absent")
+    known = json.loads((ran / "settings.json").read_text())
     for name in ("os:system", "small_training:Absent", "nowhere:Net"):
         known["settings"]["model"]["class"] = name
-        (tmp_path / "settings.json").write_text(json.dumps(known))
+        (ran / "settings.json").write_text(json.dumps(known))
         with pytest.raises(ValueError, match="model: "):
-            load_model(tmp_path)
-    assert os.listdir(tmp_path)
+            load_model(ran)
 
 
-def test_a_run_killed_before_its_last_file_ends_with_the_same_weights(small, tmp_path):
-    run(small, tmp_path)
-    whole = (tmp_path / "weights.safetensors").read_bytes()
-    (tmp_path / "weights.safetensors").write_bytes((tmp_path / "start.safetensors").read_bytes())
-    run(small, tmp_path)
-    assert (tmp_path / "weights.safetensors").read_bytes() == whole
+def test_a_run_killed_before_its_last_file_ends_with_the_same_weights(small, ran):
+    whole = (ran / "weights.safetensors").read_bytes()
+    (ran / "weights.safetensors").write_bytes((ran / "start.safetensors").read_bytes())
+    run(small, ran)
+    assert (ran / "weights.safetensors").read_bytes() == whole
 
 
 @pytest.mark.parametrize("name", ["settings.json", "checkpoint.safetensors", "weights.safetensors"])
-def test_damaged_files_are_named(small, tmp_path, name):
-    run(small, tmp_path, 5)
-    path = tmp_path / name
+def test_damaged_files_are_named(small, ran, name):
+    path = ran / name
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ValueError, match=f"{name}: is damaged"):
-        load_model(tmp_path) if name.startswith("w") else run(small, tmp_path, 5)
-
-
-def test_a_folder_of_another_command_is_named(small, tmp_path):
-    (tmp_path / "settings.json").write_text('{"settings": {"images": "set12"}, "versions": {}}')
-    with pytest.raises(ValueError, match="is no folder of a training run, but of another command"):
-        run(small, tmp_path)
-
-
-def test_runs_that_could_not_be_loaded_again_are_refused(small, tmp_path):
-    class Local(nn.Linear):
-        pass
-
-    with pytest.raises(ValueError, match="must be a class of a module"):
-        run(small, tmp_path, model=Local(4, 4))
-    model = small.network()
-    model.width = {1: 2}  # JSON makes words of these keys
-    with pytest.raises(ValueError, match="width"):
-        run(small, tmp_path, model=model)
-    frozen = small.network().requires_grad_(False)
-    with pytest.raises(ValueError, match="has no parameter to train"):
-        run(small, tmp_path, model=frozen)
-    assert not list(tmp_path.iterdir())
-
-
-def test_another_number_of_threads_is_said(small, tmp_path):
-    run(small, tmp_path)
-    known = json.loads((tmp_path / "settings.json").read_text())
-    known["torch_threads"] += 1
-    (tmp_path / "settings.json").write_text(json.dumps(known))
-    with pytest.warns(UserWarning, match="rounding may differ"):
-        run(small, tmp_path)
+        load_model(ran) if name.startswith("w") else run(small, ran)
 
 
 def test_a_device_that_is_not_there_is_named():

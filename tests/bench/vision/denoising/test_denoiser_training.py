@@ -11,16 +11,17 @@ from skimage.metrics import peak_signal_noise_ratio
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
-from twinsolve.bench.vision.denoising.cli import build_network
+from twinsolve.bench.vision.denoising.networks import build_network
 from twinsolve.bench.vision.denoising.training import (
     NoisyPatches,
+    Patches,
     mean_squared_error,
     repeat_training,
     train_denoiser,
     validation_db,
 )
 from twinsolve.bench.vision.run_folder import load_model, read_metrics, read_settings
-from twinsolve.bench.vision.training import Recipe
+from twinsolve.bench.vision.training import Recipe, generator_of
 
 SIGMA = 25 / 255
 RNG = np.random.default_rng(0)
@@ -61,6 +62,14 @@ def recipe(n_steps, **options):
     return Recipe(n_steps=n_steps, **(given | options))
 
 
+def run(directory, n_steps=2, **options):
+    """Train the user's network on the user's pictures."""
+    given = {"sigma": SIGMA, "recipe": recipe(n_steps), "data": "pictures", "patch_size": 16}
+    return train_denoiser(
+        options.pop("network", None) or own(), directory=directory, **given | options
+    )
+
+
 def own(**settings):
     words = ",".join(f"{name}={value}" for name, value in settings.items())
     return build_network(f"own_network:Smoothing:{words}", sigma=SIGMA)
@@ -68,9 +77,7 @@ def own(**settings):
 
 @pytest.mark.parametrize("colour", [False, True])
 def test_a_network_learns_from_a_folder_of_pictures(place, colour):
-    options = {"data": "pictures", "colour": colour, "patch_size": 16}
-    network = own(channels=3 if colour else 1)
-    train_denoiser(network, sigma=SIGMA, recipe=recipe(60), directory="run", **options)
+    run("run", 60, network=own(channels=3 if colour else 1), colour=colour)
     rows = read_metrics("run")
     assert rows[0]["validation_db"] == pytest.approx(-20 * np.log10(SIGMA), abs=0.2)
     assert rows[-1]["validation_db"] > rows[0]["validation_db"] + 3
@@ -81,12 +88,11 @@ def test_a_network_learns_from_a_folder_of_pictures(place, colour):
 
 
 def test_a_run_is_repeated_from_its_folder(place):
-    options = {"data": "pictures", "patch_size": 16}
     network = own()
     with torch.no_grad():
         network.filters += 0.01  # not what the constructor makes
     given = recipe(None, minutes=0.01, rate_multipliers={"filters": 2.0})
-    train_denoiser(network, sigma=SIGMA, recipe=given, directory="run", **options)
+    run("run", network=network, recipe=given)
     again = repeat_training("run", directory="again")
     assert torch.equal(again.filters, load_model("run").filters)
     assert read_settings("again")["n_steps"] == read_settings("run")["n_steps"]
@@ -96,15 +102,12 @@ def test_a_run_is_repeated_from_its_folder(place):
 
 
 def test_a_run_is_repeated_where_its_pictures_were_moved(place, monkeypatch):
-    train_denoiser(
-        own(), sigma=SIGMA, recipe=recipe(4), directory="run", data="pictures", patch_size=16
-    )
-    monkeypatch.chdir(tmp := (place / "pictures"))
-    assert torch.equal(
-        repeat_training("../run", directory="../again").filters, load_model("../run").filters
-    )
+    run("run", 4)
+    monkeypatch.chdir("pictures")
+    again = repeat_training("../run", directory="../again")
+    assert torch.equal(again.filters, load_model("../run").filters)
     monkeypatch.chdir(place)
-    tmp.rename("elsewhere")
+    (place / "pictures").rename("elsewhere")
     arguments = ["--like", "run", "--data", "elsewhere", "--output", "third"]
     done = CliRunner().invoke(app, ["train-denoiser", *arguments])
     assert done.exit_code == 0, done.output
@@ -112,8 +115,7 @@ def test_a_run_is_repeated_where_its_pictures_were_moved(place, monkeypatch):
 
 
 def test_a_run_of_two_processes_is_not_repeated_by_one(place):
-    options = {"data": "pictures", "patch_size": 16}
-    train_denoiser(own(), sigma=SIGMA, recipe=recipe(2), directory="run", **options)
+    run("run")
     path = place / "run" / "settings.json"
     known = json.loads(path.read_text())
     known["settings"]["processes"] = 2
@@ -133,15 +135,11 @@ def test_noise_is_seeded_white_and_not_clipped():
     assert abs((noise[..., 1:] * noise[..., :-1]).mean()) < 1e-4
     assert noisy.min() < 0 < 1 < noisy.max()
     assert set(clean.unique().tolist()) == {0.0, 1.0}
+    loss = mean_squared_error(0.1)(torch.nn.Identity(), (noisy, clean))
+    assert float(loss) == pytest.approx(1, abs=0.02)  # in units of the noise
     part = draw(3, 7, range(10, 20))
     assert torch.equal(part[0], noisy[10:20])
     assert not torch.equal(draw(3, 8, range(10, 20))[0], part[0])
-
-
-def test_the_loss_of_the_noisy_patch_is_one():
-    draw = NoisyPatches([np.zeros((64, 64))], size=48, sigma=0.2)
-    batch = draw(0, 0, range(40))
-    assert float(mean_squared_error(0.2)(torch.nn.Identity(), batch)) == pytest.approx(1, abs=0.02)
 
 
 def test_validation_is_the_psnr_of_the_middles_with_the_same_noise():
@@ -159,10 +157,8 @@ def test_validation_is_the_psnr_of_the_middles_with_the_same_noise():
     with torch.no_grad():
         found = [validate(network)["validation_db"] for _ in range(2)]
     clean = [images[0][11:139, 6:134], images[1] / np.float32(255)]
-    expected = [
-        peak_signal_noise_ratio(c, 0.9 * n, data_range=1.0)
-        for c, n in zip(clean, noisy, strict=False)
-    ]
+    pairs = zip(clean, noisy, strict=False)
+    expected = [peak_signal_noise_ratio(c, 0.9 * n, data_range=1.0) for c, n in pairs]
     assert found[0] == found[1]
     assert found[0] == pytest.approx(np.mean(expected), abs=1e-9)
 
@@ -204,7 +200,45 @@ def test_what_the_command_refuses_is_named(place, arguments, match):
 
 
 def test_the_last_images_of_train400_validate(real_data, place):
-    train_denoiser(own(), sigma=SIGMA, recipe=recipe(2), directory="run")
+    run("run", data="train400", patch_size=48)
     assert [row["step"] for row in read_metrics("run")] == [0, 2]
     assert read_metrics("run")[0]["validation_db"] == pytest.approx(20.18, abs=0.02)
     assert read_settings("run")["settings"]["task"]["data"] == "train400"
+
+
+def squares(image, size):
+    """All squares of an image in all eight positions, as bytes."""
+    windows = np.lib.stride_tricks.sliding_window_view(image, (size, size)).reshape(-1, size, size)
+    return {
+        np.ascontiguousarray(np.rot90(side, turns)).tobytes()
+        for window in windows
+        for side in (window, window[:, ::-1])
+        for turns in range(4)
+    }
+
+
+def test_patches_are_all_the_squares_of_an_image_in_eight_positions():
+    image = RNG.random((4, 5)).astype(np.float32)
+    patches = Patches([image], 3)
+    drawn = {patches.crop(generator_of(0, 0, i))[0].tobytes() for i in range(1000)}
+    assert drawn == squares(image, 3)
+    assert len(drawn) == 2 * 3 * 8
+
+
+def test_patches_come_from_all_images_and_keep_colours_together():
+    images = [np.full((6 + k, 5, 3), [k, 10 * k, 20 * k], dtype=np.uint8) for k in range(4)]
+    patches = Patches(images, 4)
+    drawn = [patches.crop(generator_of(0, 0, i)) for i in range(100)]
+    assert {patch.shape for patch in drawn} == {(3, 4, 4)}
+    found = {tuple(np.rint(255 * patch[:, 0, 0]).astype(int)) for patch in drawn}
+    assert found == {(k, 10 * k, 20 * k) for k in range(4)}
+    assert drawn[0].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("images", "match"),
+    [([], "one or more"), ([np.zeros((9, 9)), np.zeros((9, 3))], r"image 1, \(9, 3\)")],
+)
+def test_images_that_hold_no_patch_are_named(images, match):
+    with pytest.raises(ValueError, match=match):
+        Patches(images, 4)

@@ -7,7 +7,6 @@ import runpy
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,25 +18,21 @@ from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
 from twinsolve.bench.vision.classification import study
-from twinsolve.bench.vision.classification.data import (
-    ClassBatches,
-    Images,
-    augmented,
-    load_splits,
-)
-from twinsolve.bench.vision.classification.measures import depth_measures, size_measures
-from twinsolve.bench.vision.classification.networks import DropPath
-from twinsolve.bench.vision.classification.report import lines_of
-from twinsolve.bench.vision.classification.robustness import (
+from twinsolve.bench.vision.classification.data import ClassBatches, Images, augment, load_splits
+from twinsolve.bench.vision.classification.measures import (
     ATTACKS,
     CLEAN,
     CORRUPTIONS,
     accuracy,
-    corrupted,
+    corrupt,
+    depth_measures,
     fgsm,
     matched_difference,
     pgd,
+    size_measures,
 )
+from twinsolve.bench.vision.classification.networks import DropPath
+from twinsolve.bench.vision.classification.report import lines_of
 from twinsolve.bench.vision.classification.study import (
     ROWS,
     build,
@@ -48,8 +43,6 @@ from twinsolve.bench.vision.classification.study import (
 )
 from twinsolve.unrolled import named_operators
 from twinsolve.unrolled.boosting import Residual
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +138,8 @@ def test_paired_seeds_draw_the_same_batches_and_first_weights(digits):
         shared = [n for n in own if n in plain and own[n].shape == plain[n].shape]
         assert len(shared) > 40
         assert all(torch.equal(own[n], plain[n]) for n in shared)
+    for row in ROWS:
+        assert network(digits, row)(digits.test.levels[:2]).shape == (2, 10)
 
 
 @pytest.mark.parametrize("row", ["TUPE", "SelfExpression:"])
@@ -161,42 +156,39 @@ def test_a_recipe_takes_the_place_of_settings_by_name():
     assert recipe_of(settings, settings["candidates"][0], 0).precision == "bfloat16"
 
 
-def test_images_are_mixed_as_their_labels_and_drawn_by_torch_alone(digits):
+def mix(batches, n_classes=10, **shares):
+    given = {"erasing": 0.0, "mixup": 0.0, "cutmix": 0.0} | shares
+    return augment(batches, n_classes=n_classes, **given)
+
+
+def test_images_are_erased_or_left_alone(digits):
     plain = ClassBatches(digits.train, batch_size=64, shift=0, flip=False)
     own, target = plain(0, 0, range(64))
-    for name in ("mixup", "cutmix"):
-        shares = {"erasing": 0.0, "mixup": 0.0, "cutmix": 0.0, name: 1.0}
-        mixed = augmented(plain, n_classes=10, **shares)
-        torch.manual_seed(0)
-        levels, labels = mixed(0, 0, range(64))
-        torch.manual_seed(0)
-        assert all(map(torch.equal, mixed(0, 0, range(64)), (levels, labels)))
-        torch.testing.assert_close(labels.sum(dim=1), torch.ones(64))
-        assert (labels > 0).sum(dim=1).max() == 2
-        assert (labels.gather(1, target[:, None]) < 1).float().mean() > 0.5
-    erased, same = augmented(plain, n_classes=10, erasing=1.0, mixup=0, cutmix=0)(0, 0, range(64))
+    erased, same = mix(plain, erasing=1.0)(0, 0, range(64))
     assert torch.equal(same, target)
     assert float((erased != own).flatten(1).any(dim=1).double().mean()) > 0.5
-    assert augmented(plain, n_classes=10, erasing=0, mixup=0, cutmix=0) is plain
+    assert mix(plain) is plain
 
 
 @pytest.mark.parametrize("name", ["mixup", "cutmix"])
-def test_mixed_labels_are_the_shares_of_the_images(name):
+def test_mixed_labels_are_the_shares_of_the_images_and_drawn_by_torch_alone(name):
     """Images of one level each, equal to their class: the mean level is that of the labels."""
     levels = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 1, 16, 16)
-    batches = augmented(
-        lambda *_: (levels.clone(), torch.arange(4)), n_classes=4, **{
-            "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0, name: 1.0,
-        }
-    )  # fmt: skip
+    batches = mix(lambda *_: (levels.clone(), torch.arange(4)), 4, **{name: 1.0})
+    n_mixed = 0
     for seed in range(5):
         torch.manual_seed(seed)
         mixed, shares = batches(0, 0, range(4))
         torch.testing.assert_close(mixed.mean(dim=(1, 2, 3)), shares @ torch.arange(4.0))
+        torch.testing.assert_close(shares.sum(dim=1), torch.ones(4))
+        n_mixed += int(((shares > 0).sum(dim=1) == 2).sum())
+        torch.manual_seed(seed)
+        assert all(map(torch.equal, batches(0, 0, range(4)), (mixed, shares)))
+    assert n_mixed > 5
 
 
 def test_two_processes_share_each_batch_and_write_one_table(tmp_path):
-    words = ["classify", "digits", "--seeds", "1", "--steps", "2", "--recipe", "depth=2"]
+    words = ["classify", "digits", "--row", "twicing", "--seeds", "1", "--steps", "2"]
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     command = [sys.executable, "-c", "from twinsolve.bench.cli import main; main()", *words]
     shared, alone = (
@@ -231,11 +223,6 @@ def test_parts_share_no_image_and_hold_all_classes(digits):
         assert shares.max() < 0.11
 
 
-def test_every_row_can_be_made(digits):
-    for row in ROWS:
-        assert network(digits, row)(digits.test.levels[:2]).shape == (2, 10)
-
-
 def test_attacks_raise_the_loss_within_their_budget(digits):
     model = network(digits).eval()
     levels, target = digits.test.levels[:32], digits.test.target[:32]
@@ -259,10 +246,10 @@ def test_attacks_raise_the_loss_within_their_budget(digits):
 def test_corruptions_change_images_the_same_way_each_time(digits):
     levels = digits.test.levels[:8]
     for kind in CORRUPTIONS:
-        made = corrupted(levels, kind)
-        assert torch.equal(made, corrupted(levels, kind))
+        made = corrupt(levels, kind)
+        assert torch.equal(made, corrupt(levels, kind))
         assert not torch.equal(made, levels)
-        assert torch.equal(made[:3], corrupted(levels[:3], kind))
+        assert torch.equal(made[:3], corrupt(levels[:3], kind))
         assert float(made.min()) >= 0
         assert float(made.max()) <= 1
 

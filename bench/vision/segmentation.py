@@ -1,4 +1,4 @@
-"""Segmenters trained with the same seeds, and how well each finds the classes of pixels."""
+"""Segmenters trained with the same seeds: how well each finds the classes of pixels."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -9,17 +9,24 @@ import joblib
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ....datasets import fetch_camvid
-from ....unrolled import operator_names
-from ....unrolled.models import Segmenter
-from ...jobs import Job, Options, run_jobs
-from ...names import close_names
-from ...timing import Progress
-from ..patches import Array, generator_of
-from ..training import Recipe, operator_sources, train
+from ...datasets import fetch_camvid
+from ...solvers.solution import Array
+from ...unrolled import operator_names
+from ...unrolled.models import Segmenter
+from ..figures import panels, plain, save
+from ..jobs import Job, Options, run_jobs
+from ..names import close_names
+from ..tables import Lines, Report, write_table
+from ..timing import Progress
+from .paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
+from .run_folder import load_model
+from .training import Recipe, generator_of, operator_sources, train
 
 _LARGEST = 1.5  # by which a picture is enlarged before it is cut
 _MEAN, _SPREAD = 0.45, 0.25  # of levels, by and large
@@ -38,11 +45,11 @@ class LabelledPictures:
         self.images, self.target = images, target
 
     def __call__(self, seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
-        drawn = [self._drawn(generator_of(seed, step, sample)) for sample in samples]
+        drawn = [self._draw_sample(generator_of(seed, step, sample)) for sample in samples]
         images, target = (torch.cat(parts) for parts in zip(*drawn, strict=True))
         return images, target
 
-    def _drawn(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    def _draw_sample(self, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         number = int(rng.integers(len(self.images)))
         image, target = levels(self.images[[number]]), torch.from_numpy(self.target[[number]])
         scale = rng.uniform(1, _LARGEST)
@@ -51,7 +58,7 @@ class LabelledPictures:
         top, left = (
             int(rng.integers(a - b + 1)) for a, b in zip(size, (height, width), strict=True)
         )
-        image = resized(image, size)[..., top : top + height, left : left + width]
+        image = resize(image, size)[..., top : top + height, left : left + width]
         target = F.interpolate(target[:, None].float(), size, mode="nearest-exact")[:, 0].long()
         target = target[:, top : top + height, left : left + width]
         return (image.flip(-1), target.flip(-1)) if rng.random() < 0.5 else (image, target)
@@ -63,7 +70,7 @@ def levels(images: Array) -> Tensor:
     return (planes - _MEAN) / _SPREAD
 
 
-def resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
+def resize(planes: Tensor, size: tuple[int, int]) -> Tensor:
     """Interpolated to another height and width."""
     return F.interpolate(planes, size, mode="bilinear", align_corners=False)
 
@@ -81,7 +88,7 @@ def class_weights(target: Array, n_classes: int) -> Tensor:
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.bench.vision.segmentation.study import class_weights
+    >>> from twinsolve.bench.vision.segmentation import class_weights
     >>> class_weights(np.array([[[0, 0, 0, 1]]]), 2)
     tensor([0.8165, 1.4142])
     """
@@ -123,15 +130,15 @@ def scores_of(model: nn.Module, images: Tensor, scales: Sequence[float] = (1.0,)
     total = torch.zeros(())
     for scale in scales:
         enlarged = (round(scale * size[0]), round(scale * size[1]))
-        total = total + resized(_in_windows(model, resized(images, enlarged), size), size)
+        total = total + resize(_score_windows(model, resize(images, enlarged), size), size)
     return total / len(scales)
 
 
-def _in_windows(model: nn.Module, images: Tensor, size: Sequence[int]) -> Tensor:
+def _score_windows(model: nn.Module, images: Tensor, size: Sequence[int]) -> Tensor:
     found: Any = 0.0
     counts = images.new_zeros(images.shape[-2:])
-    for top in _starts(images.shape[-2], size[0]):
-        for left in _starts(images.shape[-1], size[1]):
+    for top in _place_windows(images.shape[-2], size[0]):
+        for left in _place_windows(images.shape[-1], size[1]):
             place = (..., slice(top, top + size[0]), slice(left, left + size[1]))
             seen = model(images[place]).softmax(dim=1)
             if not torch.is_tensor(found):
@@ -141,7 +148,7 @@ def _in_windows(model: nn.Module, images: Tensor, size: Sequence[int]) -> Tensor
     return found / counts
 
 
-def _starts(extent: int, size: int) -> list[int]:
+def _place_windows(extent: int, size: int) -> list[int]:
     n = 1 + int(np.ceil(2 * (extent - size) / size))
     return [round(x) for x in np.linspace(0, extent - size, n)]
 
@@ -280,7 +287,9 @@ def segment(
     ]  # fmt: skip
     known = [fetch_camvid(subset=name, data_home=data_home) for name in ("train", "val", "test")]
     pictures = joblib.hash([x for part in known for x in (part.images, part.target)])
-    return run_jobs(_run, jobs, options, content={"pictures": pictures, **operator_sources()})
+    return run_jobs(
+        _train_and_judge, jobs, options, content={"pictures": pictures, **operator_sources()}
+    )
 
 
 def model_names() -> list[str]:
@@ -304,7 +313,7 @@ def model_settings(name: str) -> dict[str, Any]:
     raise ValueError(f"models: none is named {name!r}{close_names(name, known)}")
 
 
-def _run(
+def _train_and_judge(
     model: str,
     settings: dict[str, Any],
     seed: int,
@@ -352,3 +361,126 @@ def _run(
     }  # fmt: skip
     each = zip(test.target_names, once["iou"], strict=True)
     return [row | {f"iou {name}": 100 * iou for name, iou in each}]
+
+
+_N_SHOWN = 3
+_SCALES = {"miou": ("one", "pictures"), "miou_multi_scale": ("three", "pictures_multi_scale")}
+_HEAD = (
+    "model", "scales", "mean IoU %", *COMPARED, "pixels %", "parameters", "ms / picture", "seeds",
+)  # fmt: skip
+
+
+def write_report(table: pd.DataFrame, report: Report, *, data_home: str | None) -> None:
+    """Print and write what was found."""
+    write_table(table, report.directory)
+    report.add_table("CamVid, test pictures", lines_of(table), file="models")
+    report.add_table("IoU of each class, %", class_lines(table))
+    report.add_sentences(notes(table))
+    draw_quality(table, report.directory)
+    draw_scenes(table, report.directory, data_home=data_home)
+    report.write(["quality", "scenes"])
+
+
+def lines_of(table: pd.DataFrame) -> Lines:
+    """Headings and cells: means over seeds, and the difference to the plain model by pairs."""
+    verdicts = judge(differences(table))
+    rows = []
+    for model, own in table.groupby("model", sort=False):
+        for column, (scales, _) in _SCALES.items():
+            known = verdicts.get((str(model), column))
+            cells = known.cells if known else ("-",) * len(COMPARED)
+            rows.append(
+                (
+                    str(model), scales, f"{own[column].mean():.2f}", *cells,
+                    f"{own.accuracy.mean():.2f}", f"{own.parameters.iloc[0]:,}",
+                    f"{1000 * own.seconds.median():.1f}", str(len(own)),
+                )
+            )  # fmt: skip
+    return _HEAD, rows
+
+
+def differences(table: pd.DataFrame) -> dict[tuple[str, str], Paired]:
+    """Of the mean IoU of each model to the plain one, by model and column."""
+    others = [str(name) for name in table.model.unique() if name != PLAIN]
+    return {
+        (model, column): paired_difference(
+            *(_read_pseudo_values(table, x, own) for x in (model, PLAIN))
+        )
+        for model in others
+        for column, (_, own) in _SCALES.items()
+        if PLAIN in set(table.model)
+    }
+
+
+def _read_pseudo_values(table: pd.DataFrame, model: str, column: str) -> pd.DataFrame:
+    """Pseudo-values by seed and picture."""
+    own = table[table.model == model].set_index("seed")[column]
+    return pd.DataFrame.from_dict(own.to_dict(), orient="index")
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """How to read the table, where something is compared."""
+    apart = differences(table)
+    return [note_on_verdicts(apart, of="seeds and test pictures")] if apart else []
+
+
+def class_lines(table: pd.DataFrame) -> Lines:
+    """Headings and cells: intersection over union of each class, means over seeds."""
+    columns = [name for name in table.columns if name.startswith("iou ")]
+    models = list(dict.fromkeys(table.model))
+    means = table.groupby("model")[columns].mean()
+    rows = [
+        (name.removeprefix("iou "), *(f"{means.loc[model, name]:.1f}" for model in models))
+        for name in columns
+    ]
+    return ("class", *models), rows
+
+
+def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) -> None:
+    """Test pictures, their classes, and what each model of the first seed finds."""
+    test = fetch_camvid(subset="test", data_home=data_home)
+    seed = table.seed.min()
+    models = list(dict.fromkeys(table[table.seed == seed].model))
+    numbers = np.linspace(0, len(test.images) - 1, _N_SHOWN + 2).round().astype(int)[1:-1]
+    colours = ListedColormap([*colormaps["tab20"].colors[: len(test.target_names)], (0, 0, 0)])  # type: ignore[attr-defined]
+    figure, axes = panels(
+        _N_SHOWN * (2 + len(models)), (2.1, 1.75), columns=2 + len(models), margin=1.3
+    )
+    options = {"cmap": colours, "vmin": -0.5, "vmax": len(test.target_names) + 0.5}
+    titles = ["picture", "labels", *models]
+    found = {
+        name: scores_of(load_model(directory / f"{name}-{seed}"), levels(test.images[numbers]))
+        for name in models
+    }
+    for row, number in enumerate(numbers):
+        shown = axes[row * len(titles) : (row + 1) * len(titles)]
+        shown[0].imshow(test.images[number])
+        shown[1].imshow(test.target[number], **options)
+        for axis, name in zip(shown[2:], models, strict=True):
+            axis.imshow(found[name][row].argmax(dim=0).numpy(), **options)
+        for axis, title in zip(shown, titles, strict=True):
+            axis.set_axis_off()
+            if row == 0:
+                axis.set_title(title, fontsize=10)
+    names = [*test.target_names, "no label"]
+    patches = [Patch(color=colours(i), label=name) for i, name in enumerate(names)]
+    figure.legend(handles=patches, loc="outside right center", frameon=False, fontsize=8)
+    save(figure, directory / "scenes.png")
+
+
+def draw_quality(table: pd.DataFrame, directory: Path) -> None:
+    """Mean intersection over union of each run, single- and multi-scale."""
+    models = list(dict.fromkeys(table.model))
+    figure, axes = panels(2, (4.2, 0.5 + 0.35 * len(models)), sharey=True)
+    columns = {"miou": "one scale", "miou_multi_scale": "three scales"}
+    for axis, (column, title) in zip(axes, columns.items(), strict=True):
+        for place, model in enumerate(models):
+            values = table[table.model == model][column]
+            axis.plot(values, [place] * len(values), "o", color="C0", alpha=0.7)
+            axis.plot(values.mean(), place, "|", color="black", markersize=16)
+        axis.set_xlabel("mean IoU on the test pictures, %")
+        axis.set_title(f"{title}: a dot a seed, a bar their mean", fontsize=10)
+        axis.set_yticks(range(len(models)), models)
+        plain(axis, "x")
+    axes[0].invert_yaxis()
+    save(figure, directory / "quality.png")

@@ -1,0 +1,381 @@
+"""The commands `twinsolve classify`, `denoise`, `train-denoiser`, `inspect` and `segment`."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..names import split_settings
+from ..tables import Report, write_table
+from ..terminal import Load, Output, console, load_modules, progress
+
+DataHome = Annotated[str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")]
+Processes = Annotated[int, typer.Option(help="Processes; -1 is all cores.")]
+ListAll = Annotated[bool, typer.Option("--list", help="List all names and end.")]
+_BESIDE_LIKE = ("like", "output", "data", "data_home", "device")
+
+
+@contextmanager
+def report_mistakes(*others: type[Exception]) -> Iterator[None]:
+    """End the command with a message where what the user asked for cannot be had."""
+    mistakes: tuple[type[Exception], ...] = (FileNotFoundError, ImportError, ValueError, *others)
+    try:
+        yield
+    except mistakes as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def classify(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA", help="digits, cifar10, cifar10:n_train=10000, or a folder of classes."
+        ),
+    ] = "digits",
+    row: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this row beside softmax; may be given again."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of paired seeds.")] = 5,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=VALUE,...", help="Settings in place of the data set's own."),
+    ] = None,
+    attack: Annotated[
+        bool, typer.Option("--attack", help="Also on images attacked by FGSM and PGD.")
+    ] = False,
+    corruptions: Annotated[
+        bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
+    ] = False,
+    n_jobs: Processes = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/classify"),
+    load: Load = None,
+    list_all: ListAll = False,
+) -> None:
+    """Train classifiers that differ in one part, and compare them over paired seeds.
+
+    DATA are the digits of scikit-learn; cifar10, from the data root; or a folder with a folder of
+    pictures for each class, all of one size.
+
+    A row is a name of --list, or an architecture with settings after a colon, such as
+    ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,token_graying=dct,
+    attention_skip=False. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression; an
+    operator is a name, also one that --load registers.
+
+    With one seed all rows see the same batches, and start from the same weights wherever they have
+    them in common. Learning rate, number of steps and scale of positions of each row are chosen on
+    validation images, among the same candidates. Other settings are those of the data set, or of
+    --recipe: patch_size, dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up,
+    ema_decay, label_smoothing, drop_path, shift (pixels), flip, precision (float32 or bfloat16) and
+    erasing, mixup, cutmix (shares of the images, and of the batches; they need kornia). torchrun
+    --no-python twinsolve classify shares each batch between processes.
+
+    Prints means over seeds and differences to softmax: 95 % intervals over seeds and test images,
+    verdicts that are corrected for the number of rows, and the difference that such a run would
+    find with 80 % power, beside what papers claim. Writes table.json (a line for each row and
+    seed), means.csv and .tex, settings.json, summary.md and figures as .png and .pdf.
+    Finished and interrupted runs are kept in DIR/runs.
+    """
+    from .classification.report import write_report
+    from .classification.study import ROWS
+    from .classification.study import classify as run
+    from .training import processes
+
+    load_modules(load)
+    if list_all:
+        for name, options in ROWS.items():
+            words = ", ".join(f"{key}={value}" for key, value in options.items())
+            console().print(f"{name:22} {words}", highlight=False)
+        return
+    if n_jobs != 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise typer.BadParameter("torchrun has its own processes: leave --n-jobs at 1")
+    first = os.environ.get("RANK", "0") == "0"
+    settings = {
+        "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
+        "attack": attack, "corruptions": corruptions,
+    }  # fmt: skip
+    with report_mistakes(), processes():
+        table = run(
+            data, rows=row, seeds=seeds, steps=steps,
+            recipe=split_settings(f":{recipe or ''}", "recipe")[1], attack=attack,
+            corruptions=corruptions, n_jobs=n_jobs, data_home=data_home,
+            directory=output / "runs", progress=progress("Training") if first else None,
+        )  # fmt: skip
+    if first:
+        write_report(table, Report("twinsolve classify", settings, output))
+
+
+def train_denoiser(
+    context: typer.Context,
+    network: Annotated[
+        str | None, typer.Argument(metavar="NETWORK", help="Class, with settings after a colon.")
+    ] = None,
+    sigma: Annotated[float, typer.Option(min=0.1, help="Noise, in grey levels of 255.")] = 25.0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget of wall time [20, without --steps].")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Patches of a step.")] = 16,
+    patch_size: Annotated[int, typer.Option(min=4, help="Side of a patch.")] = 48,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
+    precision: Annotated[
+        str, typer.Option(help="float32, or bfloat16 where it helps.")
+    ] = "float32",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of patches, noise and the network.")] = 0,
+    data: Annotated[
+        str, typer.Option(metavar="NAME", help="train400, or a folder of pictures.")
+    ] = "train400",
+    colour: Annotated[bool, typer.Option("--colour", help="Pictures of --data in colour.")] = False,
+    device: Annotated[str, typer.Option(help="Device of torch.")] = "cpu",
+    like: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Repeat the run of this folder.")
+    ] = None,
+    data_home: DataHome = None,
+    output: Output = Path("results/train-denoiser"),
+    load: Load = None,
+) -> None:
+    """Train a denoising network, from the classical iterate at which it starts.
+
+    NETWORK is a class of twinsolve.unrolled.models.denoisers; or package.module:Class, installed or
+    in the present folder, which must keep the arguments of its constructor as attributes. Settings
+    follow a colon: FilterDiffusionDenoiser:n_layers=5.
+
+    The last 20 images of the data are not trained on: on them the PSNR of the averaged weights is
+    measured. The number of steps that fit into --minutes is found once, at the start. The same
+    command goes on where an interrupted run stopped. torchrun --no-python twinsolve train-denoiser
+    shares each batch between processes; OMP_NUM_THREADS sets torch's number of threads.
+
+    Writes to DIR settings.json, metrics.jsonl, start.safetensors, weights.safetensors (averaged)
+    and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes.
+    Beside it only --output, --data-home, --device, and --data (if pictures were moved) are allowed.
+    """
+    from .denoising import training
+    from .denoising.networks import build_network
+    from .training import Recipe, processes
+
+    load_modules(load)
+    if (network is None) == (like is None):
+        raise typer.BadParameter("name one: NETWORK or --like FOLDER", param_hint="NETWORK")
+    given = [
+        name for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]  # fmt: skip
+    if like is not None and (more := [name for name in given if name not in _BESIDE_LIKE]):
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in more)
+        raise typer.BadParameter(f"leaves no choice of {words}", param_hint="--like")
+    options: dict[str, Any] = {
+        "directory": output, "data_home": data_home,
+        "progress": progress("Steps"), "report": _print_validation,
+    }  # fmt: skip
+    try:
+        with report_mistakes(), processes(device) as place:
+            if like is not None:
+                moved = data if "data" in given else None
+                training.repeat_training(like, data=moved, device=place, **options)
+            else:
+                recipe = Recipe(
+                    n_steps=steps,
+                    minutes=20.0 if minutes is None and steps is None else minutes,
+                    batch_size=batch_size, learning_rate=learning_rate, precision=precision,
+                    seed=seed,
+                )  # fmt: skip
+                training.train_denoiser(
+                    build_network(str(network), sigma=sigma / 255, seed=seed).to(place),
+                    sigma=sigma / 255, recipe=recipe, patch_size=patch_size, data=data,
+                    colour=colour, **options,
+                )  # fmt: skip
+    except FloatingPointError as error:
+        console().print(f"Stopped: {error}", soft_wrap=True)
+        raise typer.Exit(code=1) from error
+    if os.environ.get("RANK", "0") == "0":
+        console().print(f"Written to {output}/")
+
+
+def _print_validation(row: dict[str, Any]) -> None:
+    loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
+    console().print(
+        f"step {row['step']} of {row['n_steps']}: {row['validation_db']:.3f} dB, loss {loss}, "
+        f"rate {row['rate']:.2g}, {row['seconds']:.0f} s"
+    )
+
+
+def denoise(
+    images: Annotated[
+        str,
+        typer.Argument(
+            metavar="IMAGES", help="photographs, set12, held-out, or a folder of pictures."
+        ),
+    ] = "photographs",
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this method only; may be given again."),
+    ] = None,
+    sigma: Annotated[
+        list[float] | None,
+        typer.Option(min=0.1, help="Noise, in grey levels of 255 [25]; may be given again."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
+    colour: Annotated[bool, typer.Option("--colour", help="Images in colour.")] = False,
+    n_jobs: Processes = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/denoise"),
+    load: Load = None,
+    list_all: ListAll = False,
+) -> None:
+    """Denoise images by solved methods and by networks that unroll them, and compare.
+
+    IMAGES are photographs (the middles of two that come with scikit-learn), set12 (with its files
+    in the data root), held-out (56 photographs that no network was trained on: the last 20 of
+    train400, middles of 12 that scikit-image and scikit-learn come with, and every tenth test
+    picture of CamVid), or a folder of your own pictures; those that cannot be read, or have a side
+    under 16 pixels, are left out. Colours become grey without --colour. White Gaussian noise is
+    added, the same for every method.
+
+    --method takes a name of --list; package.module:function, a function of your own of the noisy
+    image and its noise level, both in grey levels of [0, 1]; or the folder of a run of
+    train-denoiser. Kinds are solved (by the solvers of this package), peer (other packages, where
+    installed), start (networks as they are made), trained (with weights that come with the package,
+    for a noise of 25), and own. A method NAME, solver is the solver of the network NAME at the
+    start, and equal to it; it runs only if it is named.
+
+    Settings of solved methods and peers were chosen on the last 20 images of train400, on which
+    networks are validated too; no image of Set12 was used for that.
+
+    Prints of each method the mean PSNR and its range over the images, SSIM, processor seconds a
+    megapixel, parameters, and operations a pixel; of each trained network how far it is from the
+    best solved method or peer, paired by images, with a 95 % interval and a verdict that is
+    corrected for the number of comparisons; the deviation of its first layers from its solver at
+    the trained parameters; and of convex ones the certified distance to the minimiser. Writes
+    table.json (a row for each method, image and noise), means.csv and .tex, settings.json,
+    summary.md and figures as .png and .pdf: crops with the method noise, quality against time and
+    parameters, dB after K layers, learned parameters, and filters. Finished images are kept in
+    DIR/runs. Ends with code 1 if a picture was left out, a method failed on an image, or a network,
+    at the start or trained, does not give its solver's answer.
+    """
+    from .denoising.methods import method_names
+    from .denoising.report import write_report
+    from .denoising.study import NoisyImages
+    from .denoising.study import denoise as run
+
+    load_modules(load)
+    if list_all:
+        for kind, names in method_names().items():
+            for name in names:
+                console().print(f"{kind:8} {name}", highlight=False)
+        return
+    if Path(images).is_dir() and output.resolve().is_relative_to(Path(images).resolve()):
+        reason = f"{output} is inside the folder of pictures, and holds pictures"
+        raise typer.BadParameter(reason, param_hint="--output")
+    sigmas = list(dict.fromkeys(sigma or [25.0]))
+    with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
+        table = run(  # what it warns of, the report tells
+            images, methods=method, sigmas=sigmas, seed=seed, colour=colour, n_jobs=n_jobs,
+            data_home=data_home, directory=output / "runs", progress=progress("Denoising"),
+        )  # fmt: skip
+    given = NoisyImages(images, seed, data_home, colour)
+    settings = {
+        "images": images, "methods": method, "sigmas": sigmas, "seed": seed, "colour": colour,
+    }  # fmt: skip
+    if not write_report(table, given, sigmas, Report("twinsolve denoise", settings, output)):
+        raise typer.Exit(code=1)
+
+
+def inspect(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="digits, digits-mixed, or a folder.")
+    ] = "digits",
+    images: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Pictures to show to the model.")
+    ] = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="The model as it was before training.")
+    ] = False,
+    output: Output = Path("results/inspect"),
+) -> None:
+    """Look inside a vision transformer, and hold each layer against its solver.
+
+    MODEL is digits, a small transformer that comes with the package; digits-mixed, the same with
+    another operator in each layer; the folder of a training run (settings.json and safetensors); or
+    that of a ViT of Hugging Face or timm (config.json and model.safetensors). It is shown test
+    digits if it was trained on digits, the folder of pictures that it was trained on, or the two
+    photographs of scikit-learn.
+
+    Each layer is run in float64 at its trained parameters and compared with its solver on the
+    queries, keys and values that reach it. Measured over depth are how alike tokens become, their
+    high frequencies beside the theorem's bound, energies, condition numbers with and without skip
+    connection, spectra of the attention matrices, Jacobians, and learned parameters. Each head is
+    compared with the solutions C* of classical problems on the same tokens, and the nearest is
+    named. To show what chance explains, the same is done on permuted tokens, and for the network
+    with random weights.
+
+    Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
+    page of figures as .png and .pdf; training.png as well, where a run kept condition numbers. The
+    exit code is 1 if a part deviates more than its tolerance.
+    """
+    from .inspection.measures import observe
+    from .inspection.sources import find_source
+    from .inspection.study import measure, random_layers
+
+    with report_mistakes(LookupError):
+        source = find_source(model, images=images, untrained=untrained)
+        layers = observe(source.model, source.images)
+        null = None if untrained else random_layers(model, images)
+        table = measure(source, layers, null, progress=progress("Layers"))
+    from .inspection.figures import draw_page, draw_training
+    from .inspection.report import add_parts
+
+    settings = {"model": model, "images": images, "weights": source.weights}
+    report = Report("twinsolve inspect", settings, output)
+    write_table(table, output)
+    add_parts(report, table, f"{model}, {source.weights}; shown {source.shown}.")
+    draw_page(table, layers, source, model, output)
+    draw_training(source.metrics, output)
+    report.write(["inspect", "training"])
+    if not table.passed.dropna().all():
+        raise typer.Exit(code=1)
+
+
+def segment(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Train this model only; may be given again."),
+    ] = None,
+    n_seeds: Annotated[int, typer.Option(min=1, help="Runs of each model.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 800,
+    n_jobs: Processes = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/segment"),
+    load: Load = None,
+) -> None:
+    """Segment road scenes (CamVid) by small transformers with several attentions, and compare.
+
+    Models are plain, NeuTRENO, bilateral, GRC, twicing, or the name of an operator of
+    twinsolve.unrolled. With one seed all see the same pictures in the same order. Differences to
+    plain are those of pairs, with 95 % intervals over seeds and test pictures, and a verdict that
+    is corrected for their number. Pixels without a label are not counted.
+
+    Prints the mean intersection over union (IoU) of the test pictures, at one scale and over three,
+    pixels that are right, parameters and processor time. Writes to DIR table.json, models.csv and
+    .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each run
+    (settings, metrics, weights), from which an interrupted command goes on.
+    """
+    from .segmentation import segment as run
+    from .segmentation import write_report
+
+    load_modules(load)
+    with report_mistakes():
+        table = run(
+            model, n_seeds=n_seeds, seed=seed, n_steps=steps, n_jobs=n_jobs, data_home=data_home,
+            directory=output, progress=progress("Training"),
+        )  # fmt: skip
+    settings = {"models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps}
+    write_report(table, Report("twinsolve segment", settings, output), data_home=data_home)

@@ -1,1 +1,0 @@
-"""Semantic segmentation by transformers with any attention."""
