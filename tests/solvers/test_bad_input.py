@@ -192,6 +192,10 @@ FAR = {"queries": POINTS + 99, "kernel": "epanechnikov"}
 COUPLES, STACK = np.ones((6, 2)), np.ones((6, 2, 3))
 # What only some functions refuse: of what is allowed, what is changed, and the message.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("smoothness", {"K": np.triu(AFFINITY)}, r"K: .*of directed weights k pass k \+ k\.T"),
+    ("neutreno_fixed_point", {"lam": np.ones(4)}, "lam: must be a number or hold one entry for"),
+    ("neutreno_lam_limit", {"K": np.diag([1.0, 0.0])}, "K: row 1 is zero"),
+    ("regularized_energy", {"u": POINTS[:, :1]}, "(u|f): (has|Found)"),
     ("anisotropic_nonlocal_means", {"metric": np.ones((5, 4))}, "metric: has 5 rows, but there ar"),
     ("anisotropic_nonlocal_means", {"metric": np.ones(3)}, "metric: has 3 columns"),
     ("anisotropic_nonlocal_means", {"metric": -np.ones(4)}, "metric: must be >= 0"),
