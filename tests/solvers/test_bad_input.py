@@ -192,6 +192,39 @@ FAR = {"queries": POINTS + 99, "kernel": "epanechnikov"}
 COUPLES, STACK = np.ones((6, 2)), np.ones((6, 2, 3))
 # What only some functions refuse: of what is allowed, what is changed, and the message.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("admm_low_rank_self_expression", {"growth": 0.9}, "growth: must be >= 1, got"),
+    ("sparse_self_expression", {"lam": 0.0, "affine": True}, "lam: must be finite"),
+    ("sparse_self_expression", {"l1_ratio": 0.0, "affine": True}, "l1_ratio: must be > 0"),
+    ("lam_from_alpha", {"X": np.eye(2)}, "X: has a row that is orthogonal"),
+    ("outlier_lams_from_alpha", {"X": np.zeros((2, 2))}, "X: has a zero row"),
+    ("omp_self_expression", {"n_nonzero": 6}, r"n_nonzero: must be a whole number in \[1, 5\]"),
+    ("low_rank_gap", {"coef": np.eye(2)}, "coef: has 2 columns"),
+    ("proximal_self_expression", {"prox": []}, "prox: must be a callable"),
+    ("proximal_self_expression", {"prox": [1]}, "prox: must be a callable"),
+    (
+        "least_squares_self_expression",
+        {"X": [[1.0]], "zero_diagonal": True},
+        "X: Found array with 1",
+    ),
+    ("least_squares_residual", {"coef": np.ones((5, 6))}, "coef: must have shape"),
+    *(
+        (name, changed, words)
+        for name in ("sparse_code", "ista")
+        for changed, words in [
+            ({"Y": COUPLES}, "Y: has 2 columns"),
+            ({"lam": [1.0, 2.0]}, "lam: must be a number or hold one entry"),
+            ({"Y": POINTS[:5], "zero_diagonal": True}, "zero_diagonal: needs as many"),
+        ]
+    ),
+    ("sparse_code", {"l1_ratio": 1.5}, r"l1_ratio: must be in \(0, 1\]"),
+    ("ista", {"step": [1.0] * 3}, "step: must be a number or hold 2"),
+    ("lasso_objective", {"coef": np.ones((3, 2))}, "coef: must have shape"),
+    ("clustering_accuracy", {"labels_pred": [0]}, "labels_pred: needs as many as labels_true, got"),
+    ("coefficient_distance", {"reference": np.eye(3)}, ".*reference has"),
+    ("relative_residual", {"coef": np.eye(3)}, "coef: must have shape"),
+    ("connectivity", {"labels_true": range(6)}, "labels_true: needs a class with at least two"),
+    ("connectivity", {"labels_true": [0, 1]}, "labels_true: needs one label a sample"),
+    ("subspace_preserving_error", {"labels_true": [0, 1]}, "labels_true: needs one label a sample"),
     ("smoothness", {"K": np.triu(AFFINITY)}, r"K: .*of directed weights k pass k \+ k\.T"),
     ("neutreno_fixed_point", {"lam": np.ones(4)}, "lam: must be a number or hold one entry for"),
     ("neutreno_lam_limit", {"K": np.diag([1.0, 0.0])}, "K: row 1 is zero"),
@@ -437,6 +470,17 @@ def test_what_a_function_refuses_of_its_own_is_named():
     for name, changed, words in REFUSED:
         with pytest.raises(ValueError, match=f"^{words}"):
             call(name, **changed)
+
+
+def test_data_whose_squares_leave_float64_are_refused_by_name():
+    cases = [(name, "X", {}) for name in ALLOWED if name.endswith("self_expression")]
+    affine = "basis_pursuit_self_expression", "sparse_self_expression"
+    cases += [(name, "X", {"affine": True}) for name in affine]
+    cases += [("sparse_code", "Y", {}), ("sparse_code", "dictionary", {})]
+    for name, argument, options in cases:
+        for scale in (1e-160, 1e160):
+            with pytest.raises(ValueError, match=f"^{argument}: the largest entry of row 0"):
+                call(name, **{argument: scale * POINTS}, **options)
 
 
 ONE_SAMPLE_SUFFICES = {
