@@ -192,43 +192,27 @@ FAR = {"queries": POINTS + 99, "kernel": "epanechnikov"}
 COUPLES, STACK = np.ones((6, 2)), np.ones((6, 2, 3))
 # What only some functions refuse: of what is allowed, what is changed, and the message.
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("admm_low_rank_self_expression", {"growth": 0.9}, "growth: must be >= 1, got"),
-    ("sparse_self_expression", {"lam": 0.0, "affine": True}, "lam: must be finite"),
-    ("sparse_self_expression", {"l1_ratio": 0.0, "affine": True}, "l1_ratio: must be > 0"),
-    ("lam_from_alpha", {"X": np.eye(2)}, "X: has a row that is orthogonal"),
-    ("outlier_lams_from_alpha", {"X": np.zeros((2, 2))}, "X: has a zero row"),
-    ("omp_self_expression", {"n_nonzero": 6}, r"n_nonzero: must be a whole number in \[1, 5\]"),
-    ("low_rank_gap", {"coef": np.eye(2)}, "coef: has 2 columns"),
-    ("proximal_self_expression", {"prox": []}, "prox: must be a callable"),
-    ("proximal_self_expression", {"prox": [1]}, "prox: must be a callable"),
-    (
-        "least_squares_self_expression",
-        {"X": [[1.0]], "zero_diagonal": True},
-        "X: Found array with 1",
-    ),
-    ("least_squares_residual", {"coef": np.ones((5, 6))}, "coef: must have shape"),
+    ("keep_l1_mass", {"mass": 1.1}, "mass: must be"),
     *(
-        (name, changed, words)
-        for name in ("sparse_code", "ista")
-        for changed, words in [
-            ({"Y": COUPLES}, "Y: has 2 columns"),
-            ({"lam": [1.0, 2.0]}, "lam: must be a number or hold one entry"),
-            ({"Y": POINTS[:5], "zero_diagonal": True}, "zero_diagonal: needs as many"),
+        (name, {"coef": wrap(np.ones((2, 3)))}, "coef: must be square")
+        for name in ("symmetric_affinity", "svd_power_affinity", "nearest_rows_affinity")
+        for wrap in (np.asarray, csr_array)
+    ),
+    *(
+        (name, {"affinity": wrap(np.array(bad))}, f"affinity: {words}")
+        for name in ("spectral_labels", "eigengap_n_clusters", "selection_score")
+        for wrap in (np.asarray, csr_array)
+        for bad, words in [
+            (np.ones((2, 3)), "must be square"),
+            ([[0.0, -1.0], [-1.0, 0.0]], "must be nonnegative"),
+            ([[0.0, 1.0], [0.5, 0.0]], "must be symmetric"),
         ]
     ),
-    ("sparse_code", {"l1_ratio": 1.5}, r"l1_ratio: must be in \(0, 1\]"),
-    ("ista", {"step": [1.0] * 3}, "step: must be a number or hold 2"),
-    ("lasso_objective", {"coef": np.ones((3, 2))}, "coef: must have shape"),
-    ("clustering_accuracy", {"labels_pred": [0]}, "labels_pred: needs as many as labels_true, got"),
-    ("coefficient_distance", {"reference": np.eye(3)}, ".*reference has"),
-    ("relative_residual", {"coef": np.eye(3)}, "coef: must have shape"),
-    ("connectivity", {"labels_true": range(6)}, "labels_true: needs a class with at least two"),
-    ("connectivity", {"labels_true": [0, 1]}, "labels_true: needs one label a sample"),
-    ("subspace_preserving_error", {"labels_true": [0, 1]}, "labels_true: needs one label a sample"),
-    ("smoothness", {"K": np.triu(AFFINITY)}, r"K: .*of directed weights k pass k \+ k\.T"),
-    ("neutreno_fixed_point", {"lam": np.ones(4)}, "lam: must be a number or hold one entry for"),
-    ("neutreno_lam_limit", {"K": np.diag([1.0, 0.0])}, "K: row 1 is zero"),
-    ("regularized_energy", {"u": POINTS[:, :1]}, "(u|f): (has|Found)"),
+    ("selection_score", {"labels": [0]}, "labels: must be one for each of 6"),
+    ("selection_score", {"labels": None, "n_clusters": 7}, "n_clusters: must be at most"),
+    ("spectral_labels", {"n_clusters": 7}, "n_clusters: must be at most n_samples=6, got 7"),
+    ("spectral_labels", {"assign_labels": "discretize"}, "assign_labels: must be"),
+    ("admm_low_rank_self_expression", {"growth": 0.9}, "growth: must be >= 1, got"),
     ("anisotropic_nonlocal_means", {"metric": np.ones((5, 4))}, "metric: has 5 rows, but there ar"),
     ("anisotropic_nonlocal_means", {"metric": np.ones(3)}, "metric: has 3 columns"),
     ("anisotropic_nonlocal_means", {"metric": -np.ones(4)}, "metric: must be >= 0"),
@@ -248,7 +232,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("boost", {"filter": [np.tanh, np.sum]}, r"filter\[1\]: must return a real array"),
     ("boost", {"filter": np.ones((1, 3, 2, 2))}, "filter: Found array with dim 4"),
     ("boosting_lipschitz_bound", {"t": 1.5}, r"t: must be in \[0, 1\]"),
+    ("clustering_accuracy", {"labels_pred": [0]}, "labels_pred: needs as many as labels_true, got"),
+    ("coefficient_distance", {"reference": np.eye(3)}, ".*reference has"),
     ("condition_number", {"X": [[1.0], [1.0, 2.0]]}, "X: "),
+    ("connectivity", {"labels_true": range(6)}, "labels_true: needs a class with at least two"),
+    ("connectivity", {"labels_true": [0, 1]}, "labels_true: needs one label a sample"),
     ("elliptical_metric", {"previous": POINTS[:4]}, "previous: has 4 rows"),
     ("ergodicity_coefficient", {"A": np.tri(2)}, "A: every row must sum to 1, but row 1 is off"),
     ("feed_forward_condition_bound", {"X": POINTS[:3]}, "X: needs at least as many tokens"),
@@ -270,11 +258,38 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("high_pass_scale", {"visible": [[True], [True, False]]}, "visible: must be an"),
     ("high_pass_values", {"visible": np.diag([1, 1, 0, 1, 1, 1]) > 0}, "visible: query 2 sees no"),
     ("high_pass_values", {"values": COUPLES}, "smoothed: has 4 columns, but 2"),
+    ("ista", {"step": "long"}, 'step: must be a number, an array or "support"'),
+    ("ista", {"step": [1.0] * 3}, "step: must be a number or hold 2"),
+    ("ksvd", {"n_atoms": 7}, r"n_atoms: must be a whole number in \[1, 6\]"),
+    ("ksvd", {"n_nonzero": 4}, r"n_nonzero: must be a whole number in \[1, 3\]"),
     ("l2_boosting", {"shrinkage": 1.01}, r"shrinkage: must be in \(0, 1\]"),
+    ("lam_from_alpha", {"X": np.eye(2)}, "X: has a row that is orthogonal"),
+    ("lasso_objective", {"coef": np.ones((3, 2))}, "coef: must have shape"),
+    ("least_squares_residual", {"coef": np.ones((5, 6))}, "coef: must have shape"),
+    ("least_squares_self_expression", {"X": [[1.0]], "zero_diagonal": True}, "X: Found array with"),
     ("local_linear_regression", {"values": POINTS[:5]}, "values: has 5 rows"),
     ("local_linear_regression", FAR, "bandwidth: query 0 has no key"),
     ("local_linear_residual", {"estimate": POINTS[:4]}, "estimate: has 4 rows, but there are"),
+    ("locally_linear_embedding", {"weights": np.eye(4)[:3]}, "weights: must be square"),
+    ("locally_linear_embedding", {"weights": np.ones((1, 1))}, "weights: must be square, of 2 row"),
+    ("locally_linear_embedding", {"weights": np.ones((4, 4))}, "weights: every row must sum to 1"),
+    ("locally_linear_embedding", {"weights": np.full((4, 4), 0.2501)}, "weights: every row must s"),
+    ("locally_linear_embedding", {"n_components": 6}, r"n_components: .* in \[1, 5\], got 6"),
+    ("locally_linear_embedding", {"random_state": "a"}, "'a' cannot be used to seed"),
+    ("locally_linear_weights", {"n_neighbors": None}, "n_neighbors: give either n_neighbors or"),
+    ("locally_linear_weights", {"graph": csr_array(np.ones((6, 6)))}, "n_neighbors: give either"),
+    *(
+        ("locally_linear_weights", {"n_neighbors": None, "graph": graph}, f"graph: {words}")
+        for graph, words in [
+            (np.ones((6, 6)), r"must be a sparse array of shape \(6, 6\)"),
+            (csr_array((6, 2)), "must be"),
+            (csr_array(np.eye(6)), "row 0 has no neighbours"),
+        ]
+    ),
+    ("locally_linear_weights", {"n_neighbors": 6}, r"n_neighbors: must be a whole number in \[1,"),
+    ("locally_linear_weights", {"queries": POINTS[:, :3]}, "queries: has 3 columns"),
     ("low_pass_ratio", {"A": np.eye(2)}, "A: must be 6 x 6 to fit the other input"),
+    ("low_rank_gap", {"coef": np.eye(2)}, "coef: has 2 columns"),
     ("marginal_violation", {"matrix": np.ones((1, 2))}, "matrix: must be square"),
     ("method_noise", {"filter": lambda v: v * np.inf}, "filter: its result holds NaN or infinity"),
     ("nadaraya_watson", {"kernel": "cosine"}, "kernel: must be a callable or one of"),
@@ -285,8 +300,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nadaraya_watson", {"queries": POINTS[:, :2]}, "queries: has 2 columns"),
     ("nadaraya_watson", {"values": POINTS[:5]}, "values: has 5 rows, but there are 6 keys"),
     ("nadaraya_watson_residual", {"estimate": POINTS[:5]}, "estimate: has 5 rows, but there"),
+    ("neutreno_fixed_point", {"lam": np.ones(4)}, "lam: must be a number or hold one entry for"),
+    ("neutreno_lam_limit", {"K": np.diag([1.0, 0.0])}, "K: row 1 is zero"),
+    ("omp_self_expression", {"n_nonzero": 6}, r"n_nonzero: must be a whole number in \[1, 5\]"),
     ("oriented_metric", {"patch_size": 4}, "patch_size: must be odd"),
     ("oriented_metric", {"image": np.zeros((3, 3, 3))}, "image: .*dim 3"),
+    ("outlier_lams_from_alpha", {"X": np.zeros((2, 2))}, "X: has a zero row"),
+    ("proximal_self_expression", {"prox": []}, "prox: must be a callable"),
+    ("proximal_self_expression", {"prox": [1]}, "prox: must be a callable"),
+    ("regularized_energy", {"u": POINTS[:, :1]}, "(u|f): (has|Found)"),
+    ("relative_residual", {"coef": np.eye(3)}, "coef: must have shape"),
     ("residual_noise_share", {"noise": 0 * POINTS}, "noise: must not be zero"),
     ("residual_noise_share", {"noise": POINTS[:1]}, "noise: has shape"),
     ("residual_noise_share", {"filter": lambda v: v * np.nan}, "filter: its result holds NaN"),
@@ -303,12 +326,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("skip_condition_bound", {"M": np.triu(np.ones((6, 6)))}, "M: must be symmetric"),
     ("skip_condition_bound", {"M": -np.eye(6)}, "M: must be positive semidefinite"),
     ("skip_condition_bound", {"X": SQUARE[:5]}, "X: needs at least as many tokens"),
+    ("smoothness", {"K": np.triu(AFFINITY)}, r"K: .*of directed weights k pass k \+ k\.T"),
     ("snr_gain_bound", {"cosine": 1.1}, r"cosine: must be a number in \[-1, 1\]"),
     ("sos_boosting", {"filter": np.eye(2)}, "filter: must be 6 x 6"),
     *(
         ("sos_tau_max", {"eigenvalues": bad}, "eigenvalues: must be")
         for bad in ([], [np.nan], [[1.0]], None)
     ),
+    ("sparse_code", {"l1_ratio": 1.5}, r"l1_ratio: must be in \(0, 1\]"),
+    ("sparse_code_path", {"lams": []}, "lams"),
+    ("sparse_code_path", {"lams": [[[0.1]]]}, "lams"),
+    ("sparse_code_path", {"lams": [0.1, -1.0]}, "lam"),
+    ("sparse_code_path", {"lams": np.ones((2, 3))}, "lam"),
+    ("sparse_self_expression", {"lam": 0.0, "affine": True}, "lam: must be finite"),
+    ("sparse_self_expression", {"l1_ratio": 0.0, "affine": True}, "l1_ratio: must be > 0"),
+    ("subspace_preserving_error", {"labels_true": [0, 1]}, "labels_true: needs one label a sample"),
     ("twicing", {"smoother": np.ones((6, 5))}, "smoother: must be 6 x 6"),
     ("twicing", {"values": STACK}, "smoother: a matrix acts on values of two dimensions"),
     ("twicing", {"values": STACK[..., None]}, "values: must have two or three dimensions"),
@@ -321,6 +353,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("weighted_least_squares_residual", {"estimate": POINTS[:5]}, "estimate: has 5 rows, but ther"),
     ("weighted_least_squares_residual", {"weights": 0.5 - np.eye(6)}, "weights: must be >= 0"),
     ("weighted_least_squares_residual", {"weights": 0 * SQUARE}, "weights: every row must have"),
+    *(
+        (name, changed, words)
+        for name in ("sparse_code", "ista", "fista", "coordinate_descent")
+        for changed, words in [
+            ({"Y": COUPLES}, "Y: has 2 columns"),
+            ({"lam": [1.0, 2.0]}, "lam: must be a number or hold one entry"),
+            ({"Y": POINTS[:5], "zero_diagonal": True}, "zero_diagonal: needs as many"),
+        ]
+    ),
     *(
         (name, {"precision": bad}, f"precision: {words}")
         for name in ("nadaraya_watson", "smoother_matrix")
