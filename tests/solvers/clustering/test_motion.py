@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import adjusted_rand_score
 
+from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import MotionSegmentation, sparse_self_expression
 from twinsolve.solvers.clustering import (
     keep_l1_mass,
