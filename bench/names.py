@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 _WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
+_PART = re.compile(r"[\w./-]+(:\w+=[^,:=]+)+")  # a name with settings of its own
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside of brackets
 
 
@@ -57,6 +58,8 @@ def close_names(given: str, known: Iterable[str]) -> str:
 def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
     """What stands before the colon, and the settings NAME=VALUE behind it.
 
+    A value may be a name with settings of its own, which `split_part` splits: a str here.
+
     Raises
     ------
     ValueError
@@ -75,7 +78,13 @@ def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
         try:
             settings[key] = ast.literal_eval(value)
         except (SyntaxError, ValueError) as error:
-            if not _WORD.fullmatch(value):
+            if not (_WORD.fullmatch(value) or _PART.fullmatch(value)):
                 raise ValueError(f"{argument}: cannot read {value!r} in {name!r}") from error
             settings[key] = value
     return base, settings
+
+
+def split_part(value: str, argument: str) -> tuple[str, dict[str, Any]]:
+    """The same of a value within settings, NAME:KEY=VALUE:KEY=VALUE: commas would end it there."""
+    base, _, words = value.partition(":")
+    return split_settings(f"{base}:{words.replace(':', ',')}", argument)

@@ -219,11 +219,12 @@ class GeneralizedResidual(nn.Module):
         to block i:               Y_{l+1} = y + t Y_i
 
     Boosting injects the first tokens Y_0 into every layer; it is the plain residual at ``t = 0``,
-    where it starts. The other form is the plain residual for ``i = l`` at ``t = 1``, where it
-    starts. The definition takes t in (0, 1]; here it is learned without a constraint. If every f
-    has the Lipschitz constant L, then for t in [0, 1] n boosted layers have ``(L a^n - t) / (L -
-    t)``, ``a = L + 1 - t``, or ``1 + n t`` if ``L = t``; plain ones ``(L + 1)^n``. These are upper
-    bounds, and dot-product attention has no L on unbounded inputs.
+    where it starts, and where it stays in the first layer: there ``Y_0 = x``, so that t has no
+    effect. The other form is the plain residual for ``i = l`` at ``t = 1``, where it starts. The
+    definition takes t in (0, 1]; here it is learned without a constraint. If every f has the
+    Lipschitz constant L, then for t in [0, 1] n boosted layers have ``(L a^n - t) / (L - t)``, ``a
+    = L + 1 - t``, or ``1 + n t`` if ``L = t``; plain ones ``(L + 1)^n``. These are upper bounds,
+    and dot-product attention has no L on unbounded inputs.
 
     Parameters
     ----------

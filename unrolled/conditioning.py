@@ -25,11 +25,12 @@ class TokenGraying(nn.Module):
     order of tokens or features. The DCT keeps m and all signs; it lowers the condition number of
     most images, without a guarantee, and depends on both orders.
 
-    Computed in float64 whatever the input, since the power law raises what is small, rounding
-    included. Values up to ``max(n, d)`` times machine precision, relative to the largest, are
-    rounding and become 0, as ``0^eps = 0``; there the slope, which is infinite, counts as 0. Else
-    gradients are exact, those of the SVD also where singular values are equal; these are refused a
-    second derivative.
+    The SVD is computed in float64 whatever the input, since the power law raises what is small,
+    rounding included. The DCT is two fast Fourier transforms there and back, in the dtype of the
+    input, at least float32. Singular values up to ``max(n, d)``, and coefficients up to
+    ``log2(2 n d)`` times machine precision, relative to the largest, are rounding and become 0, as
+    ``0^eps = 0``; there the slope, which is infinite, counts as 0. Else gradients are exact, those
+    of the SVD also where singular values are equal; these are refused a second derivative.
 
     Parameters
     ----------
@@ -71,8 +72,10 @@ class TokenGraying(nn.Module):
             raise ValueError(f"X: must be (..., n_tokens, n_features), got {tuple(X.shape)}")
         if X.numel() == 0:
             return X
-        gray = _gray_dct if self.transform == "dct" else _gray_svd
-        return gray(X.double(), self.eps).to(X.dtype)
+        if self.transform == "svd":
+            return _gray_svd(X.double(), self.eps).to(X.dtype)
+        wide = torch.promote_types(X.dtype, torch.float32)
+        return _gray_dct(X.to(wide), self.eps).to(X.dtype)
 
     def extra_repr(self) -> str:
         return f'transform="{self.transform}", eps={self.eps:.4g}'
@@ -80,15 +83,14 @@ class TokenGraying(nn.Module):
 
 def _gray_dct(X: Tensor, eps: float) -> Tensor:
     """Power law on the coefficients of the cosine transform of both sides."""
-    rows, columns = (cosine_transform(n, X) for n in X.shape[-2:])
-    F = rows @ X @ columns.mT
+    F = cosine_transform(cosine_transform(X).mT).mT
     size = F.abs()
     largest = size.amax(dim=(-2, -1), keepdim=True)
-    kept = size > _find_cutoff(X) * largest
+    kept = size > math.log2(2 * X.shape[-1] * X.shape[-2]) * torch.finfo(X.dtype).eps * largest
     # Where nothing is kept, 1 stands in for sizes, so that no slope is infinite.
     ratio = torch.where(kept, size, 1) / torch.where(kept, largest, 1)
     grayed = torch.where(kept, F.sign() * largest * ratio**eps, 0)
-    return rows.mT @ grayed @ columns
+    return inverse_cosine_transform(inverse_cosine_transform(grayed.mT).mT)
 
 
 def _gray_svd(X: Tensor, eps: float) -> Tensor:
@@ -97,31 +99,53 @@ def _gray_svd(X: Tensor, eps: float) -> Tensor:
     return grayed
 
 
-def cosine_transform(n: int, like: Tensor) -> Tensor:
-    """Matrix of the orthonormal discrete cosine transform (DCT-II) of n values.
+def cosine_transform(x: Tensor) -> Tensor:
+    """Orthonormal discrete cosine transform (DCT-II) of the last dimension, by one FFT.
 
-    ``D_ki = a_k cos(pi (2 i + 1) k / (2 n))`` with ``a_0 = sqrt(1 / n)``, else ``sqrt(2 / n)``;
-    the inverse is the transpose, which the paper prints in its place (erratum E4-j).
+    ::
+
+        X_k = a_k sum_i x_i cos(pi (2 i + 1) k / (2 n)),    a_0 = sqrt(1 / n), else sqrt(2 / n)
+
+    The even entries, followed by the odd ones in reverse, have a Fourier transform V with
+    ``X_k = Re Z_k`` and ``X_{n-k} = -Im Z_k`` for ``Z_k = exp(-i pi k / (2 n)) V_k`` (Makhoul,
+    1980): O(n log n), where the product with the matrix of the transform takes n^2.
 
     Parameters
     ----------
-    n : int
-    like : Tensor
-        Gives dtype and device.
+    x : Tensor of shape (..., n), float32 or float64
 
     Returns
     -------
-    Tensor of shape (n, n)
+    Tensor of shape (..., n)
 
     References
     ----------
-    EQUATIONS SK-8, SK-9.
+    EQUATIONS SK-8, SK-9; the paper prints the transpose of the matrix, which is that of the
+    inverse (erratum E4-j).
     """
-    index = torch.arange(n, device=like.device)
-    # Whole periods are taken off while the angle is an integer.
-    angle = (index[:, None] * (2 * index + 1)) % (4 * n)
-    D = torch.cos(angle.to(like.dtype) * (math.pi / (2 * n))) * math.sqrt(2 / n)
-    return torch.cat([D[:1] / math.sqrt(2), D[1:]])
+    n = x.shape[-1]
+    V = torch.fft.rfft(torch.cat([x[..., ::2], x[..., 1::2].flip(-1)], dim=-1), norm="ortho")
+    Z = V * _make_quarter_turns(n, x)
+    return torch.cat([Z.real, -Z.imag[..., 1 : (n + 1) // 2].flip(-1)], dim=-1)
+
+
+def inverse_cosine_transform(X: Tensor) -> Tensor:
+    """The x of which X is the `cosine_transform`; both of shape (..., n)."""
+    n = X.shape[-1]
+    imag = nn.functional.pad(-X[..., (n + 1) // 2 :].flip(-1), (1, 0))
+    Z = torch.complex(X[..., : n // 2 + 1], imag)
+    v = torch.fft.irfft(Z / _make_quarter_turns(n, X), n, norm="ortho")
+    even, odd = v[..., : (n + 1) // 2], v[..., (n + 1) // 2 :].flip(-1)
+    pairs = torch.stack([even, nn.functional.pad(odd, (0, n % 2))], dim=-1)
+    return pairs.flatten(-2)[..., :n]
+
+
+def _make_quarter_turns(n: int, like: Tensor) -> Tensor:
+    """``a_k exp(-i pi k / (2 n)) sqrt(n)`` of the n // 2 + 1 frequencies."""
+    k = torch.arange(n // 2 + 1, device=like.device, dtype=like.dtype)
+    scale = torch.full_like(k, math.sqrt(2))
+    scale[:1] = 1
+    return torch.polar(scale, -math.pi / (2 * n) * k)
 
 
 def _find_cutoff(X: Tensor) -> float:

@@ -25,8 +25,9 @@ def gray_tokens(
 
     The SVD gives ``kappa(X~) = kappa(X)^eps`` and keeps s_1. The DCT keeps m and all signs; it
     lowers the condition number of most images, without a guarantee, and depends on the order of
-    the features. Values under ``max(n_tokens, n_features)`` times machine precision, relative to
-    the largest, are rounding and become 0, as ``0^eps = 0``.
+    the features. Singular values up to ``max(n_tokens, n_features)``, and coefficients up to
+    ``log2(2 n_tokens n_features)`` times machine precision, relative to the largest, are rounding
+    and become 0, as ``0^eps = 0``.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def _gray_svd(X: Array, eps: float) -> tuple[Array, float]:
     """Grayed matrix over its largest singular value, and that value."""
     U, s, Rt = np.linalg.svd(X, full_matrices=False)
     largest = float(s[0])
-    return (U * _power_law(s, eps, X.shape)) @ Rt, largest
+    return (U * _power_law(s, eps, max(X.shape))) @ Rt, largest
 
 
 def _gray_gram(X: Array, eps: float) -> tuple[Array, float]:
@@ -108,12 +109,12 @@ def _gray_dct(X: Array, eps: float) -> tuple[Array, float]:
     F = scipy.fft.dctn(X, norm="ortho", overwrite_x=True)
     size = np.abs(F)
     largest = float(size.max())
-    np.copysign(_power_law(size, eps, X.shape), F, out=F)
+    np.copysign(_power_law(size, eps, math.log2(2 * X.size)), F, out=F)
     return scipy.fft.idctn(F, norm="ortho", overwrite_x=True), largest
 
 
-def _power_law(size: Array, eps: float, shape: tuple[int, ...]) -> Array:
+def _power_law(size: Array, eps: float, rounding: float) -> Array:
     """Take powers in place: new pages of memory would cost more than the powers."""
     size /= size.max() or 1.0
-    size[size <= max(shape) * EPS] = 0
+    size[size <= rounding * EPS] = 0
     return np.power(size, eps, out=size)

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import scipy.fft
@@ -6,7 +8,7 @@ from torch.testing import assert_close
 
 from twinsolve.solvers import gray_tokens
 from twinsolve.unrolled import TokenGraying
-from twinsolve.unrolled.conditioning import cosine_transform
+from twinsolve.unrolled.conditioning import cosine_transform, inverse_cosine_transform
 
 TRANSFORMS = ["dct", "svd"]
 
@@ -28,24 +30,37 @@ def test_is_the_solver_on_every_matrix(transform, eps, shape):
     assert_close(TokenGraying(transform, eps=eps)(X).numpy(), expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("n", [1, 7, 400])
+@pytest.mark.parametrize("n", [1, 2, 7, 400])
 def test_cosine_transform_is_the_orthonormal_dct(n):
     """SK-8; erratum E4-j: printed is the transpose, which is the inverse."""
-    D = cosine_transform(n, torch.zeros((), dtype=torch.float64)).numpy()
+    D = cosine_transform(torch.eye(n, dtype=torch.float64)).numpy().T
     expected = scipy.fft.dct(np.eye(n), axis=0, norm="ortho")
     np.testing.assert_allclose(D, expected, atol=1e-14)
-    np.testing.assert_allclose(D @ D.T, np.eye(n), atol=1e-13)
-    assert n <= 2 or np.abs(D.T - expected).max() > 0.05
+    inverse = inverse_cosine_transform(torch.eye(n, dtype=torch.float64)).numpy().T
+    np.testing.assert_allclose(inverse, expected.T, atol=1e-14)
+    assert n <= 2 or np.abs(inverse - expected).max() > 0.05
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_narrow_dtypes_lose_only_their_own_rounding(transform, dtype):
-    layer, X = TokenGraying(transform, eps=0.5), tokens(2, 9, 6).to(dtype)
+def test_the_svd_form_loses_only_the_rounding_of_a_narrow_dtype(dtype):
+    layer, X = TokenGraying("svd", eps=0.5), tokens(2, 9, 6).to(dtype)
     X[1] = X[1, :1]  # constant tokens: all but one singular value are zero
     found = layer(X)
     assert found.dtype == dtype
     assert_close(found, layer(X.double()).to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+
+def test_the_cosine_form_loses_the_rounding_of_float32_where_the_power_is_steepest():
+    """Up to the slope of the power law at what counts as rounding; a constant image loses none."""
+    eps, X = 0.5, tokens(9, 6).float()
+    layer, rounding = TokenGraying("dct", eps=eps), math.log2(2 * 54) * 2**-23
+    largest = np.abs(scipy.fft.dctn(X.double().numpy(), norm="ortho")).max()
+    found = layer(X)
+    assert found.dtype == torch.float32
+    atol = float(largest) * rounding**eps
+    assert_close(found.double(), layer(X.double()), rtol=0, atol=atol)
+    flat = torch.full((196, 768), 0.3)
+    assert_close(layer(flat), flat, rtol=2**-20, atol=0)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)

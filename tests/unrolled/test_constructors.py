@@ -171,6 +171,7 @@ BLOCK = {"operator": "linear", "dropout": 0.2, "norm_eps": 1e-3}
 CLASS_BLOCK = BLOCK | {"operator": "gaussian"}
 LAYER_SCALE = CLASSES["LayerScale"]
 SMALL = {"gamma": np.full(8, 1e-5)}
+LARGE = np.full(8, 0.2)
 IMAGE = {"image_size": (8, 16), "patch_size": 2, "in_channels": 3, "num_classes": 5, "dim": 8}
 IMAGE |= {"norm_eps": 1e-3, "position_scale": 0.4}
 IMAGE_HELD = {"patch_embedding.image_shape": (3, 8, 16), "patch_embedding.patch_size": (2, 2)}
@@ -242,23 +243,31 @@ ROWS = [
     row("FeedForward", dim=4, hidden_dim=6, holds={"fc1": linear(4, 6), "fc2": linear(6, 4)}),
     row("Block", dim=8, num_heads=2, **BLOCK, mlp_ratio=1.5, scale=LAYER_SCALE,
         scale_feed_forward=False, residual=partial(CLASSES["GeneralizedResidual"], -2),
+        feed_forward_residual=CLASSES["GeneralizedResidual"],
         holds={"attention": shown("Attention", 8, 2, operator=unrolled.Linear()), "dropout.p": 0.2,
                "attention.in_proj_bias": Size((24,)), "feed_forward": shown("FeedForward", 8, 12),
                "feed_forward_scale": "Identity()"}
         | under("attention_norm feed_forward_norm", {"eps": 1e-3}) | under("attention_scale", SMALL)
-        | under("attention_residual feed_forward_residual", {"source": -2, "t": 1.0})),
+        | under("attention_residual", {"source": -2, "t": 1.0})
+        | under("feed_forward_residual", {"source": None, "t": 0.0})),
     row("Block", dim=8, num_heads=2, operator=GAUSSIAN, attention_skip=False,
         feed_forward=LAYER_SCALE, feed_forward_skip=False, scale=LAYER_SCALE,
         holds={"attention.operator.bandwidth": Number(1.7), "attention_residual": "NoSkip()",
                "feed_forward_residual": "NoSkip()"}
         | under("feed_forward feed_forward_scale attention_scale", SMALL)),
     row("Block", dim=8, num_heads=2, feed_forward=False, holds={"feed_forward": None}),
+    row("Block", dim=8, num_heads=2, layer_scale=0.2,
+        holds=under("attention_scale feed_forward_scale", {"gamma": LARGE})),
     row("ClassAttentionTransformer", depth=2, num_heads=2, **MODEL, class_depth=3,
-        class_operator="gaussian",
-        holds={"blocks": shown("Block", 8, 2, times=2, **BLOCK, scale=LAYER_SCALE),
-               "class_blocks": shown("Block", 8, 2, times=3, **CLASS_BLOCK, scale=LAYER_SCALE),
+        class_operator="gaussian", layer_scale=0.2, scale=CLASSES["FeatScale"],
+        holds={"blocks": shown("Block", 8, 2, times=2, **BLOCK, layer_scale=0.2,
+                               scale=CLASSES["FeatScale"]),
+               "class_blocks": shown("Block", 8, 2, times=3, **CLASS_BLOCK, layer_scale=0.2),
                "head": linear(8, 5)}
-        | under("blocks.1 class_blocks.2", under("attention_scale feed_forward_scale", SMALL))
+        | under("blocks.1.attention_scale.0", {"s": np.zeros(8), "t": np.zeros(8)})
+        | under("blocks.1.attention_scale.1 blocks.1.feed_forward_scale", {"gamma": LARGE})
+        | under("class_blocks.2.attention_scale class_blocks.2.feed_forward_scale",
+                {"gamma": LARGE})
         | MODEL_HELD | PLACES),
     row("ConvMixer", dim=4, depth=2, kernel_size=3, patch_size=2, num_classes=5, skip=False,
         in_channels=1,

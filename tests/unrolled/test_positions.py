@@ -4,18 +4,22 @@ import math
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from twinsolve.unrolled import (
     ALiBi,
     Attention,
     Biased,
     Bilateral,
+    ClassAttentionTransformer,
     Context,
     Softmax,
     Tupe,
+    VisionTransformer,
 )
-from twinsolve.unrolled.kernel_smoothing import alibi_slopes
+from twinsolve.unrolled.kernel_smoothing import alibi_slopes, store_positions
 
 from .fused_kernel import BLOCKED, EXPLICIT, FUSED, dispatched_attention
 
@@ -103,6 +107,29 @@ def test_a_stored_operator_serves_in_the_shell_without_positions():
     expected = layer(x, x, x, context=context)[0]
     layer.operator = layer.operator.precompute(layer.fill(context, x, x))
     assert_close(layer(x, x, x)[0], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("make", [VisionTransformer, ClassAttentionTransformer])
+def test_a_model_that_stores_positions_costs_what_softmax_does(make):
+    """Table V of the paper; without, a layer projects positions on every call."""
+    torch.manual_seed(0)
+    sizes = (8, 2, 1, 5, 12, 2, 3)
+    models = {
+        name: make(*sizes, operator=name).double().eval() for name in ("bilateral", "softmax")
+    }
+    images = tokens(2, 1, 8, 8)
+    models["stored"] = store_positions(models["bilateral"], images)
+    assert_close(models["stored"](images), models["bilateral"](images), atol=1e-12, rtol=0)
+    flops = {}
+    for name, model in models.items():
+        counter = FlopCounterMode(display=False)
+        with sdpa_kernel(SDPBackend.MATH), counter:
+            model.requires_grad_(False)(images)
+        flops[name] = counter.get_total_flops()
+    assert flops["stored"] == flops["softmax"] < flops["bilateral"]
+    operators = [x.operator for x in models["stored"].modules() if isinstance(x, Attention)]
+    assert sum(isinstance(x, Biased) for x in operators) == 2
+    assert not any(isinstance(x, Biased) for x in models["bilateral"].modules())
 
 
 def test_alibi_slopes_are_geometric():

@@ -10,6 +10,7 @@ from .balancing import (
 from .bilateral import (
     Biased,
     Bilateral,
+    store_positions,
 )
 from .elliptical import (
     Elliptical,
@@ -82,4 +83,5 @@ __all__ = [
     "linear_attention",
     "project_on_simplex",
     "squared_distances",
+    "store_positions",
 ]

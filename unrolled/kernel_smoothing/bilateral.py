@@ -2,11 +2,14 @@
 
 import copy
 import math
+from contextlib import ExitStack
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import (
+    Attention,
     Call,
     Context,
     Correction,
@@ -274,3 +277,70 @@ class Bilateral(SoftmaxSmoother):
         if self.token_bandwidth is None:
             shown.append(f"token_bandwidth={none}")
         return ", ".join(shown)
+
+
+@torch.no_grad()
+def store_positions(model: nn.Module, *inputs: Any, **arguments: Any) -> nn.Module:
+    """A copy of a model for inference whose layers store their position terms.
+
+    Positions do not depend on what enters, so that in a trained model their part of the logits is
+    a constant: each layer whose operator is a `Bilateral` with positions gets its
+    `Bilateral.precompute`, and then costs what softmax attention does. Operators inside corrections
+    stay as they are.
+
+    Parameters
+    ----------
+    model : nn.Module
+        With `Attention` layers, run in eval mode once to see the positions that enter each layer.
+    *inputs, **arguments
+        What the model is called with, of the number of tokens to serve.
+
+    Returns
+    -------
+    nn.Module
+        Its layers take that number of tokens alone, and train no bandwidth of positions.
+
+    Raises
+    ------
+    ValueError
+        If positions differ between the samples of a batch.
+
+    References
+    ----------
+    "Revisiting Transformers with Insights from Image Filtering", Table V; EQUATIONS IF-21.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import VisionTransformer
+    >>> from twinsolve.unrolled.kernel_smoothing import store_positions
+    >>> model = VisionTransformer(8, 2, 1, 10, 32, 2, 4, operator="bilateral").eval()
+    >>> images = torch.randn(3, 1, 8, 8)
+    >>> torch.allclose(store_positions(model, images)(images), model(images), atol=1e-5)
+    True
+    """
+    model = copy.deepcopy(model).eval()
+    layers: list[Any] = [
+        part
+        for part in model.modules()
+        if isinstance(part, Attention)
+        and isinstance(part.operator, Bilateral)
+        and part.operator.uses_positions
+    ]
+    seen: dict[Operator, Context] = {}
+
+    def keep_context(operator: Operator, _: Any, given: dict[str, Any]) -> None:
+        seen[operator] = given["context"]
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hook = layer.operator.register_forward_pre_hook(keep_context, with_kwargs=True)
+            hooks.callback(hook.remove)
+        model(*inputs, **arguments)
+    for layer in layers:
+        if layer.operator in seen:
+            stored = layer.operator.precompute(seen[layer.operator])
+            if stored.bias.ndim > 3 and len(stored.bias) > 1:
+                raise ValueError("inputs: have other positions in each sample of the batch")
+            layer.operator = stored
+    return model

@@ -18,6 +18,7 @@ from ..attention import (
 from ..attention.inputs import check_is_context
 from ..boosting import Residual
 from ..named_operators import OperatorLike, made_operator
+from ..spectral_filtering import LayerScale
 
 
 class FeedForward(nn.Module):
@@ -59,7 +60,7 @@ class Block(nn.Module):
     ::
 
         x <- residual(x, scale(attention(norm(x))))
-        x <- residual(x, feed_forward(norm(x)))             or scale(feed_forward(norm(x)))
+        x <- x + feed_forward(norm(x))                      or scale(feed_forward(norm(x)))
 
     Parameters
     ----------
@@ -80,10 +81,14 @@ class Block(nn.Module):
     scale_feed_forward : bool, optional
         Scale the feed-forward branch too. By default that is done by scales that act on each token
         alone; those that mix tokens follow attention, as FeatScale is defined.
+    layer_scale : float, optional
+        Both branches end in a `LayerScale` of this initial value, behind `scale`. None has none.
     residual : callable, optional
         ``residual()`` makes a module that is called as ``residual(x, y, context)``, with x the
-        tokens before the branch and y its output. The attribute `needs_history`, if it is there and
+        tokens before attention and y its output. The attribute `needs_history`, if it is there and
         true, makes models fill `Context.history`. None is ``x + y``.
+    feed_forward_residual : callable, optional
+        The same for the feed-forward branch, ``x + y`` by default: equation 26 boosts attention.
     dropout : float, default=0.0
         On the branch outputs, in training.
     norm_eps : float, default=1e-6
@@ -122,7 +127,9 @@ class Block(nn.Module):
         feed_forward: bool | Callable[[int], nn.Module] = True,
         scale: Callable[[int], nn.Module] | None = None,
         scale_feed_forward: bool | None = None,
+        layer_scale: float | None = None,
         residual: Callable[[], nn.Module] | None = None,
+        feed_forward_residual: Callable[[], nn.Module] | None = None,
         dropout: float = 0.0,
         norm_eps: float = 1e-6,
         device: torch.device | str | None = None,
@@ -132,13 +139,12 @@ class Block(nn.Module):
         check_count(num_heads, "num_heads", 1)
         check_count(dim, "dim", 1)
         check_positive(mlp_ratio, "mlp_ratio")
-        make_scale = scale or (lambda dim: nn.Identity())
-        make_residual = residual or Residual
+        made = None if scale is None else scale(dim)
         operator = made_operator(operator, num_heads, dim // num_heads)
         self.attention_norm = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, num_heads, operator=operator, device=device, dtype=dtype)
-        self.attention_scale = make_scale(dim)
-        self.attention_residual = make_residual() if attention_skip else NoSkip()
+        self.attention_scale = _end_in_layer_scale(made, dim, layer_scale)
+        self.attention_residual = _make_residual(residual, attention_skip)
         self.dropout = nn.Dropout(dropout)
         self.feed_forward: nn.Module | None = None
         if feed_forward:
@@ -150,8 +156,9 @@ class Block(nn.Module):
             )
             if scale_feed_forward is None:
                 scale_feed_forward = not _masks_of(self.attention_scale)
-            self.feed_forward_scale = make_scale(dim) if scale_feed_forward else nn.Identity()
-            self.feed_forward_residual = make_residual() if feed_forward_skip else NoSkip()
+            made = scale(dim) if scale is not None and scale_feed_forward else None
+            self.feed_forward_scale = _end_in_layer_scale(made, dim, layer_scale)
+            self.feed_forward_residual = _make_residual(feed_forward_residual, feed_forward_skip)
         scales = {n: m for n, m in self.named_children() if n.endswith("_scale")}
         self._scale_masks = {name: _masks_of(module) for name, module in scales.items()}
         self.to(device=device, dtype=dtype)
@@ -282,7 +289,29 @@ def xavier_(linear: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
+def _make_residual(make: Callable[[], nn.Module] | None, skip: bool) -> nn.Module:
+    """The connection around a branch."""
+    if not skip:
+        return NoSkip()
+    return Residual() if make is None else make()
+
+
+class _ScaleThenLayerScale(nn.Sequential):
+    """A scale, which may take masks, and a LayerScale behind it."""
+
+    def forward(self, input: Tensor, **masks: Any) -> Tensor:
+        return self[1](self[0](input, **masks))
+
+
+def _end_in_layer_scale(scale: nn.Module | None, dim: int, initial: float | None) -> nn.Module:
+    if initial is None:
+        return nn.Identity() if scale is None else scale
+    last = LayerScale(dim, initial=initial)
+    return last if scale is None else _ScaleThenLayerScale(scale, last)
+
+
 def _masks_of(scale: nn.Module) -> list[str]:
     """The masks that a scale takes."""
+    scale = scale[0] if isinstance(scale, _ScaleThenLayerScale) else scale
     taken = inspect.signature(scale.forward).parameters
     return [name for name in ("key_padding_mask", "attn_mask", "is_causal") if name in taken]

@@ -1,5 +1,6 @@
 """A transformer whose class token comes in late and alone asks (after CaiT)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +9,6 @@ from torch.nn import functional as F
 
 from ..attention import Context
 from ..named_operators import OperatorLike
-from ..spectral_filtering import LayerScale
 from .blocks import reset_children, xavier_
 from .stacks import make_blocks, operators, position_places, prepare_positions, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
@@ -37,8 +37,13 @@ class ClassAttentionTransformer(nn.Module):
         queries as keys, nor values or positions of other layers' tokens.
     positions, add_positions, position_scale, norm_eps, token_graying
         As in `VisionTransformer`; the class token has no position.
+    layer_scale : float, default=1e-5
+        Initial value of the `LayerScale` on all branches of all layers, as in CaiT; None has none.
+    scale : callable, optional
+        As in `Block`, of the self-attention layers alone and before their LayerScale: what
+        FeatScale adds to a CaiT.
     **block
-        Further options of `Block` for all layers; ``scale=LayerScale`` by default, as in CaiT.
+        Further options of `Block` for all layers.
 
     Raises
     ------
@@ -75,6 +80,8 @@ class ClassAttentionTransformer(nn.Module):
         add_positions: bool | None = None,
         position_scale: float = SINUSOIDAL_SCALE,
         token_graying: nn.Module | None = None,
+        layer_scale: float | None = 1e-5,
+        scale: Callable[[int], nn.Module] | None = None,
         norm_eps: float = 1e-6,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -87,8 +94,8 @@ class ClassAttentionTransformer(nn.Module):
         )
         n_patches = self.patch_embedding.grid[0] * self.patch_embedding.grid[1]
         self.positions = Positions(n_patches, dim, positions, scale=position_scale, **place)
-        block = {"scale": LayerScale, "norm_eps": norm_eps, **place, **block}
-        self.blocks = make_blocks(depth, dim, num_heads, operator=operator, **block)
+        block = {"layer_scale": layer_scale, "norm_eps": norm_eps, **place, **block}
+        self.blocks = make_blocks(depth, dim, num_heads, operator=operator, scale=scale, **block)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
         self.class_blocks = make_blocks(
             class_depth, dim, num_heads, operator=class_operator, **block

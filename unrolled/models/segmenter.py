@@ -34,7 +34,7 @@ class Segmenter(nn.Module):
     operator : str, default="softmax"
         A name of `operator_names`.
     residual : {"generalized"} or None, default=None
-        "generalized" makes all skip connections `GeneralizedResidual`.
+        "generalized" makes the skip connections around attention `GeneralizedResidual`.
     dropout : float, default=0
         On the outputs of branches, in training.
     in_channels : int, default=3

@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ....unrolled.diagnostics import condition_number, token_similarity
+from ....unrolled.kernel_smoothing import store_positions
 from ....unrolled.models import ConvMixer, VisionTransformer
 from .data import Images
 from .networks import Classifier
@@ -65,10 +66,11 @@ def size_measures(model: Classifier, images: Images) -> dict[str, float]:
     """Trained parameters, and operations of one image: two for each product of multiplication.
 
     Parameters that a row holds fixed do not count. Operations are those that torch counts: of
-    matrix products and convolutions, fixed ones too.
+    matrix products and convolutions, fixed ones too. Bilateral attention stores its positions.
     """
     counter = FlopCounterMode(display=False)
-    frozen = deepcopy(model).requires_grad_(False)  # the counter cannot track expanded parameters
+    # The counter cannot track expanded parameters.
+    frozen = store_positions(model, images.levels[:1]).requires_grad_(False)
     with sdpa_kernel(SDPBackend.MATH), counter:
         frozen(images.levels[:1])
     n_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -78,13 +80,15 @@ def size_measures(model: Classifier, images: Images) -> dict[str, float]:
 def speed_ratios(model: Classifier, plain: Classifier, images: Images) -> dict[str, float]:
     """Images a processor second, over those of the plain network, taken in turns.
 
-    ``inference`` is without gradients; ``training`` is forward and backward.
+    ``inference`` is without gradients, with stored positions in bilateral attention; ``training``
+    is forward and backward.
     """
     levels = images.levels[:_N_DEPTH]
+    served = {"inference": store_positions(model, levels[:1]), "training": model}
     seconds: dict[str, list[float]] = {"inference": [], "training": []}
     for _ in range(1 + _REPEATS):
         for kind, found in seconds.items():
-            found.append(_seconds(plain, levels, kind) / _seconds(model, levels, kind))
+            found.append(_seconds(plain, levels, kind) / _seconds(served[kind], levels, kind))
     return {kind: float(np.median(found[1:])) for kind, found in seconds.items()}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ....unrolled.models import (
 from ....unrolled.named_operators import Factory, operator_factory
 from ....unrolled.nonlocal_energy import Neutreno
 from ....unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
-from ...names import split_settings
+from ...names import split_part
 
 BALANCE = 0.01  # weight of the balance loss, that of Fedus et al. (2022)
 _TOP_K = 2
@@ -62,14 +63,15 @@ _ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "SelfExpression": SelfExpressionTransformer,
 }
 WITHOUT_BLOCKS = ("ConvMixer", "SelfExpression")
-_CORRECTIONS: dict[str, Callable[[Operator, int], Operator]] = {
-    "attn_scale": lambda base, heads: AttnScale(base, num_heads=heads),
-    "neutreno": lambda base, heads: Neutreno(base),
-    "re_attention": lambda base, heads: ReAttention(base, heads),
-    "twicing": lambda base, heads: Twicing(base),
+_CORRECTIONS: dict[str, Callable[..., Operator]] = {
+    "attn_scale": lambda base, heads, **settings: AttnScale(base, num_heads=heads, **settings),
+    "neutreno": lambda base, heads, **settings: Neutreno(base, **settings),
+    "re_attention": lambda base, heads, **settings: ReAttention(base, heads, **settings),
+    "twicing": lambda base, heads, **settings: Twicing(base, **settings),
 }
 _SCALES = {"FeatScale": FeatScale, "LayerScale": LayerScale}
 _RESIDUALS = {"plain": Residual, "boosting": GeneralizedResidual}
+_GRAYINGS = {"dct": partial(TokenGraying, "dct"), "svd": partial(TokenGraying, "svd")}
 
 
 class Classifier(nn.Module):
@@ -79,13 +81,14 @@ class Classifier(nn.Module):
     ----------
     options : dict
         ``architecture`` ("ViT", "Swin", "CaiT", "ConvMixer" or "SelfExpression"), ``operator`` (a
-        name of `operator_names`, or a class of `twinsolve.unrolled` with settings:
-        "Local:radius=1"), ``correction`` (attn_scale, neutreno, re_attention, twicing),
-        ``residual`` (plain or boosting), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct
-        or svd), ``drop_path``, ``identity`` (parts of a ViT that do nothing: embedding,
-        projections, norms), ``positions`` (False is none), ``experts`` (so many, of a sparse
-        mixture in the place of each feed-forward part: a token goes to two, together as wide as
-        that), and what else the architecture takes.
+        name of `operator_names`, or a class of `twinsolve.unrolled`: "Local:radius=1"),
+        ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
+        boosting, of attention), ``feed_forward_residual`` (the same of the other branch),
+        ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
+        ``identity`` (parts of a ViT that do nothing: embedding, projections, norms),
+        ``positions`` (False is none), ``experts`` (so many, of a sparse mixture in the place of
+        each feed-forward part: a token goes to two, together as wide as that), and what else the
+        architecture takes. Each name may have settings: "neutreno:lam=0.4", "dct:eps=0.9".
     mean, std : list of float
         Of each channel.
 
@@ -153,10 +156,8 @@ def _network(
     architecture: str = "ViT", *, identity: Sequence[str] = (), **options: Any
 ) -> nn.Module:
     make = _known(_ARCHITECTURES, architecture, "architecture")
-    if architecture not in WITHOUT_BLOCKS:
-        options = _made(**options)
     try:
-        network = make(**options)
+        network = make(**(options if architecture in WITHOUT_BLOCKS else _made(**options)))
     except TypeError as error:
         raise ValueError(f"row: {architecture} cannot be made: {error}") from error
     if identity and not isinstance(network, VisionTransformer):
@@ -208,6 +209,7 @@ def _made(
     operator: str = "softmax",
     correction: str | None = None,
     residual: str = "plain",
+    feed_forward_residual: str = "plain",
     scale: str | None = None,
     token_graying: Any = None,
     drop_path: float = 0.0,
@@ -216,36 +218,46 @@ def _made(
     **options: Any,
 ) -> dict[str, Any]:
     """Options whose names are replaced by what they stand for."""
-    connect = _known(_RESIDUALS, residual, "residual")
+    connections = {"residual": residual, "feed_forward_residual": feed_forward_residual}
     if positions is not None:
         options["positions"] = positions or None
-    options |= {
-        "operator": _operator(operator, correction),
-        "residual": lambda: DropPath(connect(), drop_path) if drop_path else connect(),
-    }
+    options["operator"] = _operator(operator, correction)
+    for branch, name in connections.items():
+        connect = _choose(_RESIDUALS, name, branch)
+        options[branch] = partial(_make_residual, connect, drop_path)
     if scale is not None:
-        options["scale"] = _known(_SCALES, scale, "scale")
+        options["scale"] = _choose(_SCALES, scale, "scale")
     if token_graying is not None:
-        options["token_graying"] = TokenGraying(token_graying)
+        options["token_graying"] = _choose(_GRAYINGS, token_graying, "token_graying")()
     if experts is not None:
         options["feed_forward"] = mixture_maker(experts, options.get("mlp_ratio", 4.0))
     return options
+
+
+def _make_residual(connect: Callable[[], nn.Module], drop_path: float) -> nn.Module:
+    return DropPath(connect(), drop_path) if drop_path else connect()
 
 
 def _operator(name: str, correction: str | None) -> Factory:
     base = _class_factory(name) if name[:1].isupper() else operator_factory(name)
     if correction is None:
         return base
-    correct = _known(_CORRECTIONS, correction, "correction")
+    correct = _choose(_CORRECTIONS, correction, "correction")
     return lambda heads, dim: correct(base(heads, dim), heads)
 
 
 def _class_factory(name: str) -> Factory:
-    head, settings = split_settings(name, "operator")
+    head, settings = split_part(name, "operator")
     kind = getattr(unrolled, head, None)
     if not (isinstance(kind, type) and issubclass(kind, Operator)):
         raise ValueError(f"operator: twinsolve.unrolled has no operator {head!r}")
     return lambda heads, dim: kind(**settings)
+
+
+def _choose(table: Mapping[str, Callable[..., Any]], value: str, argument: str) -> Any:
+    """What a name stands for, with the settings behind it."""
+    name, settings = split_part(value, argument)
+    return partial(_known(table, name, argument), **settings)
 
 
 def _known(table: Mapping[str, Any], name: str, argument: str) -> Any:

@@ -141,7 +141,9 @@ def test_a_sequence_alone_is_a_batch_of_one(scale, residual):
 
 def test_residual_objects_are_given_the_tokens_and_the_context():
     torch.manual_seed(0)
-    blocks = make_blocks(4, 12, 3, residual=FromFirst, dtype=torch.float64)
+    blocks = make_blocks(
+        4, 12, 3, residual=FromFirst, feed_forward_residual=FromFirst, dtype=torch.float64
+    )
     states = [X]
     run_blocks(blocks, X, Context(), states=states)
     for index, layer in enumerate(blocks):
@@ -152,6 +154,14 @@ def test_residual_objects_are_given_the_tokens_and_the_context():
         assert count == index + 1
         assert last is entered
         assert first is X
+
+
+def test_if_26_boosts_attention_and_leaves_the_feed_forward_branch_plain():
+    layer, first = block(residual=GeneralizedResidual), torch.randn_like(X)
+    torch.nn.init.constant_(layer.attention_residual.t, 0.4)
+    x = attention(layer, X) + 0.4 * first + 0.6 * X
+    found, _ = layer(X, Context(first_tokens=first))
+    assert_close(found, x + feed_forward(layer, x), atol=1e-12, rtol=0)
 
 
 def test_no_history_is_kept_unless_a_residual_reads_it():

@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -7,12 +5,12 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import (
     ClassAttentionTransformer,
+    FeatScale,
     Operator,
     Softmax,
     SparseCoding,
     make_operator,
 )
-from twinsolve.unrolled.spectral_filtering import LayerScale
 
 from .kinds import KINDS
 
@@ -31,7 +29,7 @@ def test_every_kind_of_operator_runs_in_class_attention_or_is_refused():
             with pytest.raises(ValueError, match=r"class_operator: .* needs .* one query"):
                 model(class_operator=name)
             continue
-        vit = model(class_operator=name, scale=partial(LayerScale, initial=0.3)).train()
+        vit = model(class_operator=name, layer_scale=0.3).train()
         vit(IMAGES).square().sum().backward()
         grads = {n: p.grad for n, p in vit.named_parameters() if ".operator." not in n}
         assert all(g is not None and g.isfinite().all() for g in grads.values()), name
@@ -80,3 +78,23 @@ def test_branches_are_scaled_by_default_as_in_cait():
     for block in (*vit.blocks, *vit.class_blocks):
         for scale in (block.attention_scale, block.feed_forward_scale):
             assert_close(scale.gamma.detach(), torch.full((12,), 1e-5, dtype=torch.float64))
+    assert_close(model(layer_scale=None)(IMAGES), model(layer_scale=1.0)(IMAGES))
+
+
+def test_feat_scale_joins_the_layer_scale_of_patch_layers_alone():
+    """As published: CaiT stays, attention of patch layers gains FeatScale."""
+    cait = model(scale=FeatScale, layer_scale=0.3, dtype=torch.float64)
+    cait(IMAGES.double()).square().sum().backward()
+    learned = dict(cait.named_parameters())
+    assert sum(name.endswith(".t") for name in learned) == len(cait.blocks)
+    assert all(learned[name].grad.any() for name in learned if name.endswith((".s", ".t")))
+    layer, x = cait.blocks[0], torch.randn(2, 16, 12, dtype=torch.float64)
+    s, t = (torch.randn(12, dtype=torch.float64) for _ in range(2))
+    with torch.no_grad():
+        layer.attention_scale[0].s.copy_(s)
+        layer.attention_scale[0].t.copy_(t)
+    y = layer.attention(*[layer.attention_norm(x)] * 3)[0]
+    mean = y.mean(dim=1, keepdim=True)
+    expected = x + 0.3 * (y + s * mean + t * (y - mean))
+    expected = expected + 0.3 * layer.feed_forward(layer.feed_forward_norm(expected))
+    assert_close(layer(x), expected, atol=1e-12, rtol=0)

@@ -3,6 +3,7 @@
 Evidence is a formula: a power of singular values or of coefficients is all that graying is.
 """
 
+import math
 from functools import partial
 
 import numpy as np
@@ -51,6 +52,12 @@ def _condition_range(layer: TokenGraying, X: Array) -> float:
     return float(condition_number(_of_full_rank(X)))
 
 
+def _power_slope(layer: TokenGraying, X: Array) -> float:
+    """Slope of the power law at the least coefficient that float32 tells from rounding."""
+    least = math.log2(2 * X.size) * float(np.finfo(np.float32).eps)
+    return layer.eps * least ** (layer.eps - 1)
+
+
 _add = partial(
     add_twin,
     family="conditioning",
@@ -71,6 +78,7 @@ for transform, equation, eps in (("svd", "SK-A1", 0.5), ("dct", "SK-A2", 0.8)):
         options={"little": partial(build, eps=0.95), "nothing": partial(build, eps=1.0)},
         covers=partial(_uses, transform=transform),
         derivatives=Derivatives(twice=()) if transform == "svd" else Derivatives(),
+        numerics=Numerics() if transform == "svd" else Numerics(logit_range=_power_slope),
     )
 _add(
     name="token-graying-condition",

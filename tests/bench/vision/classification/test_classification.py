@@ -86,6 +86,7 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
     [
         ["--row", "NeuTREN0"],
         ["--row", "ViT:operator=nothing"],
+        ["--row", "ViT:token_graying=dct:power=1"],
         ["cifar10:n=3"],
         ["nowhere"],
         ["--recipe", "mix=0.5"],
@@ -99,6 +100,35 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
 def test_what_is_unknown_is_refused(words, tmp_path):
     done = CliRunner().invoke(app, ["classify", *words, "--output", str(tmp_path)])
     assert done.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ("ViT:token_graying=dct:eps=0.9", "eps=0.9"),
+        ("ViT:correction=neutreno:lam=0.4,operator=Local:radius=1", "Positive(0.4)"),
+        ("ViT:correction=neutreno:lam=0.4,operator=Local:radius=1", "Local(radius=1"),
+        ("ViT:residual=boosting:source=0", "source=0"),
+        ("ViT:feed_forward_residual=boosting", "(feed_forward_residual): GeneralizedResidual"),
+        ("CaiT:scale=LayerScale:initial=0.2", "LayerScale(32, initial=0.2)"),
+    ],
+)
+def test_a_part_of_a_row_takes_settings(digits, row, shown):
+    assert shown in str(network(digits, row))
+
+
+def test_bilateral_attention_counts_what_softmax_does(digits):
+    flops = {
+        row: size_measures(network(digits, row), digits.test)["flops"]
+        for row in ("softmax", "bilateral")
+    }
+    assert flops["bilateral"] == flops["softmax"]
+
+
+def test_drop_path_is_of_both_branches_whatever_is_boosted(digits):
+    model = build(digits, settings_of("digits", {"drop_path": 0.1}), row_options("GRC"), 0)
+    branches = [m for m in model.modules() if isinstance(m, DropPath)]
+    assert len(branches) == 2 * len(model.network.blocks)
 
 
 def test_paired_seeds_draw_the_same_batches_and_first_weights(digits):
