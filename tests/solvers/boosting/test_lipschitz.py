@@ -90,3 +90,15 @@ def test_constant_stays_bounded_for_small_l_e0l():
         printed = L / (L - t) * (1 - t / (L + 1)) ** 100
         ratio = values[3] / boosting_lipschitz_bound(L, 100)
         assert printed <= 0 < ratio
+
+
+def test_printed_ratio_is_off_without_limit_for_small_l_e0l():
+    L, t = 0.3, 0.9
+    off = [
+        boosting_lipschitz_bound(L, n, t=t)
+        / boosting_lipschitz_bound(L, n)
+        / abs(L / (L - t) * (1 - t / (L + 1)) ** n)
+        for n in (5, 10, 20, 40)
+    ]
+    # K_n tends to a constant while the printed form has the factor (L + 1 - t)^n.
+    assert_allclose(np.array(off[1:]) / off[:-1], 0.4 ** -np.array([5.0, 10.0, 20.0]), rtol=0.02)

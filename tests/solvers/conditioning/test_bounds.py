@@ -222,6 +222,18 @@ def test_condition_numbers_have_no_scale():
         assert_allclose(skip_condition_bound(scale * X, 3 * X), 3.5, rtol=1e-14)
 
 
+def test_e4_a_and_e4_g_the_scale_of_linear_attention_matters_only_with_the_skip():
+    """In the experiments it is (1 / 16) Q K^T V."""
+    X = with_condition(np.random.default_rng(0), 6, 4, 10.0, s1=4.0)
+    s, eye = np.linalg.svd(X, compute_uv=False), np.eye(4)
+    plain = attention_condition_bound(X, eye, eye, eye)
+    assert attention_condition_bound(X, eye / 16, eye, eye) == plain
+    found = [skip_condition_bound(X, c * X.T @ X)[0] for c in (1, 1 / 16)]
+    for kappa, c in zip(found, (1, 1 / 16), strict=True):
+        assert_allclose(kappa, (c * s[0] ** 3 + s[0]) / (c * s[-1] ** 3 + s[-1]), rtol=1e-9)
+    assert found[0] > 5 * found[1]
+
+
 def test_tokens_of_low_rank_and_no_weights():
     assert skip_condition_bound(np.ones((2, 2)), np.eye(2)) == (np.inf, np.inf)
     assert skip_condition_bound(np.diag([1.0, 2.0]), np.zeros((2, 2))) == (2, 2)

@@ -93,8 +93,10 @@ def test_other_readings_of_if13_are_other_filters_erratum_e0b():
     """IF-13 divides by h^2 = 2 sigma^2, not sigma^2, and vectors take the norm, not its sum."""
     image = np.random.default_rng(0).random((6, 7, 3))
     found = bilateral_filter(image, win_size=21, sigma_color=0.3, sigma_spatial=2.0, channel_axis=2)
-    wrong = literal(image, in_square(10), 0.3 / np.sqrt(2), np.sqrt(2))
-    assert np.abs(found - wrong).max() > 1e-2
+    narrow = literal(image, in_square(10), 0.3 / np.sqrt(2), np.sqrt(2))
+    apart = [literal(image[..., [c]], in_square(10), 0.3, 2.0) for c in range(3)]
+    for wrong in (narrow, np.concatenate(apart, axis=-1)):
+        assert np.abs(found - wrong).max() > 1e-2
     p, y = np.indices((6, 7)).reshape(2, 42).T, image.reshape(42, 3)
     places, colours = (((z[:, None] - z) ** 2).sum(axis=-1) for z in (p, y))
     for levels, same in [(colours, True), (np.abs(y[:, None] - y).sum(axis=-1) ** 2, False)]:

@@ -118,6 +118,21 @@ def test_twice_the_least_self_weight_is_safe_for_any_a_nt_conv(seed, share, std)
         neutreno_iteration(f, A, lam=lam, n_iter=3)
 
 
+def test_other_queries_diverge_the_more_the_larger_their_logits_erratum_e2d():
+    """At lam = 0.6; the safe form never does."""
+    shares = []
+    for std in (0.25, 1.0, 2.0, 4.0):
+        matrices = [attention(12, std, seed)[0] for seed in range(40)]
+        shares.append(np.mean([neutreno_spectral_radius(A, 0.6) >= 1 for A in matrices]))
+    assert shares[0] == 0
+    assert (np.diff(shares) >= 0).all()
+    assert shares[-1] > shares[1]
+    for seed in range(40):
+        A, f = attention(12, 4.0, seed)
+        run = neutreno_iteration(f, A, lam=0.6, n_iter=60, relaxed=True)
+        assert run.converged.all()
+
+
 @pytest.mark.parametrize("n_iter", [1, 2, 500])
 def test_divergence_is_never_silent_erratum_e2d(n_iter):
     A = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])

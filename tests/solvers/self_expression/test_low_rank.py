@@ -21,6 +21,18 @@ def test_agrees_with_the_oracle(X, lam):
     assert low_rank_gap(X, found, lam=lam) < 1e-13
 
 
+def test_certificate_e3k(X):
+    """``(2 / lam) (X - CX) X^T = U1 U1^T + W``: a subgradient of the nuclear norm at C."""
+    lam = 0.5
+    C = low_rank_self_expression(X, lam=lam)
+    values, vectors = np.linalg.eigh(C)
+    U1 = vectors[:, values > 1e-9]
+    W = (2 / lam) * (X - C @ X) @ X.T - U1 @ U1.T
+    assert np.abs(U1.T @ W).max(initial=0) < 1e-10
+    assert np.abs(W @ U1).max(initial=0) < 1e-10
+    assert np.linalg.norm(W, 2) <= 1 + 1e-10
+
+
 def test_noiseless_limit_is_a_projection(X):
     C = low_rank_self_expression(X, lam=0)
     assert_allclose(C @ X, X, atol=1e-12)
