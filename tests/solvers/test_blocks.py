@@ -16,7 +16,9 @@ from scipy.spatial.distance import cdist
 from twinsolve import solvers
 from twinsolve.solvers import (
     ThresholdingSubspaceClustering,
+    anisotropic_nonlocal_means,
     bilateral_filter,
+    local_linear_regression,
     locally_linear_weights,
     nadaraya_watson,
     nonlocal_means,
@@ -29,7 +31,6 @@ from twinsolve.solvers import (
 from twinsolve.solvers.clustering import nearest_rows_affinity
 from twinsolve.solvers.nonlocal_energy import stationary_distribution
 from twinsolve.solvers.sparse_coding import denoise_ista, denoise_low_rank, lam_max
-from twinsolve.solvers.spectral_filtering import ergodicity_coefficient
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((2, 26, 5))
@@ -47,7 +48,13 @@ def coded(found):
 CASES = {
     "kernel_smoothing.weights": (
         {"_ROWS": 4, "_ROW_BYTES": 32, "_WHOLE_ENTRIES": 100},
-        lambda: nadaraya_watson(X, Y, X, bandwidth=1.5),
+        lambda: np.vstack(
+            [
+                nadaraya_watson(X, Y, X, bandwidth=1.5),
+                local_linear_regression(X, Y, X, bandwidth=1.5, n_jobs=2),
+                anisotropic_nonlocal_means(X, Y, metric=X**2, h=2.0, n_jobs=2),
+            ]
+        ),
     ),
     "kernels.window_average": (
         {"_BLOCK_ROWS": 3},
@@ -124,13 +131,6 @@ def test_small_blocks_change_nothing(module, monkeypatch):
         monkeypatch.setattr(importlib.import_module(f"{solvers.__name__}.{module}"), name, size)
     # Sums of up to 221 terms in another order, and where blocks are certified anew gaps of 1e-6.
     assert_allclose(call(), expected, rtol=1e-12, atol=1e-13)
-
-
-def test_distances_of_rows_in_all_blocks():
-    """Blocks of 16 are a constant of the kernel."""
-    for n in (2, 16, 17, 55):
-        A = np.random.default_rng(n).dirichlet(np.ones(7), size=n)
-        assert_allclose(ergodicity_coefficient(A), cdist(A, A, "cityblock").max() / 2, rtol=1e-14)
 
 
 def test_the_largest_products_are_in_all_blocks():

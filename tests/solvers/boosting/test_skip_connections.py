@@ -141,29 +141,3 @@ def test_images_no_layers_and_overflow(shape):
         assert not np.shares_memory(nothing, y)
     with pytest.raises(ValueError, match=r"filter: iterate \d+ holds NaN or infinity"):
         boost(lambda v: 3 * v, y, t=0, n_iter=600)
-
-
-def test_bad_input_of_boost_is_named():
-    for settings, words in [
-        (
-            {"t": [0.1, 0.2]},
-            "t: must be a number or hold one entry for each of the 3 layers, got shape",
-        ),
-        ({"filter": [np.eye(2)] * 2}, "filter: holds 2 filters for 3 layers"),
-        ({"filter": [np.eye(2), np.eye(2), np.eye(3)]}, r"filter\[2\]: must be 2 x 2"),
-        ({"filter": [np.tanh, np.sum, np.tanh]}, r"filter\[1\]: must return a real array"),
-        ({"filter": np.ones((2, 2, 2))}, "filter: holds 2 filters for 3 layers"),
-        ({"filter": np.ones((1, 3, 2, 2))}, "filter: Found array with dim 4"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            boost(**({"filter": np.eye(2), "y": np.ones((2, 1)), "t": 0.5, "n_iter": 3} | settings))
-
-
-def test_bad_input_of_generalized_residual_is_named():
-    for settings, words in [
-        ({"sources": [0, 2]}, r"sources\[1\]: must be a whole number in \[0, 1\]"),
-        ({"sources": 3}, "sources: must be a sequence"),
-        ({"sources": [0, 0], "weights": [1.0]}, "weights: must be a number or hold one entry"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            generalized_residual(np.eye(2), np.ones((2, 1)), **settings)

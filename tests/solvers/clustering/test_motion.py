@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils.estimator_checks import check_estimator
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import MotionSegmentation, sparse_self_expression
@@ -17,11 +16,6 @@ from twinsolve.solvers.clustering import (
 )
 from twinsolve.solvers.clustering.motion import _make_affinities
 from twinsolve.solvers.sparse_coding import lam_max
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_scikit_learn_checks():
-    check_estimator(MotionSegmentation(), on_skip=None)
 
 
 def motions(dimensions=(2, 3), n_points=30, n_features=24, noise=1e-3, seed=0):

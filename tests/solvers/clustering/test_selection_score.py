@@ -75,17 +75,3 @@ def test_labels_none_takes_the_spectral_ones():
     A += A.T
     labels = spectral_labels(A, 3, random_state=0)
     assert selection_score(A, None, 3) == selection_score(A, labels, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([[0, 1], [2, 0]], None, 2), "affinity: must be symmetric"),
-        (([[0, -1], [-1, 0]], None, 2), "affinity: must be nonnegative"),
-        ((np.ones((2, 2)), [0], 2), "labels: must be one for each of 2"),
-        ((np.ones((2, 2)), None, 3), "n_clusters: must be at most"),
-    ],
-)
-def test_bad_input_is_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        selection_score(*arguments)

@@ -301,23 +301,3 @@ def test_the_eigengap_counts_components_and_leaves_out_isolated_points():
     assert eigengap_n_clusters(A) == 4
     assert eigengap_n_clusters(A, max_clusters=3) == 3
     assert eigengap_n_clusters(np.zeros((4, 4))) == 1
-
-
-def test_bad_affinities_are_named():
-    for affinity, words in [
-        (np.ones((2, 3)), "affinity: must be square"),
-        (np.array([[0.0, -1.0], [-1.0, 0.0]]), "affinity: must be nonnegative"),
-        (np.array([[0.0, 1.0], [0.5, 0.0]]), "affinity: must be symmetric"),
-        (np.full((2, 2), np.nan), "affinity: .*NaN"),
-    ]:
-        for function in (lambda A: spectral_labels(A, 1), eigengap_n_clusters):
-            for wrap in (np.asarray, csr_array):
-                with pytest.raises(ValueError, match=words):
-                    function(wrap(affinity))
-
-
-def test_bad_settings_are_named():
-    with pytest.raises(ValueError, match="n_clusters: must be at most n_samples=2, got 3"):
-        spectral_labels(np.eye(2), 3)
-    with pytest.raises(ValueError, match="assign_labels: must be"):
-        spectral_labels(np.eye(2), 1, assign_labels="discretize")

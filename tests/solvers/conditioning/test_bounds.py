@@ -105,10 +105,7 @@ def test_erratum_e4_d_shapes_and_order_of_the_feed_forward_layer():
     kappa, bound = feed_forward_condition_bound(X, up, down)
     assert_allclose(kappa, condition_number(X @ up @ down), rtol=1e-10)
     assert kappa <= bound
-    with pytest.raises(ValueError, match=r"^up_weight: has 5 rows, but X has 4 columns"):
-        feed_forward_condition_bound(X, down, up)
-    with pytest.raises(ValueError, match=r"^down_weight: must have 5 rows and at most 4 columns"):
-        feed_forward_condition_bound(X, up, rng.standard_normal((5, 5)))
+
     wide, tall = np.eye(3, 6), rotation()[:, :3]
     assert_allclose(condition_number(wide) * condition_number(tall), 1)
     assert_allclose(condition_number(wide @ tall), 1e4)
@@ -237,26 +234,6 @@ def test_e4_a_and_e4_g_the_scale_of_linear_attention_matters_only_with_the_skip(
     assert found[0] > 5 * found[1]
 
 
-def test_assumptions_are_checked_and_named():
-    X, eye = np.diag([1.0, 2.0]), np.eye(2)
-    flat = np.ones((2, 2))
-    for call, words in [
-        (lambda: attention_condition_bound(flat, eye, eye, eye), "X: must have full rank"),
-        (lambda: attention_condition_bound(X, eye, flat, eye), "key_weight: must have full rank"),
-        (lambda: attention_condition_bound(X, eye, eye, np.eye(3)), "value_weight: must be 2 x 2"),
-        (lambda: attention_condition_bound(X, eye[:1], eye, eye), "query_weight: must be 2 x 2"),
-        (
-            lambda: attention_condition_bound(np.diag([1.0, 1e-7]), eye, eye, eye),
-            "X: the output is too ill-conditioned",
-        ),
-        (lambda: feed_forward_condition_bound(X, np.eye(3), eye), "up_weight: has 3 rows"),
-        (lambda: feed_forward_condition_bound(X, eye, np.eye(3)), "down_weight: must have 2 rows"),
-        (lambda: skip_condition_bound(X, [[1.0, 1.0], [0.0, 1.0]]), "M: must be symmetric"),
-        (lambda: skip_condition_bound(X, -eye), "M: must be positive semidefinite"),
-        (lambda: skip_condition_bound(X, [[np.nan] * 2] * 2), "M: .*NaN"),
-        (lambda: skip_condition_bound(X[:1], eye), "X: needs at least as many tokens"),
-    ]:
-        with pytest.raises(ValueError, match=f"^{words}"):
-            call()
-    assert skip_condition_bound(flat, eye) == (np.inf, np.inf)
-    assert skip_condition_bound(X, np.zeros((2, 2))) == (2, 2)
+def test_tokens_of_low_rank_and_no_weights():
+    assert skip_condition_bound(np.ones((2, 2)), np.eye(2)) == (np.inf, np.inf)
+    assert skip_condition_bound(np.diag([1.0, 2.0]), np.zeros((2, 2))) == (2, 2)

@@ -145,9 +145,7 @@ def test_sk_a2_keeps_the_largest_coefficient_and_all_signs(seed, n, d, eps):
     F = Dn @ X @ Dd.T
     m = np.abs(F).max()
     found = gray_tokens(X, eps=eps, transform="dct")
-    expected = np.array(
-        [[np.sign(f) * m * (abs(f) / m) ** eps if f else 0.0 for f in row] for row in F]
-    )
+    expected = np.sign(F) * m * (np.abs(F) / m) ** eps
     assert_allclose(found, Dn.T @ expected @ Dd, atol=1e-10)
     F2 = Dn @ found @ Dd.T
     assert_allclose(np.abs(F2).max(), m, rtol=1e-10)
@@ -187,16 +185,3 @@ def test_errata_e4_l_and_e4_m_shares_of_draws_with_a_lower_condition(record_prop
         record_property(f"share lowered, {name}", float((changes[name] < 0).mean()))
         record_property(f"mean change of ln kappa, {name}", float(changes[name].mean()))
     assert 0.25 < (changes["gaussian"] < 0).mean() < 0.75
-
-
-def test_bad_input_is_named():
-    for change, words in [
-        ({"X": [1.0]}, "X: needs at least two dimensions"),
-        ({"X": [[[1.0, 2.0]], [[1.0]]]}, "X: "),
-        ({"eps": 1.01}, r"eps: must be in \(0, 1\], got 1.01"),
-        ({"transform": "fft"}, 'transform: must be "svd" or "dct", got \'fft\''),
-        ({"transform": None}, 'transform: must be "svd" or "dct"'),
-        ({"transform": np.array(["svd", "dct"])}, 'transform: must be "svd" or "dct"'),
-    ]:
-        with pytest.raises(ValueError, match=f"^{words}"):
-            gray_tokens(**{"X": np.eye(2)} | change)

@@ -21,33 +21,26 @@ def disk(radius):
 
 
 def literal(image, inside, sigma_color, sigma_spatial):
-    """Double loop over pixels, channels last; `inside` says which shifts are in the window."""
-    height, width, _ = image.shape
-    out = np.zeros_like(image)
-    for y in range(height):
-        for x in range(width):
-            total, mass = 0.0, 0.0
-            for yy in range(height):
-                for xx in range(width):
-                    if inside(yy - y, xx - x):
-                        place = ((yy - y) ** 2 + (xx - x) ** 2) / (2 * sigma_spatial**2)
-                        colour = ((image[yy, xx] - image[y, x]) ** 2).sum() / (2 * sigma_color**2)
-                        w = np.exp(-place - colour)
-                        total, mass = total + w * image[yy, xx], mass + w
-            out[y, x] = total / mass
-    return out
+    """All pairs of pixels, channels last; `inside` says which shifts are in the window."""
+    p = np.indices(image.shape[:2]).reshape(2, -1).T
+    y = image.reshape(len(p), -1)
+    shifts = p - p[:, None]
+    place = (shifts**2).sum(axis=-1) / (2 * sigma_spatial**2)
+    colour = ((y - y[:, None]) ** 2).sum(axis=-1) / (2 * sigma_color**2)
+    weights = np.exp(-place - colour) * inside(shifts)
+    return (weights @ y / weights.sum(axis=1, keepdims=True)).reshape(image.shape)
 
 
 def in_square(reach):
-    return lambda y, x: max(abs(y), abs(x)) <= reach
+    return lambda shifts: np.abs(shifts).max(axis=-1) <= reach
 
 
 def in_footprint(footprint):
-    middle = np.array(footprint.shape) // 2
-
-    def inside(y, x):
-        y, x = middle[0] + y, middle[1] + x
-        return 0 <= y < footprint.shape[0] and 0 <= x < footprint.shape[1] and footprint[y, x]
+    def inside(shifts):
+        at = shifts + np.array(footprint.shape) // 2
+        held = ((at >= 0) & (at < footprint.shape)).all(axis=-1)
+        at = np.where(held[..., None], at, 0)
+        return held & footprint[at[..., 0], at[..., 1]]
 
     return inside
 
@@ -66,7 +59,7 @@ def in_footprint(footprint):
         ({"footprint": disk(20).astype(int)}, in_footprint(disk(20))),
     ],
 )
-def test_equals_the_double_loop_if13(window, inside, sigma_color, sigma_spatial, channels):
+def test_equals_all_pairs_if13(window, inside, sigma_color, sigma_spatial, channels):
     image = np.random.default_rng(0).random((7, 6, channels))
     if inside is None:
         inside = in_square({0.7: 3, 2.0: 6, np.inf: 7}[sigma_spatial])
@@ -96,35 +89,20 @@ def test_images_of_few_pixels(shape, sigma_color, sigma_spatial):
     assert_allclose(found, expected[..., 0], atol=1e-14)
 
 
-def test_bandwidths_of_if13_erratum_e0b():
-    """IF-13 divides by h^2: h^2 = 2 sigma^2, and h = sigma is another filter."""
-    image = np.random.default_rng(0).random((6, 7))
-    found = bilateral_filter(image, win_size=21, sigma_color=0.3, sigma_spatial=2.0).ravel()
-    y, p = image.ravel(), np.indices(image.shape).reshape(2, -1).T
-    places = ((p[:, None] - p) ** 2).sum(axis=-1)
-    levels = (y[:, None] - y) ** 2
-
-    def printed(h_p, h_y):
-        weights = np.exp(-places / h_p**2 - levels / h_y**2)
-        return weights @ y / weights.sum(axis=1)
-
-    assert_allclose(found, printed(2 * np.sqrt(2), 0.3 * np.sqrt(2)), atol=1e-14)
-    assert np.abs(found - printed(2.0, 0.3)).max() > 1e-2
-
-
-def test_vectors_take_the_norm_erratum_e0b():
-    """IF-13 is written for scalars; a sum of absolute differences is another filter."""
+def test_other_readings_of_if13_are_other_filters_erratum_e0b():
+    """IF-13 divides by h^2 = 2 sigma^2, not sigma^2, and vectors take the norm, not its sum."""
     image = np.random.default_rng(0).random((6, 7, 3))
-    found = bilateral_filter(image, win_size=21, sigma_color=0.3, channel_axis=2).reshape(42, 3)
+    found = bilateral_filter(image, win_size=21, sigma_color=0.3, sigma_spatial=2.0, channel_axis=2)
+    narrow = literal(image, in_square(10), 0.3 / np.sqrt(2), np.sqrt(2))
+    apart = [literal(image[..., [c]], in_square(10), 0.3, 2.0) for c in range(3)]
+    for wrong in (narrow, np.concatenate(apart, axis=-1)):
+        assert np.abs(found - wrong).max() > 1e-2
     p, y = np.indices((6, 7)).reshape(2, 42).T, image.reshape(42, 3)
-    places = ((p[:, None] - p) ** 2).sum(axis=-1)
-
-    def average(levels):
-        weights = np.exp(-places / 2 - levels / (2 * 0.3**2))
-        return weights @ y / weights.sum(axis=1, keepdims=True)
-
-    assert_allclose(found, average(((y[:, None] - y) ** 2).sum(axis=-1)), atol=1e-14)
-    assert np.abs(found - average(np.abs(y[:, None] - y).sum(axis=-1) ** 2)).max() > 1e-2
+    places, colours = (((z[:, None] - z) ** 2).sum(axis=-1) for z in (p, y))
+    for levels, same in [(colours, True), (np.abs(y[:, None] - y).sum(axis=-1) ** 2, False)]:
+        weights = np.exp(-places / 8 - levels / (2 * 0.3**2))
+        other = weights @ y / weights.sum(axis=1, keepdims=True)
+        assert np.allclose(found.reshape(42, 3), other, rtol=0, atol=1e-2) == same
 
 
 def test_without_position_it_is_pixelwise_nonlocal_means_if14():
@@ -310,7 +288,7 @@ def test_an_outlier_or_fill_value_changes_no_other_pixel(real, outlier, sigma_co
 @pytest.mark.parametrize("factor", [0.1, 1.5])
 @pytest.mark.parametrize(("real", "outlier"), OUTLIERS)
 def test_widths_as_large_as_an_outlier_count_it_in(real, outlier, factor):
-    """The double loop in units of the outlier."""
+    """All pairs in units of the outlier."""
     image = np.random.default_rng(0).random((6, 6)).astype(real)
     image[2, 2] = outlier
     found = bilateral_filter(image, sigma_color=factor * abs(outlier))

@@ -81,6 +81,12 @@ def test_equal_key_norms_make_it_dot_product_attention_for_any_queries_se7(token
     assert_allclose(found, sdpa(q, k, v), atol=atol)
 
 
+def test_scores_over_two_s2_as_printed_are_not_it_erratum_e3a():
+    q, k, v = draw(6, 3), on_sphere(draw(9, 3, seed=2)), draw(9, 2, seed=3)
+    printed = attention(q @ k.T / (2 * 0.6**2), v)
+    assert np.abs(nadaraya_watson(q, k, v, bandwidth=0.6) - printed).max() > 1e-2
+
+
 def test_mahalanobis_dot_product_alone_needs_equal_mahalanobis_norms_se7m():
     x, v, W = draw(6, 4), draw(6, 2, seed=2), draw(4, 4, seed=3)
     settings = {"bandwidth": 1.0, "precision": W @ W.T}
@@ -90,11 +96,3 @@ def test_mahalanobis_dot_product_alone_needs_equal_mahalanobis_norms_se7m():
     assert_allclose(
         nadaraya_watson(x, x, v, **settings), attention(x @ W @ W.T @ x.T, v), rtol=1e-11
     )
-
-
-def test_l2_attention_is_gaussian_regression_at_tau_2s2_ao69(tokens, rounding):
-    tau = 0.7
-    q, k, v = tokens @ draw(4, 3), tokens @ draw(4, 3, seed=2), draw(len(tokens), 2)
-    found = nadaraya_watson(q, k, v, bandwidth=np.sqrt(tau / 2))
-    expected = attention(-cdist(q, k, "sqeuclidean") / tau, v)
-    assert_allclose(found, expected, atol=rounding(v, norms(q) ** 2 / tau, norms(k) ** 2 / tau))

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import softmax
 
 from twinsolve.solvers import nadaraya_watson, smoother_matrix
 from twinsolve.solvers.kernel_smoothing import (
@@ -24,11 +23,8 @@ def points():
 
 
 def literal(q, k, v, s, profile=lambda r: np.exp(-(r**2) / 2)):
-    out = np.zeros((len(q), v.shape[1]))
-    for i in range(len(q)):
-        weights = [profile(np.linalg.norm(q[i] - k[j]) / s) for j in range(len(k))]
-        out[i] = sum(w * y for w, y in zip(weights, v, strict=True)) / sum(weights)
-    return out
+    weights = profile(np.linalg.norm(q[:, None] - k, axis=-1) / s)
+    return weights @ v / weights.sum(axis=1, keepdims=True)
 
 
 def test_is_the_weighted_least_squares_estimate_of_the_oracle(points):
@@ -99,23 +95,13 @@ KERNELS = [
 
 
 @pytest.mark.parametrize(("kernel", "profile"), KERNELS)
-def test_every_kernel_equals_the_double_loop(points, kernel, profile):
+def test_every_kernel_equals_its_formula(points, kernel, profile):
     found = nadaraya_watson(*points, bandwidth=2.5, kernel=kernel)
     assert_allclose(found, literal(*points, 2.5, profile), rtol=1e-12)
     q, k, v = points
     A = smoother_matrix(q, k, bandwidth=2.5, kernel=kernel)
     assert_allclose(A @ v, found, rtol=1e-12)
     assert_allclose(A.sum(axis=1), 1, rtol=1e-14)
-
-
-def test_equal_key_norms_make_it_dot_product_attention_se7(points):
-    q, k, v = points
-    k = k / np.linalg.norm(k, axis=1, keepdims=True)
-    s = 0.6
-    found = nadaraya_watson(q, k, v, bandwidth=s)
-    assert_allclose(found, softmax(q @ k.T / s**2, axis=1) @ v, rtol=1e-12)
-    printed = softmax(q @ k.T / (2 * s**2), axis=1) @ v  # erratum E3-a
-    assert np.abs(found - printed).max() > 1e-2
 
 
 def test_printed_denominator_of_eq6_gives_the_plain_mean(points):
@@ -170,24 +156,13 @@ def test_threads_change_no_bit(kernel, dtype):
     )
 
 
-def lost_in_float32(points, bandwidth):
-    """The largest error of float32, in its units of the largest entry."""
-    single = [x.astype(np.float32) for x in points]
-    found = nadaraya_watson(*single, bandwidth=bandwidth)
-    assert found.dtype == np.float32
-    exact = nadaraya_watson(*(x.astype(np.float64) for x in single), bandwidth=bandwidth)
-    return np.abs(found - exact).max() / np.abs(exact).max() / np.finfo(np.float32).eps
-
-
 def test_float32_is_kept_and_computed_in_float64_where_it_must(points):
-    assert lost_in_float32(points, 0.45) <= 0.5  # c = 69 is over the limit: rounded once
-
-
-def test_float32_loses_about_a_unit_elsewhere():
-    rng = np.random.default_rng(0)
-    draws = ([rng.standard_normal(shape) for shape in ((6, 3), (9, 3), (9, 2))] for _ in range(200))
-    # Logits are about 5, right to a few of their units; those of weights that matter are less.
-    assert np.mean([lost_in_float32(draw, 1.0) for draw in draws]) < 1.5
+    single = [x.astype(np.float32) for x in points]
+    found = nadaraya_watson(*single, bandwidth=0.45)
+    assert found.dtype == np.float32
+    exact = nadaraya_watson(*(x.astype(np.float64) for x in single), bandwidth=0.45)
+    # c = 69 is over the limit: rounded once.
+    assert_allclose(found, exact, atol=np.finfo(np.float32).eps / 2 * np.abs(exact).max())
 
 
 def test_streamed_residual_is_that_of_the_explicit_weights_if9_to_if12(points):
@@ -277,45 +252,7 @@ def test_means_of_the_largest_and_least_numbers_are_themselves():
             assert_allclose(found.astype(np.longdouble) / value, 1, rtol=8 * np.finfo(dtype).eps)
 
 
-def test_bad_settings_are_named(points):
-    for change, words in [
-        ({"bandwidth": 0.0}, "bandwidth: must be > 0"),
-        ({"bandwidth": np.nan}, "bandwidth: must be"),
-        ({"kernel": "cosine"}, "kernel: must be a callable or one of"),
-        ({"kernel": ["gaussian"]}, "kernel: must be a callable or one of"),
-        ({"kernel": lambda r: -r}, "kernel: must return"),
-        ({"kernel": lambda r: 0.0 * r}, "bandwidth: query 0 has no key"),
-        ({"kernel": lambda r: np.full_like(r, 1e308)}, "kernel: must return .* at most 1e\\+307"),
-        ({"precision": np.eye(2)}, "precision: has 2 columns"),
-        ({"precision": np.triu(np.ones((3, 3)))}, "precision: must be a symmetric"),
-        ({"precision": -np.eye(3)}, "precision: must be positive semidefinite"),
-        ({"precision": np.ones(2)}, "precision: has 2 columns"),
-        ({"precision": [1.0, -1.0, 0.0]}, "precision: a diagonal must be >= 0"),
-        ({"precision": [1.0, np.nan, 0.0]}, "precision: .*NaN"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            nadaraya_watson(*points, **({"bandwidth": 1.0} | change))
-        with pytest.raises(ValueError, match=words):
-            smoother_matrix(*points[:2], **({"bandwidth": 1.0} | change))
-
-
 def test_heavy_kernels_weigh_as_their_multiples(points):
     q, k, v = points
     found = nadaraya_watson(q, k, v, bandwidth=2.5, kernel=lambda r: 1e306 * cauchy(r))
     assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=2.5, kernel=cauchy), rtol=1e-14)
-
-
-def test_bad_shapes_are_named(points):
-    q, k, v = points
-    with pytest.raises(ValueError, match="queries: has 2 columns"):
-        nadaraya_watson(q[:, :2], k, v, bandwidth=1.0)
-    with pytest.raises(ValueError, match="values: has 8 rows, but there are 9 keys"):
-        nadaraya_watson(q, k, v[:8], bandwidth=1.0)
-    with pytest.raises(ValueError, match="estimate: has 5 rows, but there are 6 queries"):
-        nadaraya_watson_residual(q, k, v, np.zeros((5, 2)), bandwidth=1.0)
-    with pytest.raises(ValueError, match="estimate: has 5 rows, but there are 6 rows of weights"):
-        weighted_least_squares_residual(np.ones((6, 9)), v, np.zeros((5, 2)))
-    with pytest.raises(ValueError, match="weights: must be >= 0"):
-        weighted_least_squares_residual(1 - 1.5 * np.eye(6, 9), v, np.zeros((6, 2)))
-    with pytest.raises(ValueError, match="weights: every row"):
-        weighted_least_squares_residual(np.zeros((6, 9)), v, np.zeros((6, 2)))

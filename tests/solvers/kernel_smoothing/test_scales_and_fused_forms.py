@@ -20,15 +20,11 @@ from ...equations.kernel_smoothing.formulas import draw, norms, on_sphere, squar
 
 
 def test_gaussian_bandwidths_s_h_and_tau_scale_dictionary_1(tokens, rounding):
-    """SE's ``exp(-r^2 / (2 s^2))`` = IF's ``exp(-r^2 / h^2)`` = AO's L2 attention at tau."""
+    """SE's ``exp(-r^2 / (2 s^2))`` = IF's ``exp(-r^2 / h^2)`` = AO-69 at tau = h^2."""
     s = 0.7
-    h2 = tau = 2 * s**2
     A = smoother_matrix(tokens, tokens, bandwidth=s)
     atol = rounding(A, norms(tokens) ** 2 / s**2)
-    assert_allclose(A, softmax(-square(tokens, tokens) / h2, axis=1), atol=atol)
-    q, k = tokens @ np.eye(4), tokens @ np.eye(4)
-    l2 = -((q[:, None] - k) ** 2).sum(axis=-1) / tau
-    assert_allclose(A, softmax(l2, axis=1), atol=atol)
+    assert_allclose(A, softmax(-square(tokens, tokens) / (2 * s**2), axis=1), atol=atol)
 
 
 def test_h_of_an_image_is_that_of_its_pixels_scale_dictionary_1():

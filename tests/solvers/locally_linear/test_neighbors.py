@@ -70,13 +70,6 @@ def test_every_point_may_be_a_neighbour():
     assert (chosen(X, 59)[3] == np.delete(np.arange(60), 3)).all()
 
 
-def test_rows_of_another_block_are_excluded_too(monkeypatch):
-    monkeypatch.setattr("twinsolve.solvers.locally_linear.neighbors._ROWS", 7)
-    X = lattice(1, 2)
-    assert (chosen(X, 5) == by_a_loop(X, 5)).all()
-    assert (chosen(X, 5, n_jobs=2) == by_a_loop(X, 5)).all()
-
-
 @pytest.mark.parametrize("n_features", [1, 20])
 def test_distances_whose_squares_vanish_are_told_apart(n_features):
     near = np.array([0, 3e-170, 1e-170, 1])

@@ -2,12 +2,9 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from joblib import parallel_config
 from numpy.testing import assert_allclose
 from scipy.sparse import coo_array, csr_array
-from sklearn.manifold._locally_linear import barycenter_weights
 from sklearn.neighbors import NearestNeighbors, kneighbors_graph
 
 from twinsolve.solvers import locally_linear_weights
@@ -49,16 +46,6 @@ def test_agrees_with_the_oracle_on_hard_points():
             expected = reconstruction_weights(np.zeros(3), local)
             # Interior points leave about 1e-8 over a Hessian of condition 1e3 to 1e4.
             assert_allclose(C.toarray()[i, neighbors], expected, atol=1e-4)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 1000), kind=st.sampled_from(KINDS[:5]), n_neighbors=st.integers(1, 15))
-def test_agrees_with_scikit_learn_on_hard_points(seed, kind, n_neighbors):
-    X = adversarial(kind, np.random.default_rng(seed))
-    C = locally_linear_weights(X, n_neighbors=n_neighbors)
-    theirs = barycenter_weights(X, X, C.indices.reshape(16, n_neighbors))
-    # Condition at most 15 / reg = 1.5e4; theirs is not scaled.
-    assert_allclose(C.data.reshape(16, n_neighbors), theirs, rtol=1e-8, atol=1e-10)
 
 
 def test_scale_keeps_every_digit():
@@ -105,23 +92,13 @@ def test_a_graph_with_rows_of_different_length():
 def test_zeros_stored_in_a_graph_are_neighbours_and_repeated_entries_are_one():
     X = np.array([[0.0], [1.0], [3.0]])
     rows, columns = [0, 0, 1, 1, 2, 2, 2], [2, 1, 0, 2, 1, 0, 1]
-    graph = coo_array((np.zeros(7), (rows, columns)), shape=(3, 3))
-    C = locally_linear_weights(X, graph=graph)
+    stored = csr_array((np.ones(8), [2, 1, 2, 2, 0, 1, 0, 1], [0, 3, 5, 8]), shape=(3, 3))
     expected = locally_linear_weights(X, n_neighbors=2)
-    assert (C.indices == expected.indices).all()
-    assert (C.data == expected.data).all()
-
-
-def test_bad_graphs_are_named():
-    for changed, words in [
-        ({}, "give either n_neighbors or graph"),
-        ({"graph": np.ones((3, 3))}, r"graph: must be a sparse array of shape \(3, 3\)"),
-        ({"graph": csr_array((3, 2))}, "graph: must be"),
-        ({"graph": csr_array(np.eye(3))}, "graph: row 0 has no neighbours"),
-        ({"graph": csr_array(np.ones((3, 3))), "n_neighbors": 2}, "give either"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            locally_linear_weights([[0.0], [1.0], [3.0]], **changed)
+    for graph in (coo_array((np.zeros(7), (rows, columns)), shape=(3, 3)), stored):
+        C = locally_linear_weights(X, graph=graph)
+        assert (C.indices == expected.indices).all()
+        assert (C.data == expected.data).all()
+    assert stored.nnz == 8
 
 
 def test_residual_sees_other_weights():
@@ -171,15 +148,6 @@ def test_float32_is_kept():
     assert_allclose(C.toarray(), exact.toarray(), rtol=1e-6)
 
 
-def test_bad_input_is_named():
-    for changed, words in [
-        ({"n_neighbors": 5}, r"n_neighbors: must be a whole number in \[1, 4\], got 5"),
-        ({"n_neighbors": 2, "queries": np.ones((1, 3))}, "queries: has 3 columns"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            locally_linear_weights(np.random.default_rng(0).standard_normal((5, 2)), **changed)
-
-
 def test_more_neighbours_than_features_need_regularisation():
     """No pivot is exactly zero here, but what is left of it is rounding."""
     X = np.random.default_rng(0).standard_normal((10, 2))
@@ -215,13 +183,3 @@ def test_residual_of_weights_of_another_sum_or_size():
         zero.data[0] = bad
         with pytest.raises(ValueError, match="weights: "):
             locally_linear_residual(X, zero)
-
-
-def test_entries_repeated_in_a_csr_graph_are_one():
-    X = np.array([[0.0], [1.0], [3.0]])
-    graph = csr_array((np.ones(8), [2, 1, 2, 2, 0, 1, 0, 1], [0, 3, 5, 8]), shape=(3, 3))
-    C = locally_linear_weights(X, graph=graph)
-    expected = locally_linear_weights(X, n_neighbors=2)
-    assert (C.indices == expected.indices).all()
-    assert (C.data == expected.data).all()
-    assert graph.nnz == 8

@@ -118,16 +118,6 @@ def test_twice_the_least_self_weight_is_safe_for_any_a_nt_conv(seed, share, std)
         neutreno_iteration(f, A, lam=lam, n_iter=3)
 
 
-def test_twice_the_self_weight_is_the_limit_of_tokens_that_swap_nt_conv():
-    A = np.array([[0.2, 0.8], [0.8, 0.2]])
-    assert neutreno_lam_limit(A) == pytest.approx(0.4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        neutreno_iteration(np.eye(2), A, lam=0.399, n_iter=1)
-    with pytest.warns(ConvergenceWarning, match="diverges"):
-        neutreno_iteration(np.eye(2), A, lam=0.401, n_iter=1)
-
-
 def test_other_queries_diverge_the_more_the_larger_their_logits_erratum_e2d():
     """At lam = 0.6; the safe form never does."""
     shares = []

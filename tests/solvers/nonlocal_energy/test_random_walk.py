@@ -132,16 +132,6 @@ def test_causal_mask_ends_at_the_first_token_nt_20():
         assert_allclose(found, np.tile(v[0], (7, 1)), atol=1e-8)
 
 
-def test_nearly_apart_halves_against_state_reduction():
-    A = np.zeros((6, 6))
-    A[:3, :3], A[3:, 3:] = attention(3)[0], attention(3, seed=1)[0]
-    A[0, 5], A[5, 0] = 3e-6, 1e-6
-    A = A / A.sum(axis=1, keepdims=True)
-    found = stationary_distribution(A)
-    assert_allclose(found, eliminated(A), rtol=1e-13)
-    assert_allclose(stationary_distribution(csr_array(A)), found, rtol=1e-13)
-
-
 def test_chains_with_two_ends_are_refused():
     two_ends = [[1.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0]]
     for form in (np.array(two_ends), csr_array(two_ends), np.eye(3)):

@@ -9,26 +9,33 @@ from twinsolve.solvers.self_expression import admm_self_expression, lam_from_alp
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-def literal_column_form(X, mu, p, affine, n_iter):
-    """CL-5 as printed, columns as points."""
-    Y, N = X.T, len(X)
+def literal_column_form(X, lam, p, affine, circulated=False, tol=0.0, max_iter=200):
+    """CL-5 as printed, columns as points: the codes, the iterations and what the stop judges.
+
+    Z's diagonal is dropped after the solve, or only where the stop compares Z with C.
+    """
+    N, data = len(X), 2 / lam * X @ X.T
     one = np.ones((N, 1))
     C, L, l3 = np.zeros((N, N)), np.zeros((N, N)), np.zeros((N, 1))
-    A = mu * Y.T @ Y + p * np.eye(N) + (p * one @ one.T if affine else 0)
-    for _ in range(n_iter):
-        right = mu * Y.T @ Y + p * C - L + (p * one @ (one - l3 / p).T if affine else 0)
-        Z = np.linalg.solve(A, right)
+    A = data + p * np.eye(N) + affine * p * one @ one.T
+    n_iter, missed = 0, np.inf
+    while missed >= tol and n_iter < max_iter:
+        Z = np.linalg.solve(A, data + p * C - L + affine * p * one @ (one - l3 / p).T)
+        off = Z - np.diag(np.diag(Z))
+        Z = off if circulated else Z
         C = np.sign(Z + L / p) * np.maximum(np.abs(Z + L / p) - 1 / p, 0)
         np.fill_diagonal(C, 0)
-        L = L + p * (Z - C)
-        l3 = l3 + p * (Z.T @ one - one)
-    return C.T
+        L, l3 = L + p * (Z - C), l3 + p * (Z.T @ one - one)
+        missed = max(np.abs(off - C).max(), affine * np.abs(Z.T @ one - one).max())
+        n_iter += 1
+    return C.T, n_iter, missed
 
 
 @pytest.mark.parametrize("affine", [False, True])
 def test_is_the_printed_iteration_transposed(X, affine):
     found = admm_self_expression(X, lam=0.4, penalty=3.0, affine=affine, tol=1e-300, max_iter=15)
-    assert_allclose(found.coef, literal_column_form(X, 2 / 0.4, 3.0, affine, 15), atol=1e-9)
+    expected, _, _ = literal_column_form(X, 0.4, 3.0, affine, max_iter=15)
+    assert_allclose(found.coef, expected, atol=1e-9)
     assert found.n_iter.tolist() == [15] * len(X)
     assert not found.converged[X.any(axis=1)].any()
     assert "ADMM ended at max_iter=15" in found.message
@@ -66,26 +73,11 @@ def test_stops_at_its_rule_and_says_so():
     [(False, False, 20.0), (False, True, 20.0), (True, False, 2000.0), (True, True, 20.0)],
 )
 def test_both_forms_stop_where_the_literal_loop_does(affine, circulated, p):
-    """CL-5: Z's diagonal is dropped after the solve, or only where the stop compares Z with C.
-
-    At the larger penalty Z = C long before the rows of Z sum to one.
-    """
+    """At the larger penalty Z = C long before the rows of Z sum to one."""
     X = np.random.default_rng(0).standard_normal((12, 5))
-    lam, N = lam_from_alpha(X, 20.0), len(X)
-    data, one = 2 / lam * X @ X.T, np.ones((N, 1))
-    A = data + p * np.eye(N) + affine * p * one @ one.T
-    C, L, l3 = np.zeros((N, N)), np.zeros((N, N)), np.zeros((N, 1))
-    n_iter, missed = 0, np.inf
-    while missed >= 2e-4 and n_iter < 200:
-        Z = np.linalg.solve(A, data + p * C - L + affine * p * one @ (one - l3 / p).T)
-        off = Z - np.diag(np.diag(Z))
-        Z = off if circulated else Z
-        C = np.sign(Z + L / p) * np.maximum(np.abs(Z + L / p) - 1 / p, 0)
-        np.fill_diagonal(C, 0)
-        L, l3 = L + p * (Z - C), l3 + p * (Z.T @ one - one)
-        missed = max(np.abs(off - C).max(), affine * np.abs(Z.T @ one - one).max())
-        n_iter += 1
+    lam = lam_from_alpha(X, 20.0)
+    expected, n_iter, missed = literal_column_form(X, lam, p, affine, circulated, tol=2e-4)
     found = admm_self_expression(X, lam=lam, penalty=p, affine=affine, circulated=circulated)
-    assert found.n_iter.tolist() == [n_iter] * N
+    assert found.n_iter.tolist() == [n_iter] * 12
     assert ("stopped by its own rule" in found.message) == (missed < 2e-4)
-    assert_allclose(found.coef, C.T, atol=1e-9)
+    assert_allclose(found.coef, expected, atol=1e-9)

@@ -75,8 +75,3 @@ def test_history_holds_every_iterate(X):
         assert_allclose(found.history["gap"][k - 1], at.gap, atol=1e-13)
     assert len(found.history["gap"]) == found.n_iter
     assert at.history is None
-
-
-def test_a_penalty_that_shrinks_is_refused():
-    with pytest.raises(ValueError, match="growth: must be >= 1, got"):
-        admm_low_rank_self_expression(np.eye(2), lam=1.0, growth=0.9)

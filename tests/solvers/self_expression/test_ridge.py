@@ -31,9 +31,6 @@ def test_zero_diagonal_is_leave_one_out_ridge(X):
     lam = 0.3
     C = least_squares_self_expression(X, lam=lam, zero_diagonal=True)
     assert (C.diagonal() == 0).all()
-    P = np.linalg.inv(X @ X.T + lam * np.eye(len(X)))
-    fitted = X - np.linalg.solve(X.T @ X + lam * np.eye(X.shape[1]), X.T).T / np.diag(P)[:, None]
-    assert_allclose(C @ X, fitted, atol=1e-10)
     for i, x in enumerate(X):
         others = np.delete(X, i, axis=0)
         ridge = np.linalg.solve(others @ others.T + lam * np.eye(len(others)), others @ x)
@@ -111,10 +108,3 @@ def test_residual_bounds_the_suboptimality(points, data, lam, zero_diagonal, siz
         scale > 0, scale, 1
     )
     assert (at - least <= m**2 / lam + 1e-12 * (1 + at)).all()
-
-
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="X: Found array with 1 sample"):
-        least_squares_self_expression([[1.0]], lam=1.0, zero_diagonal=True)
-    with pytest.raises(ValueError, match="coef: must have shape"):
-        least_squares_residual(np.eye(2), np.ones((3, 2)), lam=1.0)

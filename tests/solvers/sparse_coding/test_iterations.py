@@ -13,11 +13,10 @@ def atoms():
 FLAGS = [{}, {"zero_diagonal": True}, {"nonnegative": True}]
 
 
-@pytest.mark.parametrize("flags", FLAGS[:1])
-def test_fista_stays_within_its_rate(X, flags):
-    best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=1000, **flags)
+def test_fista_stays_within_its_rate(X):
+    best = sparse_code(X, X, lam=0.5, tol=1e-12, max_iter=1000)
     step = 1 / np.linalg.norm(X, 2) ** 2
-    run = fista(X, X, lam=0.5, n_iter=150, step=step, history=True, **flags)
+    run = fista(X, X, lam=0.5, n_iter=150, step=step, history=True)
     distance = abs(best.coef).power(2).sum()
     values = run.history["objective"].sum(axis=1)
     for k in range(1, 151):
@@ -41,10 +40,10 @@ def test_fista_is_the_printed_momentum():
     assert_allclose(found, C, atol=1e-14)
 
 
-@pytest.mark.parametrize("flags", FLAGS[1:2])
-def test_support_adaptive_steps_never_increase_the_objective(X, flags):
-    run = ista(X, X, lam=0.5, n_iter=60, step="support", history=True, **flags)
-    assert (np.diff(run.history["objective"], axis=0) <= 1e-12).all()
+def test_support_adaptive_steps_and_coordinate_descent_never_increase_the_objective(X):
+    for solve, options in [(ista, {"step": "support"}), (coordinate_descent, {})]:
+        run = solve(X, X, lam=0.5, n_iter=60, zero_diagonal=True, history=True, **options)
+        assert (np.diff(run.history["objective"], axis=0) <= 1e-12).all()
 
 
 def test_support_adaptive_step_is_the_literal_rule():
@@ -63,12 +62,6 @@ def test_support_adaptive_step_is_the_literal_rule():
             inside = tried is not None and set(np.flatnonzero(tried)) <= set(S)
             C[i] = tried if inside else step(C[i], x, L)
     assert_allclose(ista(X, X, lam=lam, n_iter=12, step="support").coef, C, atol=1e-12)
-
-
-@pytest.mark.parametrize("flags", FLAGS[1:2])
-def test_coordinate_descent_never_increases_the_objective(X, flags):
-    run = coordinate_descent(X, X, lam=0.5, n_iter=40, history=True, **flags)
-    assert (np.diff(run.history["objective"], axis=0) <= 1e-12).all()
 
 
 @pytest.mark.parametrize("flags", FLAGS)
@@ -98,19 +91,3 @@ def test_history_and_callback_see_every_iterate(solve, flags):
         assert_allclose(run.history["gap"][k], gap, atol=1e-14)
         assert_allclose(at.gap, gap, atol=1e-14)
     assert solve(X, X, n_iter=1, **problem).history is None
-
-
-def test_float32_is_kept_and_bad_input_named():
-    for solve in [fista, coordinate_descent]:
-        X = atoms().astype(np.float32)
-        assert solve(X, X, lam=0.5, n_iter=2).coef.dtype == np.float32
-        with pytest.raises(ValueError, match="zero_diagonal: needs as many"):
-            solve(X[:2], X, lam=1.0, n_iter=1, zero_diagonal=True)
-
-
-def test_bad_steps_are_named():
-    X = np.eye(2)
-    with pytest.raises(ValueError, match='step: must be a number, an array or "support"'):
-        ista(X, X, lam=1.0, n_iter=1, step="long")
-    with pytest.raises(ValueError, match="step: must be > 0"):
-        fista(X, X, lam=1.0, n_iter=1, step=0.0)

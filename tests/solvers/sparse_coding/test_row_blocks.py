@@ -31,6 +31,19 @@ def serial(X):
     return sparse_self_expression(X, lam=0.05)
 
 
+@pytest.fixture
+def solved(monkeypatch):
+    """The row ranges of the blocks that are solved, not read."""
+    rows, solve = [], row_blocks.solve_block
+
+    def watch(start, stop, *rest):
+        rows.append((start, stop))
+        return solve(start, stop, *rest)
+
+    monkeypatch.setattr(row_blocks, "solve_block", watch)
+    return rows
+
+
 def _assert_equal(solution, other):
     assert_array_equal(solution.coef.indptr, other.coef.indptr)
     assert_array_equal(solution.coef.indices, other.coef.indices)
@@ -75,7 +88,7 @@ def test_progress_sees_every_block(X, serial):
     assert seen == [3, 3, 3]
 
 
-def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, monkeypatch):
+def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, solved):
     class Stop(Exception):
         pass
 
@@ -87,14 +100,7 @@ def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, monke
 
     with pytest.raises(Stop):
         sparse_self_expression(X, lam=0.05, progress=interrupt, directory=tmp_path)
-    solved = []
-    solve = row_blocks.solve_block
-
-    def watch(start, stop, *rest):
-        solved.append((start, stop))
-        return solve(start, stop, *rest)
-
-    monkeypatch.setattr(row_blocks, "solve_block", watch)
+    solved.clear()
     _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path), serial)
     assert solved == [(260, 390)]
     sparse_self_expression(X, lam=0.06, directory=tmp_path)
@@ -122,14 +128,6 @@ def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
         assert (solution.coef.diagonal() == 0).all()
 
 
-def test_path_names_bad_penalties(X):
-    for lams, words in (([], "lams"), ([[[0.1]]], "lams"), ([0.1, -1.0], "lam")):
-        with pytest.raises(ValueError, match=words):
-            sparse_code_path(X, X, lams=lams, zero_diagonal=True)
-    with pytest.raises(ValueError, match="lam"):
-        sparse_code_path(X[:5], X, lams=np.ones((2, 3)))
-
-
 def test_elastic_net_and_nonnegative_paths(X):
     Y, D = X[:40], X[40:100]
     options = {"l1_ratio": 0.7, "nonnegative": True, "tol": 1e-10}
@@ -144,19 +142,6 @@ def test_passes_count_products_with_all_atoms(X, monkeypatch):
     monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
     solution = sparse_self_expression(X, lam=1e3)
     assert_array_equal(solution.n_passes, 1)
-
-
-@pytest.fixture
-def solved(monkeypatch):
-    """The row ranges of the blocks that are solved, not read."""
-    rows, solve = [], row_blocks.solve_block
-
-    def watch(start, stop, *rest):
-        rows.append((start, stop))
-        return solve(start, stop, *rest)
-
-    monkeypatch.setattr(row_blocks, "solve_block", watch)
-    return rows
 
 
 def _blocks(directory):

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -53,13 +52,9 @@ def test_erratum_e1_l_the_printed_projector_does_not_remove_the_mean():
 
 
 @given(seed=st.integers(0, 10**6), offset=st.sampled_from([0.0, 1.0, 100.0]))
-def test_ao_hf_share_is_that_of_the_loop(seed, offset):
+def test_ao_hf_share_is_that_of_the_norms(seed, offset):
     X = np.random.default_rng(seed).standard_normal((6, 3)) + offset
-    total, high, mean = 0.0, 0.0, [sum(X[:, j]) / 6 for j in range(3)]
-    for i in range(6):
-        for j in range(3):
-            total += X[i, j] ** 2
-            high += (X[i, j] - mean[j]) ** 2
+    total, high = (X**2).sum(), ((X - X.mean(axis=0)) ** 2).sum()
     share = high_frequency_share(X)
     assert_allclose(share, np.sqrt(high / total), rtol=1e-12)
     dc = split_frequencies(X)[0]
@@ -113,7 +108,7 @@ def test_ao_spec_spectrum_is_the_product_of_three_matrices(seed, n):
     A, F = smoother(n, seed), fourier(n)
     spectrum, intensity = attention_spectrum(A)
     assert_allclose(spectrum, F @ A @ F.conj().T, atol=1e-12)
-    assert_allclose(intensity, [np.sqrt(sum(abs(entry) ** 2 for entry in row)) for row in spectrum])
+    assert_allclose(intensity, np.linalg.norm(spectrum, axis=1))
     assert_allclose(spectrum[:, 0], np.eye(n)[0], atol=1e-12)
     assert_allclose(np.linalg.norm(intensity), np.linalg.norm(A), rtol=1e-12)
     assert_allclose(intensity[1:], intensity[:0:-1], rtol=1e-10)
@@ -127,14 +122,3 @@ def test_ao_l7_hc_is_the_distance_to_equal_tokens(seed):
     z = np.linalg.lstsq(np.ones((6, 1)), X, rcond=None)[0]
     distance = np.linalg.norm(X - np.ones((6, 1)) @ z)
     assert_allclose(np.linalg.norm(split_frequencies(X)[1]), distance, rtol=1e-10)
-
-
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"^X: .*NaN"):
-        split_frequencies([[np.nan]])
-    with pytest.raises(ValueError, match=r"^X: .*2D"):
-        high_frequency_share([1.0])
-    with pytest.raises(ValueError, match=r"^A: must be square, got shape \(1, 2\)"):
-        attention_spectrum([[0.5, 0.5]])
-    with pytest.raises(ValueError, match=r"^A: .*infinity"):
-        attention_spectrum([[np.inf]])

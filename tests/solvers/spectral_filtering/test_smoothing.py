@@ -93,10 +93,10 @@ def test_ratio_without_a_mean_or_without_high_frequencies():
 def test_ao_c2_coefficient_is_that_of_the_loop_and_contracts_ranges(seed, n, kind, alpha):
     A = softmax(logits_of(kind, n, alpha, seed), axis=1)
     tau = ergodicity_coefficient(A)
-    pairs = [(np.abs(A[i] - A[j]).sum() / 2, i, j) for i in range(n) for j in range(n)]
-    worst, i, j = max(pairs)
+    distances = cdist(A, A, "cityblock") / 2
+    i, j = np.unravel_index(distances.argmax(), (n, n))
     # Rows that sum to 1 are rounded once more: a few eps of their entries, whatever tau.
-    assert_allclose(tau, worst, rtol=1e-12, atol=2e-15)
+    assert_allclose(tau, distances.max(), rtol=1e-12, atol=2e-15)
     z = np.random.default_rng(seed).standard_normal(n)
     assert np.ptp(A @ z) <= tau * np.ptp(z) + 1e-12
     extreme = np.where(A[i] > A[j], 1.0, -1.0)
@@ -173,27 +173,13 @@ def test_ao_6_theorem_3_and_its_sharper_factors(seed, n, kind, alpha):
     assert np.linalg.norm(high(A @ X @ W)) <= limit + 1e-12
 
 
-@given(seed=SEEDS, n=st.integers(2, 8))
-def test_ao_6_exact_factor_is_attained(seed, n):
-    A = softmax(2 * np.random.default_rng(seed).standard_normal((n, n)), axis=1)
-    H = np.eye(n) - 1 / n
-    z = np.linalg.svd(H @ A @ H)[2][0]
-    gain = high_frequency_gain(A)
-    assert_allclose(np.linalg.norm(high(A @ z)), gain * np.linalg.norm(high(z)), atol=1e-12)
-
-
 @given(n=st.integers(1, 10**4), alpha=st.floats(0, 20))
 def test_erratum_e1_f_the_factor_of_theorem_3_is_at_least_one(n, alpha):
     """With |W|_2 = 1 it never shows smoothing; with log|W|_2 < -alpha it does."""
     factor = theorem_3(n, alpha)
     assert 1 - 1e-12 <= factor <= np.exp(alpha) * (1 + 1e-12)
-    bound = high_frequency_gain_bound(n, alpha)
-    assert bound <= factor * (1 + 1e-12)
-    if factor < np.sqrt(n / 2) * np.tanh(alpha):
-        assert_allclose(bound, factor, rtol=1e-12)
-        assert bound >= 1 - 1e-12
-    else:
-        assert_allclose(bound, np.sqrt(n / 2) * np.tanh(alpha), rtol=1e-12)
+    expected = min(factor, np.sqrt(n / 2) * np.tanh(alpha))
+    assert_allclose(high_frequency_gain_bound(n, alpha), expected, rtol=1e-12)
 
 
 def test_erratum_e1_g_one_layer_may_amplify_up_to_the_bound():
@@ -265,15 +251,3 @@ def test_gain_of_rectangular_and_of_signed_attention():
     assert_allclose(high_frequency_gain(A), np.sqrt(10 / 2), rtol=1e-12)
     signed = np.array([[2.0, -1.0], [-1.0, 2.0]])
     assert_allclose(high_frequency_gain(signed), 3, rtol=1e-12)
-
-
-def test_a_float32_softmax_is_accepted_and_what_is_no_smoother_refused():
-    rng = np.random.default_rng(0)
-    A = softmax(rng.standard_normal((300, 300)).astype(np.float32), axis=1)
-    assert 0 < ergodicity_coefficient(A) < 1
-    with pytest.raises(ValueError, match=r"^A: every row must sum to 1, but row 1 is off by 1"):
-        ergodicity_coefficient([[1.0, 0.0], [1.0, 1.0]])
-    with pytest.raises(ValueError, match=r"^A: every row"):
-        high_frequency_gain(2 * np.eye(3))
-    with pytest.raises(ValueError, match=r"^A: must be 3 x 3 to fit the other input"):
-        low_pass_ratio(np.eye(2), np.ones((3, 1)), n_steps=1)
