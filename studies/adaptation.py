@@ -22,11 +22,14 @@ from twinsolve.bench.vision.classification.report import (
     CLEAR,
     INTERVAL,
     OPEN,
+    baselines_of,
     differences,
     draw_intervals,
+    name_baseline,
 )
 from twinsolve.bench.vision.classification.study import (
     PLAIN,
+    add_baselines,
     build,
     classify,
     contents,
@@ -56,55 +59,61 @@ def adapt(
     directory: Path,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Turn trained plain networks into each row, train them on, and measure them.
+    """Turn trained backbones into each row, train them on, and measure them.
 
-    The plain network is trained as in `classify`. Each row takes its averaged weights, wherever
-    name and shape are the same, and is trained on for a third of the steps, on the batches that
-    come next; so is the plain row itself. The learning rate of the extra steps is, for each row,
-    the one of the same few with the best mean accuracy on validation images over all seeds, the
-    smallest of those that tie. Test images choose nothing.
+    The backbone of a row, softmax for those of a plain ViT, is trained as in `classify`. Each row
+    takes its averaged weights, wherever name and shape are the same, and is trained on for a third
+    of the steps, on the batches that come next; so is the backbone itself. The learning rate of
+    the extra steps is, for each row, the one of the same few with the best mean accuracy on
+    validation images over all seeds, the smallest of those that tie. Test images choose nothing.
 
     Parameters
     ----------
     data, seeds, steps, recipe, n_jobs, data_home, directory, progress
         As `classify` takes them; `steps` are those of the plain network.
     rows : iterable of str, optional
-        As in `classify`, vision transformers alone. None is AttnScale, FeatScale, NeuTRENO, twicing
+        As in `classify`. None is AttnScale, FeatScale, NeuTRENO, twicing
         and sparse coding.
 
     Returns
     -------
     DataFrame
         A row for each network and seed. Of test images, in percent: ``plain`` is the accuracy of
-        the trained plain network, ``start`` that of the row with its weights, ``top1`` that after
+        the trained backbone, ``start`` that of the row with its weights, ``top1`` that after
         the extra steps; ``wrong`` has the places of the images that are wrong then.
 
     Raises
     ------
     ValueError
-        If data or a row are unknown, or a row has another architecture.
+        If data or a row are unknown, or a row has no weights in common with its backbone.
     """
-    given = rows_with_plain(rows or ADAPTED)
+    given, baselines = add_baselines(rows_with_plain(rows or ADAPTED))
     splits, settings = load_splits(data, data_home), settings_of(data, recipe)
-    for name, options in given.items():
-        if options.get("architecture", "ViT") != "ViT":
-            raise ValueError(f"row: {name!r} has no weights in common with the plain one")
+    bases = [row for row in given if row == PLAIN or row in baselines.values()]
+    for row, options in given.items():
+        own = options if row in bases else given[str(baselines[row])]
+        if options.get("architecture") != own.get("architecture"):
+            raise ValueError(f"row: {row!r} has no weights in common with {baselines[row]}")
         build(splits, settings, options, seed=0)
-    plain = classify(
-        data, rows=[PLAIN], seeds=seeds, steps=steps, recipe=recipe, n_jobs=n_jobs,
-        data_home=data_home, directory=directory, progress=progress,
+    trained = classify(
+        data, rows={row: given[row] for row in bases}, seeds=seeds, steps=steps, recipe=recipe,
+        n_jobs=n_jobs, data_home=data_home, directory=directory, progress=progress,
     )  # fmt: skip
-    candidate = plain[list(settings["candidates"][0])].to_dict("records")[0]
-    jobs = [
-        {
-            "data": data, "data_home": data_home, "directory": str(directory),
-            "settings": settings, "row": row, "options": options, "candidate": candidate,
-            "seed": seed, "rate": share * candidate["learning_rate"],
-        }
-        for row, options in given.items()
-        for share in RATES
-        for seed in range(seeds)
-    ]  # fmt: skip
+    candidates = trained.drop_duplicates("row").set_index("row")[list(settings["candidates"][0])]
+    jobs = []
+    for row, options in given.items():
+        base = row if row in bases else baselines[row]
+        candidate = candidates.loc[base].to_dict() | {"n_steps": int(candidates.n_steps[base])}
+        jobs += [
+            {
+                "data": data, "data_home": data_home, "directory": str(directory),
+                "settings": settings, "row": row, "options": options, "candidate": candidate,
+                "base": given[base], "against": None if row in bases else base,
+                "seed": seed, "rate": share * candidate["learning_rate"],
+            }
+            for share in RATES
+            for seed in range(seeds)
+        ]  # fmt: skip
     options = Options(0, seeds, n_jobs, data_home, directory, progress)
     found = run_jobs(_run, jobs, options, content=contents(splits))
     return best_rates(found)
@@ -121,20 +130,24 @@ def best_rates(table: pd.DataFrame) -> pd.DataFrame:
 
 def _run(
     data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
-    options: dict[str, Any], candidate: dict[str, Any], seed: int, rate: float,
+    options: dict[str, Any], candidate: dict[str, Any], base: dict[str, Any],
+    against: str | None, seed: int, rate: float,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Take the trained plain network from its folder, and train a row on from there."""
+    """Take the trained backbone from its folder, and train a row on from there."""
     steps = candidate["n_steps"]
-    plain, splits = trained_network(data, data_home, directory, settings, {}, candidate, seed)
+    plain, splits = trained_network(data, data_home, directory, settings, base, candidate, seed)
     model = with_weights_of(build(splits, settings, placed(options, candidate), seed), plain)
     start = accuracies(model.eval(), splits.test)["top1"]
     extra = {"n_steps": max(1, round(_SHARE * steps)), "learning_rate": rate}
     recipe = recipe_of(settings, extra, seed)
     task = {"data": data, "after": candidate}
-    trained = train_kept(model, splits, settings, recipe, task, directory, first_step=steps)
+    trained = train_kept(
+        model, splits, settings, recipe, task, directory, first_step=steps, options=options
+    )
     return [
         {
-            "row": row, "data": data, "seed": seed, "learning_rate": rate, "steps": steps,
+            "row": row, "against": against, "data": data, "seed": seed, "learning_rate": rate,
+            "steps": steps,
             "extra_steps": extra["n_steps"],
             "validation": accuracies(trained, splits.validation)["top1"],
             "plain": accuracies(plain, splits.test)["top1"],
@@ -152,7 +165,7 @@ _START = "#E69F00"  # of Okabe and Ito
 
 
 def adapted_lines(table: pd.DataFrame) -> Lines:
-    """A line for each row: means over seeds, and differences to the plain row trained on."""
+    """A line for each row: means over seeds, and differences to its backbone trained on."""
     verdicts = judge(differences(table))
     lines: list[tuple[str, ...]] = []
     for row, own in table.groupby("row", sort=False):
@@ -166,14 +179,17 @@ def adapted_lines(table: pd.DataFrame) -> Lines:
 
 def adapted_notes(table: pd.DataFrame) -> list[str]:
     """How to read the table of adapted networks."""
-    steps, extra = table.steps.iloc[0], table.extra_steps.iloc[0]
+    steps, extra = (
+        " or ".join(str(x) for x in sorted(table[name].unique()))
+        for name in ("steps", "extra_steps")
+    )
     shares = ", ".join(f"{share:g}" for share in RATES)
     return [
         f"Top-1 in percent on test images, means over seeds: of the plain network after {steps} "
         "steps, of the row with its weights before any step of its own, and after "
-        f"{extra} steps more. Differences are to {PLAIN} trained on as long on the same batches. "
-        "The learning rate of the extra steps is the best on validation images, over all seeds, of "
-        f"{shares} times that of the plain network.",
+        f"{extra} steps more. Differences are to {name_baseline(table)} trained on as long on the "
+        "same batches. The learning rate of the extra steps is the best on "
+        f"validation images, over all seeds, of {shares} times that of the plain network.",
         note_on_verdicts(differences(table)),
     ]
 
@@ -191,12 +207,14 @@ def draw_adaptation(table: pd.DataFrame, directory: Path) -> None:
         left.plot([start, end], [place, place], color=OPEN, linewidth=1, zorder=1)
         left.plot(start, place, "o", color=_START, label="replaced, 0 steps")
         left.plot(end, place, "o", color=CLEAR, label="trained on")
-    left.axvline(means.plain[PLAIN], color="black", linewidth=0.8, label="trained plain")
+    bases = set(baselines_of(table).values())
+    for base in bases:
+        left.axvline(means.plain[base], color="black", linewidth=0.8, label="trained plain")
     left.set_xlabel("top-1 on test images, %")
     plain(left)
     legend(figure, "upper center", ncols=3)
     draw_intervals(right, judge(apart), order)
-    right.set_xlabel(f"top-1, points to {PLAIN} trained as long\n{INTERVAL}")
+    right.set_xlabel(f"top-1, points to {name_baseline(table)} trained as long\n{INTERVAL}")
     save(figure, directory / "adaptation.png")
 
 

@@ -54,6 +54,10 @@ def classify(
     corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Compare with this row [each row's own backbone]."),
+    ] = None,
     n_jobs: Processes = 1,
     data_home: DataHome = None,
     output: Output = Path("results/classify"),
@@ -66,8 +70,9 @@ def classify(
     pictures for each class, all of one size.
 
     A row is a name of --list, or an architecture with settings after a colon, such as
-    ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,token_graying=dct,
-    attention_skip=False. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression; an
+    ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,attention_skip=False.
+    A value may have settings of its own: token_graying=dct:eps=0.9, correction=neutreno:lam=0.4,
+    operator=Local:radius=1. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression; an
     operator is a name, also one that --load registers.
 
     With one seed all rows see the same batches, and start from the same weights wherever they have
@@ -78,35 +83,36 @@ def classify(
     erasing, mixup, cutmix (shares of the images, and of the batches; they need kornia). torchrun
     --no-python twinsolve classify shares each batch between processes.
 
-    Prints means over seeds and differences to softmax: 95 % intervals over seeds and test images,
-    verdicts that are corrected for the number of rows, and the difference that such a run would
-    find with 80 % power, beside what papers claim. Writes table.json (a line for each row and
+    Prints means over seeds, and differences to the row's own backbone (softmax for rows of a ViT,
+    CaiT for rows of a CaiT, symmetric for "symmetric + NeuTRENO") or to --against: 95 % intervals
+    over seeds and test images, verdicts that are corrected for the number of rows, and the
+    difference that such a run would find with 80 % power, beside what papers claim; and those of
+    the last tokens' cosine and condition number. Writes table.json (a line for each row and
     seed), means.csv and .tex, settings.json, summary.md and figures as .png and .pdf.
     Finished and interrupted runs are kept in DIR/runs.
     """
     from .classification.report import write_report
-    from .classification.study import ROWS
+    from .classification.study import ROWS, write_row
     from .classification.study import classify as run
     from .training import processes
 
     load_modules(load)
     if list_all:
         for name, options in ROWS.items():
-            words = ", ".join(f"{key}={value}" for key, value in options.items())
-            console().print(f"{name:22} {words}", highlight=False)
+            console().print(f"{name:22} {write_row(options)}", highlight=False)
         return
     if n_jobs != 1 and "TORCHELASTIC_RUN_ID" in os.environ:
         raise typer.BadParameter("torchrun has its own processes: leave --n-jobs at 1")
     first = os.environ.get("RANK", "0") == "0"
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
-        "attack": attack, "corruptions": corruptions,
+        "attack": attack, "corruptions": corruptions, "against": against,
     }  # fmt: skip
     with report_mistakes(), processes():
         table = run(
             data, rows=row, seeds=seeds, steps=steps,
             recipe=split_settings(f":{recipe or ''}", "recipe")[1], attack=attack,
-            corruptions=corruptions, n_jobs=n_jobs, data_home=data_home,
+            corruptions=corruptions, against=against, n_jobs=n_jobs, data_home=data_home,
             directory=output / "runs", progress=progress("Training") if first else None,
         )  # fmt: skip
     if first:

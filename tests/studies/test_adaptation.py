@@ -137,7 +137,7 @@ def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_
         found += adaptation._run(
             data="digits", data_home=None, directory=str(tmp_path),
                 settings=study.settings_of("digits"), row=row,
-            options=row_options(row), seed=1, rate=1e-3,
+            options=row_options(row), base={}, against=None, seed=1, rate=1e-3,
             candidate={"learning_rate": 3e-3, "position_scale": 0.7, "n_steps": 6},
         )  # fmt: skip
     assert drawn == [(1, step) for step in (*range(8), 6, 7)]  # the plain one was kept
@@ -158,6 +158,17 @@ def test_the_script_adapts_and_says_what_it_compares(tmp_path, monkeypatch):
         assert x["top1"] == pytest.approx(100 * (1 - len(x["wrong"][CLEAN]) / x["n_test"]))
     assert "after 3 steps" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "adaptation.png").is_file()
+
+
+def test_a_row_of_another_architecture_goes_on_from_its_own_backbone(tmp_path):
+    rows = ["CaiT:scale=FeatScale", "FeatScale"]
+    table = adaptation.adapt(rows=rows, seeds=1, steps=2, directory=tmp_path)
+    found = table.set_index("row")
+    assert found.against.to_dict() == {
+        "softmax": None, "CaiT": None, "CaiT:scale=FeatScale": "CaiT", "FeatScale": "softmax",
+    }  # fmt: skip
+    for row in rows:  # scales of zero
+        assert found.start[row] == found.plain[row] == found.plain[found.against[row]]
 
 
 def test_what_cannot_be_adapted_is_refused(tmp_path):

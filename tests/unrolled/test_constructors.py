@@ -258,14 +258,16 @@ ROWS = [
     row("Block", dim=8, num_heads=2, feed_forward=False, holds={"feed_forward": None}),
     row("Block", dim=8, num_heads=2, layer_scale=0.2,
         holds=under("attention_scale feed_forward_scale", {"gamma": LARGE})),
+    row("_ScaleThenLayerScale", scale=LAYER_SCALE(8, initial=0.25), dim=8, initial=0.5,
+        holds={"scale.gamma": np.full(8, 0.25), "gamma": np.full(8, 0.5)}),
     row("ClassAttentionTransformer", depth=2, num_heads=2, **MODEL, class_depth=3,
         class_operator="gaussian", layer_scale=0.2, scale=CLASSES["FeatScale"],
         holds={"blocks": shown("Block", 8, 2, times=2, **BLOCK, layer_scale=0.2,
                                scale=CLASSES["FeatScale"]),
                "class_blocks": shown("Block", 8, 2, times=3, **CLASS_BLOCK, layer_scale=0.2),
                "head": linear(8, 5)}
-        | under("blocks.1.attention_scale.0", {"s": np.zeros(8), "t": np.zeros(8)})
-        | under("blocks.1.attention_scale.1 blocks.1.feed_forward_scale", {"gamma": LARGE})
+        | under("blocks.1.attention_scale.scale", {"s": np.zeros(8), "t": np.zeros(8)})
+        | under("blocks.1.attention_scale blocks.1.feed_forward_scale", {"gamma": LARGE})
         | under("class_blocks.2.attention_scale class_blocks.2.feed_forward_scale",
                 {"gamma": LARGE})
         | MODEL_HELD | PLACES),

@@ -296,22 +296,31 @@ def _make_residual(make: Callable[[], nn.Module] | None, skip: bool) -> nn.Modul
     return Residual() if make is None else make()
 
 
-class _ScaleThenLayerScale(nn.Sequential):
-    """A scale, which may take masks, and a LayerScale behind it."""
+class _ScaleThenLayerScale(LayerScale):
+    """A scale, which may take masks, and behind it a LayerScale, whose weight keeps its name."""
 
-    def forward(self, input: Tensor, **masks: Any) -> Tensor:
-        return self[1](self[0](input, **masks))
+    def __init__(self, scale: nn.Module, dim: int, *, initial: float) -> None:
+        super().__init__(dim, initial=initial)
+        self.scale = scale
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        reset_children(self)
+
+    def forward(self, y: Tensor, **masks: Any) -> Tensor:
+        return super().forward(self.scale(y, **masks))
 
 
 def _end_in_layer_scale(scale: nn.Module | None, dim: int, initial: float | None) -> nn.Module:
     if initial is None:
         return nn.Identity() if scale is None else scale
-    last = LayerScale(dim, initial=initial)
-    return last if scale is None else _ScaleThenLayerScale(scale, last)
+    if scale is None:
+        return LayerScale(dim, initial=initial)
+    return _ScaleThenLayerScale(scale, dim, initial=initial)
 
 
 def _masks_of(scale: nn.Module) -> list[str]:
     """The masks that a scale takes."""
-    scale = scale[0] if isinstance(scale, _ScaleThenLayerScale) else scale
+    scale = scale.scale if isinstance(scale, _ScaleThenLayerScale) else scale
     taken = inspect.signature(scale.forward).parameters
     return [name for name in ("key_padding_mask", "attn_mask", "is_causal") if name in taken]

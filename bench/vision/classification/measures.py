@@ -15,7 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ....unrolled.diagnostics import condition_number, token_similarity
 from ....unrolled.kernel_smoothing import store_positions
-from ....unrolled.models import ConvMixer, VisionTransformer
+from ....unrolled.models import (
+    ClassAttentionTransformer,
+    ConvMixer,
+    VisionTransformer,
+    WindowedTransformer,
+)
 from ..paired import Paired, paired_difference
 from ..training import generator_of
 from .data import Images
@@ -53,11 +58,8 @@ def depth_measures(model: Classifier, images: Images) -> dict[str, float]:
     """
     network = deepcopy(model).double().network
     levels = model.standardised(images.levels[:_N_DEPTH].double())
-    if isinstance(network, VisionTransformer):
-        tokens = network.intermediates(levels)[-1]
-    elif isinstance(network, ConvMixer):
-        tokens = network.forward_features(levels).flatten(2).mT
-    else:
+    tokens = _find_last_tokens(network, levels)
+    if tokens is None:
         return {}
     bound = 1 / (max(tokens.shape[-2:]) * torch.finfo(torch.float64).eps)
     logs = condition_number(tokens).clamp(max=bound).log10()
@@ -65,6 +67,23 @@ def depth_measures(model: Classifier, images: Images) -> dict[str, float]:
         "token_cosine": float(token_similarity(tokens).mean()),
         "log10_condition": float(logs.mean()),
     }
+
+
+def _find_last_tokens(network: nn.Module, levels: Tensor) -> Tensor | None:
+    """What leaves the last layer of blocks of patches, before the final norm."""
+    if isinstance(network, VisionTransformer):
+        return network.intermediates(levels)[-1]
+    if isinstance(network, ConvMixer):
+        return network.forward_features(levels).flatten(2).mT
+    if not isinstance(network, ClassAttentionTransformer | WindowedTransformer):
+        return None
+    seen: list[Tensor] = []
+    hook = network.norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    network(levels)
+    hook.remove()
+    if isinstance(network, WindowedTransformer):
+        return seen[0].flatten(1, 2)
+    return seen[0][:, 1:]
 
 
 def size_measures(model: Classifier, images: Images) -> dict[str, float]:

@@ -55,7 +55,7 @@ def tokens_of_experts(model: nn.Module) -> Iterator[Seen]:
         yield seen
 
 
-_ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "ViT": VisionTransformer,
     "Swin": WindowedTransformer,
     "CaiT": ClassAttentionTransformer,
@@ -155,7 +155,7 @@ def with_weights_of(model: Classifier, other: nn.Module) -> Classifier:
 def _build_network(
     architecture: str = "ViT", *, identity: Sequence[str] = (), **options: Any
 ) -> nn.Module:
-    make = _look_up(_ARCHITECTURES, architecture, "architecture")
+    make = _look_up(ARCHITECTURES, architecture, "architecture")
     try:
         network = make(
             **(options if architecture in WITHOUT_BLOCKS else _resolve_options(**options))

@@ -27,7 +27,6 @@ _HEAD = (
 )  # fmt: skip
 # What papers state of top-1, in points to their plain network, on other data and at other sizes;
 # quoted, not measured by us.
-_MATCHED = "Difference to softmax on images that both get right as they are, points"
 _CLAIMS: dict[str, tuple[float, str]] = {
     "AttnScale": (1.1, "up to +1.1 on ImageNet (Wang et al. 2022)"),
     "FeatScale": (1.1, "up to +1.1 on ImageNet (Wang et al. 2022)"),
@@ -36,6 +35,7 @@ _CLAIMS: dict[str, tuple[float, str]] = {
 }
 CLEAR, OPEN = "#0072B2", "#999999"  # of Okabe and Ito
 INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
+_DEPTH = {"token_cosine": "cosine, difference", "log10_condition": "condition, difference"}
 BLANK = ("-",) * len(COMPARED)
 
 
@@ -57,7 +57,8 @@ def write_report(
         report.add_table(title, lines)
     if robust := robust_lines(table):
         report.add_table("Attacked and corrupted images, top-1 %", robust, file="robust")
-        report.add_table(_MATCHED, matched_lines(table))
+        title = f"Difference to {name_baseline(table)} on images that both get right as they are"
+        report.add_table(f"{title}, points", matched_lines(table))
     report.add_sentences([*remarks(table), *notes(table), *sentences])
     if "differences" not in pictures:
         draw_differences(table, report.directory)
@@ -65,8 +66,9 @@ def write_report(
 
 
 def lines_of(table: pd.DataFrame) -> Lines:
-    """A line for each row: means over seeds, and differences to the plain row, seed by seed."""
-    verdicts = judge(differences(table))
+    """A line for each row: means over seeds, and differences to its baseline, seed by seed."""
+    verdicts, baselines = judge(differences(table)), baselines_of(table)
+    depth = {name: depth_differences(table, name) for name in _DEPTH if "against" in table}
     lines: list[tuple[str, ...]] = []
     for row, own in table.groupby("row", sort=False):
         mean = own.mean(numeric_only=True)
@@ -81,16 +83,44 @@ def lines_of(table: pd.DataFrame) -> Lines:
                 number(mean.inference, ".2f"), number(mean.training, ".2f"),
                 number(mean.get("token_cosine"), ".4f"),
                 number(mean.get("log10_condition"), ".1f"),
+                *(str(apart.get(row, "-")) for apart in depth.values()),
+                *([baselines.get(str(row), "-")] if depth else []),
             )
         )  # fmt: skip
-    return _HEAD, lines
+    return (*_HEAD, *(_DEPTH[name] for name in depth), *(["against"] if depth else [])), lines
+
+
+def baselines_of(table: pd.DataFrame) -> dict[str, str]:
+    """The row that each is compared with; tables of old runs compare all with the plain one."""
+    if "against" not in table:
+        return {str(row): PLAIN for row in table.row.unique() if row != PLAIN}
+    known = table.drop_duplicates("row").dropna(subset="against")
+    return dict(zip(known.row, known.against, strict=True))
+
+
+def name_baseline(table: pd.DataFrame) -> str:
+    """The row that all others are compared with, if it is one."""
+    baselines = set(baselines_of(table).values())
+    return baselines.pop() if len(baselines) == 1 else "the baseline"
+
+
+def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
+    """Of a measure of the last tokens, of each row to its baseline, where both have it."""
+    by_seed = table.pivot(index="seed", columns="row", values=measure)
+    return {
+        row: paired_difference(by_seed[row], by_seed[baseline])
+        for row, baseline in baselines_of(table).items()
+        if by_seed[[row, baseline]].notna().all(axis=None)
+    }
 
 
 def differences(table: pd.DataFrame) -> dict[str, Paired]:
-    """Of each row to the plain one."""
-    plain = hits(table, PLAIN)
-    rows = [str(row) for row in table.row.unique() if row != PLAIN]
-    return {row: paired_difference(hits(table, row), plain) for row in rows}
+    """Of each row to its baseline."""
+    found = {row: hits(table, row) for row in table.row.unique()}
+    return {
+        row: paired_difference(found[row], found[baseline])
+        for row, baseline in baselines_of(table).items()
+    }
 
 
 def robust_lines(table: pd.DataFrame) -> Lines | None:
@@ -107,12 +137,11 @@ def robust_lines(table: pd.DataFrame) -> Lines | None:
 
 
 def matched_lines(table: pd.DataFrame) -> Lines:
-    """Differences to the plain row on images that both get right as they are.
+    """Differences to its baseline on images that both get right as they are.
 
     In brackets where they are neither ahead nor behind, corrected for all of the table.
     """
-    names = conditions(table)
-    rows = [str(row) for row in table.row.unique() if row != PLAIN]
+    names, rows = conditions(table), baselines_of(table)
     verdicts = judge(matched_differences(table))
     lines = [(row, *(_write_briefly(verdicts[row, name]) for name in names)) for row in rows]
     return ("row", *names), lines
@@ -120,10 +149,9 @@ def matched_lines(table: pd.DataFrame) -> Lines:
 
 def matched_differences(table: pd.DataFrame) -> dict[tuple[str, str], Paired]:
     """By row and condition."""
-    rows = [str(row) for row in table.row.unique() if row != PLAIN]
     return {
-        (row, name): matched_difference(table, row, PLAIN, name)
-        for row in rows
+        (row, name): matched_difference(table, row, baseline, name)
+        for row, baseline in baselines_of(table).items()
         for name in conditions(table)
     }
 
@@ -169,6 +197,11 @@ def notes(table: pd.DataFrame) -> list[str]:
         "a condition number beyond its resolution counts as that bound.",
         note_on_verdicts(differences(table)),
     ]
+    if "against" in table:
+        text.append(
+            "Differences are to the row under against; those of the mean cosine and of the log10 "
+            "condition are over seeds, with 95 % intervals that are not corrected."
+        )
     claims = [f"{row} {_CLAIMS[row][1]}" for row in table.row.unique() if row in _CLAIMS]
     if claims:
         text.append(f"Claimed are points of top-1 that papers state: {'; '.join(claims)}.")
@@ -195,7 +228,7 @@ def draw_differences(table: pd.DataFrame, directory: Path) -> None:
         order = sorted(apart, key=lambda row: apart[row].mean)
         figure, (left, right) = panels(2, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
         draw_intervals(left, judge(apart), order)
-        left.set_xlabel(f"top-1, points to {PLAIN}\n{INTERVAL}")
+        left.set_xlabel(f"top-1, points to {name_baseline(table)}\n{INTERVAL}")
         draw_cosines(right, table, order)
         save(figure, directory / "differences.png")
 

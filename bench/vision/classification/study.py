@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ from .measures import (
     wrong_attacked,
     wrong_corrupted,
 )
-from .networks import Classifier, paired_classifier
+from .networks import ARCHITECTURES, Classifier, paired_classifier
 
 _PICTURES: dict[str, Any] = {
     "patch_size": 4, "dim": 96, "depth": 6, "num_heads": 4, "mlp_ratio": 2.0,
@@ -61,8 +62,13 @@ _OF_DATA: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 PLAIN = "softmax"
+_LONGEST = 100  # characters of what a run's folder says of its row
+_EXCHANGED = {
+    "attention_skip", "correction", "experts", "feed_forward_residual", "feed_forward_skip",
+    "identity", "residual", "scale", "skip", "token_graying",
+}  # fmt: skip
 ROWS: dict[str, dict[str, Any]] = {
-    PLAIN: {},  # what all others are compared with
+    PLAIN: {},
     "no attention skip": {"attention_skip": False},
     "ConvMixer": {"architecture": "ConvMixer"},
     "ConvMixer, no skip": {"architecture": "ConvMixer", "skip": False},
@@ -97,6 +103,7 @@ def classify(
     recipe: Mapping[str, Any] | None = None,
     attack: bool = False,
     corruptions: bool = False,
+    against: str | None = None,
     n_jobs: int = 1,
     data_home: str | None = None,
     directory: Path,
@@ -125,6 +132,9 @@ def classify(
         Settings in place of the data set's own, as in `settings_of`.
     attack, corruptions : bool, default=False
         Also measure accuracy on attacked and corrupted test images.
+    against : str, optional
+        The row that all others are compared with. By default each is compared with its own
+        backbone, as in `backbone_of`, and a backbone with the plain row. It is added.
     n_jobs : int, default=1
     data_home : str, optional
     directory : Path
@@ -134,7 +144,8 @@ def classify(
     Returns
     -------
     DataFrame
-        A row for each network and seed; accuracies in percent; ``inference`` and ``training`` are
+        A row for each network and seed; ``against`` is the row that it is compared with, None for
+        the plain one; accuracies in percent; ``inference`` and ``training`` are
         ratios of throughput to the plain row; ``wrong`` has the places of the test images that are
         wrong, as they are and by attack and corruption.
 
@@ -143,7 +154,7 @@ def classify(
     ValueError
         If data, a row or a setting are unknown.
     """
-    given = rows_with_plain(rows or ROWS)
+    given, baselines = add_baselines(rows_with_plain(rows or ROWS), against)
     splits, settings = load_splits(data, data_home), settings_of(data, recipe)
     for options in given.values():
         build(splits, settings, options, seed=0)
@@ -170,7 +181,7 @@ def classify(
     best = first.sort_values("validation", ascending=False, kind="stable").drop_duplicates("row")
     chosen = best.set_index("row")[list(candidates[0])].to_dict("index")
     asked = ["test", *(["attack"] if attack else []), *(["corruptions"] if corruptions else [])]
-    return run(
+    table = run(
         [
             shared
             | {"row": row, "options": options, "candidate": chosen[row]}
@@ -179,6 +190,8 @@ def classify(
             for seed in range(seeds)
         ]
     )
+    table.insert(1, "against", table.row.map(baselines))
+    return table
 
 
 def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -210,6 +223,49 @@ def rows_with_plain(
     return {PLAIN: {}} | {name: dict(options) for name, options in known.items()}
 
 
+def add_baselines(
+    rows: Mapping[str, dict[str, Any]], against: str | None = None
+) -> tuple[dict[str, dict[str, Any]], dict[str, str | None]]:
+    """The rows and those that they are compared with, which come first; and who with whom.
+
+    Raises
+    ------
+    ValueError
+        If `against` is no row.
+    """
+    baselines: dict[str, str | None] = {PLAIN: None}
+    added = {PLAIN: rows[PLAIN]}
+    if against is not None:
+        added[against] = row_options(against)
+    for name, options in rows.items():
+        backbone = backbone_of(options)
+        known = {n: o for n, o in (*rows.items(), *ROWS.items()) if o == backbone}
+        own = PLAIN if backbone == options else next(iter(known), write_row(backbone))
+        if against is None and name != PLAIN:
+            added |= {own: backbone}
+            baselines[name] = own
+    found = added | dict(rows)
+    if against is not None:
+        baselines = {name: against for name in found if name != against} | {against: None}
+    return found, {name: baselines.get(name, PLAIN) for name in found}
+
+
+def backbone_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a row without the parts that it exchanges: corrections, residuals, scales, skips.
+
+    So is its operator, unless a correction stands on it: the backbone of "symmetric + NeuTRENO" is
+    "symmetric", and that of "symmetric" the plain row.
+    """
+    exchanged = _EXCHANGED if "correction" in options else {*_EXCHANGED, "operator"}
+    return {name: value for name, value in options.items() if name not in exchanged}
+
+
+def write_row(options: Mapping[str, Any]) -> str:
+    """A row as a user writes it."""
+    others = [f"{name}={value}" for name, value in options.items() if name != "architecture"]
+    return ":".join(filter(None, [options.get("architecture", "ViT"), ",".join(others)]))
+
+
 def row_options(name: str) -> dict[str, Any]:
     """Options of a row by its name, or as a user writes them.
 
@@ -221,12 +277,13 @@ def row_options(name: str) -> dict[str, Any]:
     if name in ROWS:
         return ROWS[name]
     head, colon, _ = name.partition(":")
-    if not colon:
+    if not colon and head not in ARCHITECTURES:
         raise ValueError(
-            f"row: must be ARCHITECTURE:NAME=VALUE or among {', '.join(ROWS)}; got {name!r}"
+            f"row: must be ARCHITECTURE:NAME=VALUE,... or among {', '.join(ROWS)}; got {name!r}"
             f"{close_names(name, ROWS)}"
         )
-    return {"architecture": head, **split_settings(name, "row")[1]}
+    architecture = {} if head == "ViT" else {"architecture": head}
+    return {**architecture, **split_settings(name, "row")[1]}
 
 
 def build(
@@ -288,7 +345,8 @@ def trained_network(
     model = build(splits, settings, placed(options, candidate), seed)
     recipe = recipe_of(settings, candidate, seed)
     task = {"data": data, "candidate": candidate}
-    return train_kept(model, splits, settings, recipe, task, directory), splits
+    kept = train_kept(model, splits, settings, recipe, task, directory, options=options)
+    return kept, splits
 
 
 def contents(splits: Splits) -> dict[str, str | None]:
@@ -299,10 +357,11 @@ def contents(splits: Splits) -> dict[str, str | None]:
 def train_kept(
     model: Classifier, splits: Splits, settings: Mapping[str, Any], recipe: Recipe,
     task: Mapping[str, Any], directory: str, first_step: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> Classifier:  # fmt: skip
     """Train a network, or take it from the folder that its options, task and recipe name.
 
-    Its batches are those from `first_step` on.
+    Its batches are those from `first_step` on. The folder's name begins with the row's options.
     """
     of_batches = {name: settings[name] for name in ("shift", "flip")}
     of_mixing = {name: settings[name] for name in ("erasing", "mixup", "cutmix")}
@@ -313,7 +372,9 @@ def train_kept(
     )  # fmt: skip
     parts = [model.options, task, asdict(recipe), settings, code(), contents(splits)]
     key = json.dumps(parts, sort_keys=True)
-    folder = Path(directory) / "networks" / hashlib.sha256(key.encode()).hexdigest()[:16]
+    words = [write_row(options or {}), f"{recipe.n_steps} steps", f"seed {recipe.seed}"]
+    name = re.sub(r"[^\w.=]+", "-", " ".join(words))[:_LONGEST]
+    folder = Path(directory) / "networks" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
     trained: Any = train(
         model, lambda seed, step, samples: made(seed, first_step + step, samples),
         cross_entropy(settings["label_smoothing"]), recipe, directory=folder,

@@ -32,13 +32,19 @@ from twinsolve.bench.vision.classification.measures import (
     size_measures,
 )
 from twinsolve.bench.vision.classification.networks import DropPath
-from twinsolve.bench.vision.classification.report import lines_of
+from twinsolve.bench.vision.classification.report import (
+    depth_differences,
+    differences,
+    lines_of,
+)
 from twinsolve.bench.vision.classification.study import (
     ROWS,
+    add_baselines,
     build,
     placed,
     recipe_of,
     row_options,
+    rows_with_plain,
     settings_of,
 )
 from twinsolve.unrolled import named_operators
@@ -62,14 +68,16 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
         assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [(x["row"], x["seed"]) for x in rows] == [
-        (row, seed) for row in ("softmax", "NeuTRENO", "ConvMixer:skip=False") for seed in (0, 1)
+        (row, seed)
+        for row in ("softmax", "ConvMixer", "NeuTRENO", "ConvMixer:skip=False")
+        for seed in (0, 1)
     ]
     for x in rows:
         assert x["wrong"].keys() == {CLEAN, *ATTACKS, *CORRUPTIONS}
         assert accuracy(x, CLEAN) == pytest.approx(x["top1"])
-    assert len(list((tmp_path / "runs/networks").iterdir())) == 3 * (3 + 1)  # candidates, seeds
+    assert len(list((tmp_path / "runs/networks").iterdir())) == 4 * (3 + 1)  # candidates, seeds
     summary = (tmp_path / "summary.md").read_text()
-    assert "by Holm for all comparisons of the table, here 2:" in summary
+    assert "by Holm for all comparisons of the table, here 3:" in summary
     assert re.search(r"for the \d+ comparisons of that table", summary)
     assert (tmp_path / "differences.png").is_file()
 
@@ -108,6 +116,57 @@ def test_what_is_unknown_is_refused(words, tmp_path):
 )
 def test_a_part_of_a_row_takes_settings(digits, row, shown):
     assert shown in str(network(digits, row))
+
+
+def test_a_row_is_compared_with_its_own_backbone():
+    asked = ["CaiT:scale=FeatScale", "symmetric + NeuTRENO", "ViT:depth=2,correction=twicing"]
+    asked += [
+        "bilateral + GRC",
+        "ConvMixer, no skip",
+        "ViT:operator=Local:radius=1,correction=twicing",
+    ]
+    _, baselines = add_baselines(rows_with_plain(asked))
+    expected = ["CaiT", "symmetric", "ViT:depth=2", "softmax", "ConvMixer", "local"]
+    assert [baselines[row] for row in asked] == expected
+    assert baselines["softmax"] is None
+    assert all(baselines[row] == "softmax" for row in set(expected) - {"softmax"})
+    rows, baselines = add_baselines(rows_with_plain(asked), "NeuTRENO")
+    assert baselines == {row: None if row == "NeuTRENO" else "NeuTRENO" for row in rows}
+    with pytest.raises(ValueError, match="row: must be ARCHITECTURE"):
+        add_baselines(rows_with_plain(asked), "NeuTREN0")
+
+
+def test_lists_print_rows_as_they_may_be_typed():
+    done = CliRunner().invoke(app, ["classify", "--list"])
+    for line in done.output.splitlines():
+        name, _, typed = line.rpartition(" ")
+        assert row_options(typed) == ROWS[name.strip()]
+
+
+def test_differences_are_to_the_baseline_and_of_depth_too():
+    table = pd.DataFrame(
+        {
+            "row": ["softmax", "CaiT", "CaiT:scale=FeatScale"] * 2, "seed": [0] * 3 + [1] * 3,
+            "against": [None, "softmax", "CaiT"] * 2, "n_test": 100,
+            "token_cosine": [0.9, 0.5, 0.3, 0.9, 0.5, 0.2], "log10_condition": [1.0] * 6,
+            "wrong": [{CLEAN: list(range(n))} for n in (50, 20, 10, 50, 20, 12)],
+        }
+    )  # fmt: skip
+    found = differences(table)
+    assert {row: round(x.mean) for row, x in found.items()} == {
+        "CaiT": 30,
+        "CaiT:scale=FeatScale": 9,
+    }
+    cosine = depth_differences(table, "token_cosine")["CaiT:scale=FeatScale"]
+    assert cosine.mean == pytest.approx(-0.25)
+    assert cosine.n == 2
+
+
+@pytest.mark.parametrize("architecture", ["Swin", "CaiT"])
+def test_last_tokens_of_every_backbone_are_measured(digits, architecture):
+    found = depth_measures(network(digits, architecture).eval(), digits.test)
+    assert -1 <= found["token_cosine"] <= 1
+    assert np.isfinite(found["log10_condition"])
 
 
 def test_bilateral_attention_counts_what_softmax_does(digits):

@@ -80,8 +80,8 @@ def test_feat_scale_joins_the_layer_scale_of_patch_layers_alone():
     layer, x = cait.blocks[0], torch.randn(2, 16, 12, dtype=torch.float64)
     s, t = (torch.randn(12, dtype=torch.float64) for _ in range(2))
     with torch.no_grad():
-        layer.attention_scale[0].s.copy_(s)
-        layer.attention_scale[0].t.copy_(t)
+        layer.attention_scale.scale.s.copy_(s)
+        layer.attention_scale.scale.t.copy_(t)
     y = layer.attention(*[layer.attention_norm(x)] * 3)[0]
     mean = y.mean(dim=1, keepdim=True)
     expected = x + 0.3 * (y + s * mean + t * (y - mean))
