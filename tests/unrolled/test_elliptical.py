@@ -83,7 +83,7 @@ def test_a_given_metric_scales_the_queries():
 def test_metrics_and_values_that_do_not_fit_are_named():
     q, k, v = qkv()
     for shape in ((5,), (2, 6)):
-        with pytest.raises(ValueError, match="metric: has shape"):
+        with pytest.raises(ValueError, match="metric: must be of shape"):
             Elliptical(torch.ones(shape))(q, k, v)
     for name in ("values", "previous_values"):
         for shape, message in (((2, 3, 8, 6), "must have as many"), ((2, 3, 9, 5), "must be of 9")):
