@@ -14,13 +14,13 @@ from .derivatives import has_no_values, is_one_of_many, is_transformed, vjp
 from .masks import combine_masks, hidden_by, query_offset
 
 _ROWS, _KEYS = 256, 512
-_LOG2_E = math.log2(math.e)  # exp2 is the faster one, many times where it gives zeros
+_LOG2_E = math.log2(math.e)  # exp2 is faster than exp, many times where it gives zeros
 
 
 def blocks_serve(q: Tensor, mask: Tensor | None = None) -> bool:
-    """Whether `blocked_attention` takes these, and whoever calls is content with its derivatives.
+    """Whether `blocked_attention` takes these inputs, and its derivatives are enough.
 
-    Whoever turns the fused kernel off wants what PyTorch can differentiate forward.
+    They are not where the fused kernel is turned off, to have PyTorch's forward derivatives.
     """
     if is_transformed() or has_no_values(q) or not torch.backends.cuda.flash_sdp_enabled():
         return False
@@ -30,13 +30,13 @@ def blocks_serve(q: Tensor, mask: Tensor | None = None) -> bool:
 def blocked_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
-    """``softmax(q k^T + mask) v`` in blocks of queries, at the widths and dtypes that they have.
+    """``softmax(q k^T + mask) v`` in blocks of queries, at the widths and dtypes of the inputs.
 
-    The fused kernel wants values as wide as queries, and computes with the zeros that pad them; and
-    it wants one dtype, where logits may need float64 alone. Here weights and their products with
-    values are computed in the dtype of the values. The gradient takes what the fused kernel's
-    takes, the output and the logarithm of each row's sum, so that memory is O(256 n_keys) beside
-    them. It can be differentiated again.
+    The fused kernel needs values as wide as queries, and computes with the zeros that pad them. It
+    also needs one dtype, where only logits may need float64. Here weights and their products with
+    values are computed in the dtype of the values. The backward pass uses what that of the fused
+    kernel uses, the output and the logarithm of each row's sum; beside them memory is
+    O(256 n_keys). It can be differentiated again.
 
     Parameters
     ----------
@@ -124,9 +124,9 @@ def _attend_explicitly(
 def _find_hidden(
     q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, rows: slice
 ) -> tuple[int, Tensor | None, Tensor | None]:
-    """For some rows: the last key that any of them sees, the bias of logits, rows without keys.
+    """For a block of rows: number of keys up to the last one seen, bias of logits, empty rows.
 
-    These are as if they saw all, so that nothing in them is infinite.
+    Empty rows see no key. The bias shows them all keys, so that nothing in them is infinite.
     """
     seen, part = k.shape[-2], mask
     if is_causal:
