@@ -139,7 +139,7 @@ def test_bad_options_are_named():
         ({"depths": (1, 1)}, "num_heads: must have one entry for each of 2 stages"),
         (
             {"image_size": (6, 4), "depths": (1, 1, 1), "num_heads": (1, 1, 1), "window_size": 9},
-            r"image_size: the grid \(3, 2\) after 2 stages",
+            r"image_size: must give grids .* got \(3, 2\)",
         ),
         ({"operator": ["softmax"]}, "operator: must be one value or a list of 4"),
         ({"operator": CrossLayer(), "positions": None}, "positions: CrossLayer reads positions"),
