@@ -67,8 +67,8 @@ def _compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
 def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Autocast changes neither output nor gradients: nothing is lowered.
 
-    On inputs of the dtype that it lowers to and of float32; exact up to eps of float32, as another
-    kernel may add in another order.
+    Inputs are of float32 and of the dtype that autocast lowers to. The tolerance is eps of float32,
+    as another kernel may add in another order.
     """
     for name in ("float32", "bfloat16"):
         yield Finding("", partial(_compare_autocast, subject.to(_LOW[name])), name)
