@@ -66,11 +66,11 @@ class _BlockedAttention(torch.autograd.Function):
         out, log_sum = v.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
         none: list[Tensor] = []
         for rows in _split_blocks(q.shape[-2], _ROWS):
-            seen, bias, empty = _find_hidden(q, k, mask, is_causal, rows)
+            n_seen, bias, empty = _find_hidden(q, k, mask, is_causal, rows)
             none += [] if empty is None else [empty]
             for head in _flatten_heads(q):
                 own: Any = (*head, rows)
-                others: Any = (*head, slice(0, seen))
+                others: Any = (*head, slice(0, n_seen))
                 S = q[own] @ k[others].mT
                 if bias is not None:
                     S += bias[head]
@@ -98,8 +98,8 @@ class _BlockedAttention(torch.autograd.Function):
         shift = d_log_sum.to(v.dtype) - (d_out * out).sum(-1, keepdim=True)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for rows in _split_blocks(q.shape[-2], _ROWS):
-            seen, bias, _ = _find_hidden(q, k, mask, ctx.is_causal, rows)
-            for head, keys in product(_flatten_heads(q), _split_blocks(seen, _KEYS)):
+            n_seen, bias, _ = _find_hidden(q, k, mask, ctx.is_causal, rows)
+            for head, keys in product(_flatten_heads(q), _split_blocks(n_seen, _KEYS)):
                 Q, K, V, dO = q[*head, rows], k[*head, keys], v[*head, keys], d_out[*head, rows]
                 S = Q @ K.mT
                 if bias is not None:
@@ -128,17 +128,17 @@ def _find_hidden(
 
     Empty rows see no key. The bias shows them all keys, so that nothing in them is infinite.
     """
-    seen, part = k.shape[-2], mask
+    n_seen, part = k.shape[-2], mask
     if is_causal:
-        seen = rows.stop + query_offset(q, k)
+        n_seen = rows.stop + query_offset(q, k)
     if part is not None:
         part = part if part.shape[-2] == 1 else part[..., rows, :]
-        part = part if part.shape[-1] == 1 else part[..., :seen]
+        part = part if part.shape[-1] == 1 else part[..., :n_seen]
     if is_causal:
-        keys = torch.arange(seen, device=q.device)
+        keys = torch.arange(n_seen, device=q.device)
         part = combine_masks(part, keys <= keys[rows.start - rows.stop :, None])
     if part is None:
-        return seen, None, None
+        return n_seen, None, None
     empty = (~hidden_by(part)).sum(dim=-1, keepdim=True) == 0
     if part.dtype == torch.bool:  # faster so than to fill
         part = (part | empty).to(q.dtype).sub_(1).mul_(torch.finfo(q.dtype).max)
@@ -146,7 +146,7 @@ def _find_hidden(
         part = part.to(q.dtype).masked_fill(empty, 0)
     n = rows.stop - rows.start
     empty = empty.expand(*empty.shape[:-2], n, 1)
-    return seen, part.expand(*q.shape[:-2], n, seen), empty
+    return n_seen, part.expand(*q.shape[:-2], n, n_seen), empty
 
 
 def _flatten_heads(x: Tensor) -> Iterator[tuple[int, ...]]:

@@ -99,8 +99,8 @@ def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
         _, *gradients = output_and_gradients(subject)
         pairs = zip("qkv", gradients, strict=True)
         read = {name for name, g in pairs if np.abs(g).max() > subject.accuracy.tolerance}
-        told = set(declared.reads) - ({"v"} if declared.of_first_values else set())
-        return Measurement(0.0 if read == told else float("inf"), 0.0)
+        allowed = set(declared.reads) - ({"v"} if declared.of_first_values else set())
+        return Measurement(0.0 if read == allowed else float("inf"), 0.0)
 
     yield Finding("", measure)
 
@@ -180,12 +180,12 @@ class Gradients:
         direction = self._balanced(
             {name: tuple(_direction(g, rng) for g in self._gradient[name]) for name in names}
         )
-        found = float(_along(self._gradient, direction))
+        slope = float(_along(self._gradient, direction))
         deviation = float("inf")
         for step in (_LONG_STEP, *_STEPS) if self.subject.accuracy.iterates else _STEPS:
             if not deviation <= _TOLERANCE:
                 ahead, behind = (self._expected(direction, h) for h in (step, -step))
-                deviation = _relative(found, (ahead - behind) / (2 * step), self._least_slope)
+                deviation = _relative(slope, (ahead - behind) / (2 * step), self._least_slope)
         return Measurement(deviation, _TOLERANCE)
 
     def _balanced(self, direction: dict[str, Tensors]) -> dict[str, Tensors]:
@@ -214,13 +214,13 @@ class Gradients:
             name: tuple(_direction(g, rng) / g.numel() ** 0.5 for g in gradient)
             for name, gradient in self._gradient.items()
         }
-        found = self._curvature(direction, transformed)
+        curvature = self._curvature(direction, transformed)
         least = _LEAST_CURVATURE * abs(float(_along(self._gradient, direction)))
         deviation = float("inf")
         for step in _SECOND_STEPS:
             if not deviation <= _SECOND_TOLERANCE:
                 ahead, behind = (self._slope(direction, h) for h in (step, -step))
-                deviation = _relative(found, (ahead - behind) / (2 * step), least)
+                deviation = _relative(curvature, (ahead - behind) / (2 * step), least)
         return Measurement(deviation, _SECOND_TOLERANCE)
 
     def _slope(self, direction: dict[str, Tensors], step: float) -> float:
@@ -269,10 +269,10 @@ class Gradients:
         return {"q": q, "k": k, "v": v}
 
     def _inputs(self, at: dict[str, Tensors]) -> Tensors:
-        given = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
-        if "tokens" in given:
-            return given["tokens"], given["tokens"], given["v"]
-        return tuple(given.values())
+        tokens = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
+        if "tokens" in tokens:
+            return tokens["tokens"], tokens["tokens"], tokens["v"]
+        return tuple(tokens.values())
 
     def _moved(self, at: dict[str, Tensors]) -> Subject:
         """The subject on these inputs and this context."""
@@ -356,15 +356,15 @@ class _Applied(nn.Module):
 
 
 def _tensors_of(context: Context | None) -> Tensors:
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def keep(name: str, x: Tensor) -> Tensor:
-        found.append(x)
+        tensors.append(x)
         return x
 
     if context is not None:
         map_tensors(context, keep)
-    return tuple(found)
+    return tuple(tensors)
 
 
 def _leaves(at: dict[str, Tensors]) -> dict[str, Tensors]:
@@ -384,8 +384,8 @@ def _backward(
         allow_unused=True,
         materialize_grads=True,
     )
-    found = iter(gradients)
-    return {name: tuple(next(found) for _ in tensors) for name, tensors in at.items()}
+    rest = iter(gradients)
+    return {name: tuple(next(rest) for _ in tensors) for name, tensors in at.items()}
 
 
 def _along(gradient: dict[str, Tensors], direction: dict[str, Tensors]) -> Tensor:

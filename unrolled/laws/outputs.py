@@ -51,8 +51,8 @@ def output(subject: Subject) -> Iterator[Finding]:
     declared = subject.declared
     if declared is None or declared.square_only or subject.brief:
         return
-    fewer, every, of_last = _last_queries(subject)
-    yield Finding("fewer queries", partial(fewer.compare, every))
+    fewer, all_visible, of_last = _last_queries(subject)
+    yield Finding("fewer queries", partial(fewer.compare, all_visible))
     if declared.causal:
         yield Finding("fewer queries, causal", partial(fewer.compare, of_last))
         assert masks[0].visible is not None
@@ -64,8 +64,8 @@ def _last_queries(subject: Subject) -> tuple[Subject, Masks, Masks]:
     """The layer on its last queries, a mask that shows them all keys, and the causal mask."""
     q, k, v = subject.inputs
     n = k.shape[-2]
-    every = Masks("", visible=np.ones((_N_QUERIES, n), dtype=bool))
-    return subject.on((q[:, -_N_QUERIES:], k, v)), every, causal(_N_QUERIES, n)
+    all_visible = Masks("", visible=np.ones((_N_QUERIES, n), dtype=bool))
+    return subject.on((q[:, -_N_QUERIES:], k, v)), all_visible, causal(_N_QUERIES, n)
 
 
 @law

@@ -119,8 +119,8 @@ def _split_blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
     for head in range(0, n_heads, heads):
         for start in range(0, n_rows, rows):
             stop = min(start + rows, n_rows)
-            seen = n_keys if offset is None else stop + offset
-            yield _Block(slice(head, head + heads), slice(start, stop), seen)
+            n_seen = n_keys if offset is None else stop + offset
+            yield _Block(slice(head, head + heads), slice(start, stop), n_seen)
 
 
 def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:

@@ -100,8 +100,8 @@ class CodingStep(nn.Module):
         moved = signals @ pull.mT.to(signals.dtype)
         if codes is None or unit is None or self.synthesis is None:
             return moved
-        kept = torch.diag(unit / self.threshold()) - (unit[:, None] * self.synthesis) @ pull.mT
-        return torch.addmm(moved, codes, kept.to(codes.dtype))
+        carried = torch.diag(unit / self.threshold()) - (unit[:, None] * self.synthesis) @ pull.mT
+        return torch.addmm(moved, codes, carried.to(codes.dtype))
 
 
 class GroupCodingStep(CodingStep):
