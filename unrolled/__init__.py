@@ -55,7 +55,7 @@ from .solved_operator import Solved
 from .sparse_coding import LISTA, SparseCoding, SparseMixtureOfExperts
 from .spectral_filtering import AttnScale, FeatScale, ReAttention
 
-_BY_NAME = ("clustering", "twins")  # and loaded when asked for, with what they need
+_BY_NAME = ("clustering", "twins")  # loaded only when asked for, as is all that they import
 
 __all__ = [
     "LISTA",

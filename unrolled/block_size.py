@@ -1,4 +1,4 @@
-"""How many rows, keys, tiles or images are worked on at once, and how to make that fewer."""
+"""Block sizes: how many rows, keys, tiles or images are computed at once, and how to limit that."""
 
 import sys
 from collections.abc import Iterator
@@ -8,20 +8,20 @@ _largest = sys.maxsize
 
 
 def block_size(usual: int) -> int:
-    """How many to take at once: `usual`, or what `small_blocks` allows if that is less."""
+    """The size of a block: `usual`, or the limit of `small_blocks` if that is smaller."""
     return min(usual, _largest)
 
 
 @contextmanager
 def small_blocks(largest: int) -> Iterator[None]:
-    """Let no block be larger, in the forward and backward passes inside the ``with`` block.
+    """Limit the size of blocks, in the forward and backward passes inside the ``with`` block.
 
-    What a layer gives does not change but for rounding: a check of blocks needs no large inputs.
+    Only the rounding of outputs changes. So a check of blocks needs no large inputs.
 
     Parameters
     ----------
     largest : int
-        At least 1.
+        Largest block, at least 1.
 
     Examples
     --------

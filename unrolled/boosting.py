@@ -177,7 +177,7 @@ class Twicing(Correction):
         return once + call._replace(v=call.v - once).output_of(self.base)
 
     def is_explicit(self, q: Tensor) -> bool:
-        """Whether queries like these are attended with by the explicit matrix."""
+        """Whether `attend` uses the explicit matrix for queries like these."""
         wide = q.dtype in (torch.float32, torch.float64)
         few = has_static_value(q.shape[-2]) and q.shape[-2] <= self.max_explicit
         return self.base.cheap_matrix and wide and few

@@ -29,8 +29,8 @@ class TokenGraying(nn.Module):
     rounding included. The DCT is two fast Fourier transforms there and back, in the dtype of the
     input, at least float32. Singular values up to ``max(n, d)``, and coefficients up to
     ``log2(2 n d)`` times machine precision, relative to the largest, are rounding and become 0, as
-    ``0^eps = 0``; there the slope, which is infinite, counts as 0. Else gradients are exact, those
-    of the SVD also where singular values are equal; these are refused a second derivative.
+    ``0^eps = 0``; there the slope, which is infinite, counts as 0. Else gradients are exact, also
+    where singular values are equal. The SVD form has no second derivative.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def _gray_dct(X: Tensor, eps: float) -> Tensor:
     size = F.abs()
     largest = size.amax(dim=(-2, -1), keepdim=True)
     kept = size > math.log2(2 * X.shape[-1] * X.shape[-2]) * torch.finfo(X.dtype).eps * largest
-    # Where nothing is kept, 1 stands in for sizes, so that no slope is infinite.
+    # Where a coefficient is not kept, 1 stands in for its size, so that no slope is infinite.
     ratio = torch.where(kept, size, 1) / torch.where(kept, largest, 1)
     grayed = torch.where(kept, F.sign() * largest * ratio**eps, 0)
     return inverse_cosine_transform(inverse_cosine_transform(grayed.mT).mT)
@@ -155,10 +155,10 @@ def _find_cutoff(X: Tensor) -> float:
 class _GraySpectrum(torch.autograd.Function):
     """Power law h on the singular values, with derivatives by divided differences.
 
-    That of the SVD itself is infinite where singular values are equal; that of the power law is
-    not. In the bases of U and R the derivative multiplies the symmetric part of a perturbation by
-    ``(h_i - h_j) / (s_i - s_j)``, the antisymmetric one by ``(h_i + h_j) / (s_i + s_j)``, and what
-    lies outside by ``h_i / s_i``; s_1 counts once more, as the scale of the law.
+    The derivative of the SVD itself is infinite where singular values are equal; that of the power
+    law is not. In the bases of U and R it multiplies the symmetric part of a perturbation by
+    ``(h_i - h_j) / (s_i - s_j)``, the antisymmetric part by ``(h_i + h_j) / (s_i + s_j)``, and the
+    part outside of these bases by ``h_i / s_i``. A last term is that of s_1, the scale of the law.
     """
 
     generate_vmap_rule = True

@@ -18,18 +18,18 @@ _WHY_EAGER = "the number of iterations of a fixed point depends on the data"
 class FixedPoint(nn.Module):
     """The fixed point ``z = T(z)`` of a contraction, with the implicit gradient.
 
-    Forward, z is iterated without a graph until for each row, along the last axis, ::
+    The forward pass iterates z without a graph until for each row, along the last axis, ::
 
         r / (1 - r) max |T(z) - z| <= tol max |T(z)|
 
-    with r the largest of `contraction` and the last two ratios of successive changes of the row's
-    problem, which is the last two axes. So rows of small numbers are as exact as others. It bounds
-    the distance from the fixed point if changes shrink by r from then on, as they do where T is
-    proved to contract by `contraction` in this norm; else it is an estimate. Backward, with J the
-    Jacobian of T at z, the gradient g becomes ``(I - J^T)^-1 g``, found as the fixed point of
-    ``y = g + J^T y`` to the same tolerance, and passes through one application of T to whatever T
-    depends on. So the memory is that of one application and a few iterates, and the gradient that
-    of infinitely many unrolled steps.
+    where r is the largest of `contraction` and the last two ratios of successive changes of the
+    row's problem, which is the last two axes. So rows of small numbers are as exact as others. The
+    left side bounds the distance from the fixed point if changes shrink by r from then on, as they
+    do where T is proved to contract by `contraction` in this norm; else it is an estimate. In the
+    backward pass, with J the Jacobian of T at z, the gradient g becomes ``(I - J^T)^-1 g``, the
+    fixed point of ``y = g + J^T y`` to the same tolerance. It then passes through one application
+    of T to all that T depends on. So the memory is that of one application and a few iterates, and
+    the gradient that of infinitely many unrolled steps.
 
     The start gets no gradient, and there is no second derivative. As the work depends on the data,
     ``torch.export``, the transforms of ``torch.func`` and compilation to a full graph are refused.
@@ -45,7 +45,7 @@ class FixedPoint(nn.Module):
     max_iter : int, default=1000
         Largest number of applications of T, or of J^T.
     contraction : float or Tensor broadcastable to (..., 1, 1), default=0.0
-        What T is proved to contract by, such as ``1 / (1 + lam)`` for NeuTRENO; 0 is unknown.
+        Proved contraction factor of T, such as ``1 / (1 + lam)`` for NeuTRENO; 0 if unknown.
 
     Raises
     ------
@@ -96,7 +96,7 @@ class FixedPoint(nn.Module):
         ----------
         start : Tensor
         *inputs
-            Handed on to `step`.
+            Passed on to `step`.
 
         Returns
         -------
@@ -119,7 +119,7 @@ class FixedPoint(nn.Module):
         return with_gradient(z, applied, lambda grad: self._solve(applied, leaf, grad), _REFUSAL)
 
     def _reach(self, step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-        """The fixed point."""
+        """The fixed point of `step`."""
         return self._iterate(step, start, "the fixed point")
 
     def _solve(self, applied: Tensor, leaf: Tensor, grad: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class FixedPoint(nn.Module):
     def _iterate(self, step: Callable[[Tensor], Tensor], start: Tensor, what: str) -> Tensor:
         """Iterate a map to the tolerance; warn if it is not reached.
 
-        A problem that has converged stays as it is, whatever the others still need.
+        A problem that has converged stays as it is while others go on.
         """
         if start.numel() == 0:
             return start
@@ -182,7 +182,7 @@ def _largest_entry(x: Tensor, dim: tuple[int, ...]) -> Tensor:
 def with_gradient(
     value: Tensor, applied: Tensor, solve: Callable[[Tensor], Tensor], refusal: str
 ) -> Tensor:
-    """A fixed point of T, whose gradient is solved for and passes through T.
+    """A fixed point of T, with a gradient that `solve` computes and that passes through T.
 
     Parameters
     ----------
@@ -191,9 +191,9 @@ def with_gradient(
     applied : Tensor
         ``T(z)`` with a graph of all that T depends on but z.
     solve : callable
-        A gradient g to ``(I - J^T)^-1 g``, with J the Jacobian of T at z.
+        Maps a gradient g to ``(I - J^T)^-1 g``, with J the Jacobian of T at z.
     refusal : str
-        What the error says where a second derivative is asked for.
+        Message of the error where a second derivative is asked for.
 
     Returns
     -------
@@ -212,7 +212,7 @@ def transposed_product(applied: Tensor, leaf: Tensor, y: Tensor) -> Tensor:
 
 
 def warn_of_convergence(message: str) -> None:
-    """Warn with scikit-learn's class, which takes a second to import."""
+    """Warn with scikit-learn's class, imported here because that takes a second."""
     from sklearn.exceptions import ConvergenceWarning
 
     warnings.warn(message, ConvergenceWarning, stacklevel=3)

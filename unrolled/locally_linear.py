@@ -43,7 +43,7 @@ def affine_weights(
     weights : Tensor of shape (..., n_queries, n_neighbors)
         In the dtype of q; zeros for a query without allowed keys.
     indices : Tensor of int64, of the same shape
-        The keys that they belong to.
+        The nearest keys, in the order of the weights.
 
     References
     ----------

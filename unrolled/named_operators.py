@@ -87,9 +87,9 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
     Parameters
     ----------
     name : str
-        One of `operator_names`. Corrections stand on softmax attention; "criss_cross", "local" and
-        "spatial_gaussian" take the grid of the model around them, or else tokens as a sequence. The
-        penalties of "sparse_coding", "ridge" and "low_rank" are relative to the keys: about a
+        One of `operator_names`. Corrections wrap softmax attention; "criss_cross", "local" and
+        "spatial_gaussian" use the grid of the model around them, or else take tokens as a sequence.
+        The penalties of "sparse_coding", "ridge" and "low_rank" are relative to the keys: about a
         quarter of the entries are not zero, and about half of the directions are kept, at any width
         and depth.
     num_heads, head_dim : int
@@ -133,7 +133,7 @@ def operator_factory(name: str) -> Factory:
 
 
 def made_operator(choice: OperatorLike, num_heads: int, head_dim: int) -> Operator:
-    """A new operator for a layer of given size: of a name, a copy, or what a factory makes.
+    """A new operator for a layer of this size: by name, as a copy, or from a factory.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def register_operator(name: str, factory: Factory) -> None:
     Parameters
     ----------
     name : str
-        New.
+        A name that is not taken yet.
     factory : callable
         ``factory(num_heads, head_dim)`` makes the operator.
 

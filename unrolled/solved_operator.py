@@ -30,8 +30,8 @@ class Solved(Correction):
     It has the parameters of `base` and no others, so that a network with the solver inside can be
     compared with the unrolled one; the gradient of a step length, which does not move the solution,
     is zero. Codes take n_queries x n_keys numbers in float64: ISTA with momentum runs from zero
-    until their supports stand, on which they and their gradients are solved for (`FixedCodes`).
-    `Neutreno` is iterated by its safe form, whichever is set (`FixedPoint`).
+    until the supports no longer change, and codes and gradients are then solved for on the supports
+    (`FixedCodes`). `Neutreno` is iterated by its safe form, whichever is set (`FixedPoint`).
 
     Parameters
     ----------
@@ -40,16 +40,17 @@ class Solved(Correction):
         shape (..., n_queries, n_keys), whose rows are proximal gradient steps of ``|q - C k|_F^2``
         and a penalty like l1.
     tol : float, default=1e-10
-        Largest relative error > 0, forward and of the implicit system: proved for codes, where it
-        is 1.5e-8 at least, and forward for Neutreno of weights of sum one; else estimated.
+        Largest relative error > 0 of the output and of the implicit system. For codes it is proved,
+        and at least 1.5e-8; for Neutreno of weights of sum one it is proved for the output. Else it
+        is estimated.
     max_iter : int, default=10000
         Largest number of iterations, forward and for Neutreno backward.
 
     Raises
     ------
     ValueError
-        If `base` has no iteration or parameters for each, or is Neutreno of a smoother that is not
-        linear in its values, such as Neutreno; or if a number is out of range.
+        If `base` has no iteration or has separate parameters for each, or is Neutreno of a smoother
+        that is not linear in its values, such as another Neutreno; or if a number is out of range.
     RuntimeError
         Under ``torch.export``.
 
@@ -89,7 +90,9 @@ class Solved(Correction):
                 f"{type(base).__name__}"
             )
         if getattr(base, "per_iteration", False):
-            raise ValueError("base: must have one set of parameters, not one for each iteration")
+            raise ValueError(
+                "base: must have one set of parameters for all iterations, got per_iteration=True"
+            )
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_count(max_iter, "max_iter", 1)
         self.data_dependent = True
@@ -97,8 +100,8 @@ class Solved(Correction):
             smoother = base.base
             if not smoother.linear_in_values:
                 raise ValueError(
-                    "base: Neutreno(...) must hold a smoother that is linear in its values, as "
-                    f"`matrix` is of that one, got {smoother!r}"
+                    "base: Neutreno(...) must hold a smoother that is linear in its values, from "
+                    f"which `matrix` is computed, got {smoother!r}"
                 )
             self.of_first_values = True
             self.row_stochastic = smoother.row_stochastic

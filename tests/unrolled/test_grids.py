@@ -77,7 +77,7 @@ def test_another_grid_than_the_models_is_an_error(name):
         ON_GRIDS[name](width=4)(q, k, v, context=context)
     with pytest.raises(ValueError, match=r"n_class_tokens: must be the model's, 1, got 2"):
         ON_GRIDS[name](n_class_tokens=2)(q, k, v, context=context)
-    with pytest.raises(ValueError, match=r"context\.grid: 4 x 4 and 1 class tokens are not the 16"):
+    with pytest.raises(ValueError, match=r"context\.grid: must fit the 16 tokens, got 4 x 4 and 1"):
         ON_GRIDS[name]().matrix(q, k, context=Context(grid=(4, 4), n_class_tokens=1))
     with pytest.raises(ValueError, match="n_class_tokens: must be a whole number >= 0"):
         ON_GRIDS[name](n_class_tokens=-1)

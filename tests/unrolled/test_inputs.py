@@ -46,7 +46,7 @@ BAD_VALUES = {
     "float32 values": ({"v": V.float()}, r"v: must be torch\.float64 as q, got torch\.float32"),
     "values of another batch": (
         {"q": Q[:1], "k": K, "v": tokens(3, 3, 9, 4)},
-        r"v: batch and heads must be those of the others, \(2, 3\), or 1; got \(3, 3\)",
+        r"v: batch and heads must be those of the others, \(2, 3\), or 1; got \(3, 3\) in shape",
     ),
 }
 BAD_MASKS = {

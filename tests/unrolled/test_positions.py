@@ -84,7 +84,7 @@ def test_stored_position_logits_change_nothing(distances, per_head):
         assert_close(stored(q, k, v, **masks), expected, atol=1e-12, rtol=0)
         assert_close(stored.matrix(q, k, **masks) @ v, expected, atol=1e-12, rtol=0)
     assert not stored.bias.requires_grad
-    with pytest.raises(ValueError, match="bias: is for 9 queries and 9 keys, got 9 and 8"):
+    with pytest.raises(ValueError, match="bias: is for 9 queries and 9 keys, got 9 queries and 8"):
         stored(q, k[..., :8, :], v[..., :8, :])
     with pytest.raises(ValueError, match="context: needs projected positions"):
         layer.precompute(Context())

@@ -14,13 +14,13 @@ from .derivatives import has_no_values, is_one_of_many, is_transformed, vjp
 from .masks import combine_masks, hidden_by, query_offset
 
 _ROWS, _KEYS = 256, 512
-_LOG2_E = math.log2(math.e)  # exp2 is the faster one, many times where it gives zeros
+_LOG2_E = math.log2(math.e)  # exp2 is faster than exp, many times where it gives zeros
 
 
 def blocks_serve(q: Tensor, mask: Tensor | None = None) -> bool:
-    """Whether `blocked_attention` takes these, and whoever calls is content with its derivatives.
+    """Whether `blocked_attention` takes these inputs, and its derivatives are enough.
 
-    Whoever turns the fused kernel off wants what PyTorch can differentiate forward.
+    They are not where the fused kernel is turned off, to have PyTorch's forward derivatives.
     """
     if is_transformed() or has_no_values(q) or not torch.backends.cuda.flash_sdp_enabled():
         return False
@@ -30,13 +30,13 @@ def blocks_serve(q: Tensor, mask: Tensor | None = None) -> bool:
 def blocked_attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
-    """``softmax(q k^T + mask) v`` in blocks of queries, at the widths and dtypes that they have.
+    """``softmax(q k^T + mask) v`` in blocks of queries, at the widths and dtypes of the inputs.
 
-    The fused kernel wants values as wide as queries, and computes with the zeros that pad them; and
-    it wants one dtype, where logits may need float64 alone. Here weights and their products with
-    values are computed in the dtype of the values. The gradient takes what the fused kernel's
-    takes, the output and the logarithm of each row's sum, so that memory is O(256 n_keys) beside
-    them. It can be differentiated again.
+    The fused kernel needs values as wide as queries, and computes with the zeros that pad them. It
+    also needs one dtype, where only logits may need float64. Here weights and their products with
+    values are computed in the dtype of the values. The backward pass uses what that of the fused
+    kernel uses, the output and the logarithm of each row's sum; beside them memory is
+    O(256 n_keys). It can be differentiated again.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ class _BlockedAttention(torch.autograd.Function):
         out, log_sum = v.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
         none: list[Tensor] = []
         for rows in _split_blocks(q.shape[-2], _ROWS):
-            seen, bias, empty = _find_hidden(q, k, mask, is_causal, rows)
+            n_seen, bias, empty = _find_hidden(q, k, mask, is_causal, rows)
             none += [] if empty is None else [empty]
             for head in _flatten_heads(q):
                 own: Any = (*head, rows)
-                others: Any = (*head, slice(0, seen))
+                others: Any = (*head, slice(0, n_seen))
                 S = q[own] @ k[others].mT
                 if bias is not None:
                     S += bias[head]
@@ -98,8 +98,8 @@ class _BlockedAttention(torch.autograd.Function):
         shift = d_log_sum.to(v.dtype) - (d_out * out).sum(-1, keepdim=True)
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for rows in _split_blocks(q.shape[-2], _ROWS):
-            seen, bias, _ = _find_hidden(q, k, mask, ctx.is_causal, rows)
-            for head, keys in product(_flatten_heads(q), _split_blocks(seen, _KEYS)):
+            n_seen, bias, _ = _find_hidden(q, k, mask, ctx.is_causal, rows)
+            for head, keys in product(_flatten_heads(q), _split_blocks(n_seen, _KEYS)):
                 Q, K, V, dO = q[*head, rows], k[*head, keys], v[*head, keys], d_out[*head, rows]
                 S = Q @ K.mT
                 if bias is not None:
@@ -124,21 +124,21 @@ def _attend_explicitly(
 def _find_hidden(
     q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, rows: slice
 ) -> tuple[int, Tensor | None, Tensor | None]:
-    """For some rows: the last key that any of them sees, the bias of logits, rows without keys.
+    """For a block of rows: number of keys up to the last one seen, bias of logits, empty rows.
 
-    These are as if they saw all, so that nothing in them is infinite.
+    Empty rows see no key. The bias shows them all keys, so that nothing in them is infinite.
     """
-    seen, part = k.shape[-2], mask
+    n_seen, part = k.shape[-2], mask
     if is_causal:
-        seen = rows.stop + query_offset(q, k)
+        n_seen = rows.stop + query_offset(q, k)
     if part is not None:
         part = part if part.shape[-2] == 1 else part[..., rows, :]
-        part = part if part.shape[-1] == 1 else part[..., :seen]
+        part = part if part.shape[-1] == 1 else part[..., :n_seen]
     if is_causal:
-        keys = torch.arange(seen, device=q.device)
+        keys = torch.arange(n_seen, device=q.device)
         part = combine_masks(part, keys <= keys[rows.start - rows.stop :, None])
     if part is None:
-        return seen, None, None
+        return n_seen, None, None
     empty = (~hidden_by(part)).sum(dim=-1, keepdim=True) == 0
     if part.dtype == torch.bool:  # faster so than to fill
         part = (part | empty).to(q.dtype).sub_(1).mul_(torch.finfo(q.dtype).max)
@@ -146,7 +146,7 @@ def _find_hidden(
         part = part.to(q.dtype).masked_fill(empty, 0)
     n = rows.stop - rows.start
     empty = empty.expand(*empty.shape[:-2], n, 1)
-    return seen, part.expand(*q.shape[:-2], n, seen), empty
+    return n_seen, part.expand(*q.shape[:-2], n, n_seen), empty
 
 
 def _flatten_heads(x: Tensor) -> Iterator[tuple[int, ...]]:

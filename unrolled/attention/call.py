@@ -1,4 +1,4 @@
-"""What one call brings to an operator."""
+"""The arguments of one call of an operator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .masks import boolean_mask, causal_mask, combine_masks, mask_rows
 
 
 class Call(NamedTuple):
-    """Queries, keys and values of one call of an operator, with who sees whom; it never changes.
+    """Queries, keys, values, masks and context of one call of an operator; it never changes.
 
-    `Operator.forward` makes it of checked inputs. ``call._replace(v=...)`` is the same call with
+    `Operator.forward` makes it from checked inputs. ``call._replace(v=...)`` is the same call with
     other values.
 
     Attributes
@@ -21,7 +21,7 @@ class Call(NamedTuple):
     q : Tensor of shape (..., n_queries, d)
     k : Tensor of shape (..., n_keys, d)
     v : Tensor of shape (..., n_keys, e)
-        All with the same leading axes. For a matrix there are no features: e is 0.
+        All with the same leading axes. In a call of `Operator.matrix` v has no features: e is 0.
     mask : Tensor broadcastable to (..., n_queries, n_keys), optional
         Boolean, or additive with -inf where it hides.
     is_causal : bool
@@ -48,13 +48,13 @@ class Call(NamedTuple):
     context: Context | None = None
 
     def pairs(self) -> Tensor | None:
-        """The mask with the causal one in it; None where all queries see all keys."""
+        """The mask combined with the causal one; None if all queries see all keys."""
         if not self.is_causal:
             return self.mask
         return combine_masks(self.mask, causal_mask(self.q, self.k))
 
     def pairs_of(self, rows: Tensor, start: int) -> Tensor | None:
-        """As `pairs`, of the queries from `start` on, as many as there are `rows`."""
+        """`pairs` for a block `rows` of the queries that begins at query `start`."""
         mask = mask_rows(self.mask, rows, start)
         if not self.is_causal:
             return mask
@@ -73,7 +73,7 @@ class Call(NamedTuple):
         return self._replace(mask=boolean_mask(self.mask, self.k.shape[-2], name))
 
     def output_of(self, operator: Any) -> Tensor:
-        """What an operator, such as the base of a correction, gives in this call."""
+        """Output of an operator, such as the base of a correction, in this call."""
         q, k, v, mask, is_causal, context = self
         output: Tensor = operator(q, k, v, mask=mask, is_causal=is_causal, context=context)
         return output

@@ -8,10 +8,10 @@ from torch import Tensor
 class Context(NamedTuple):
     """What a layer may know beyond its own queries, keys and values; it never changes.
 
-    A model makes one for each forward pass. Every layer is given the context that the layer before
-    gave back, and gives back another one in turn; operators read what they declare in
-    `Operator.needs`. One context may so be given to any number of layers or passes: without values
-    in it, each of them is a first layer.
+    A model makes one for each forward pass. Every layer takes the context that the layer before
+    returned, and returns another one; operators read what they declare in `Operator.needs`. One
+    context may be given to any number of layers or passes: if it holds no values, each of them is a
+    first layer.
 
     Attributes
     ----------
@@ -20,7 +20,7 @@ class Context(NamedTuple):
     grid : pair of int, optional
         Rows and columns of the grid on which tokens lie row by row; None is a sequence.
     n_class_tokens : int
-        Tokens in front of those on the grid, which stand nowhere.
+        Number of tokens in front of those on the grid, which have no place on it.
     projected_positions : pair of Tensor of shape (..., heads, tokens, head_dim), optional
         The positions through the present layer's query and key projections.
     values : Tensor of shape (..., heads, tokens, head_dim), optional

@@ -9,20 +9,20 @@ from torch.utils.checkpoint import checkpoint
 
 
 def is_transformed() -> bool:
-    """Inside a transform of ``torch.func``."""
+    """Whether a transform of ``torch.func`` is running."""
     return torch._C._are_functorch_transforms_active()
 
 
 def has_no_values(x: Tensor) -> bool:
-    """Compiled, exported or on the meta device: loops cannot wait for a value of it."""
+    """Whether no loop can depend on values of x: compiled, exported or on the meta device."""
     return torch.compiler.is_compiling() or x.is_meta
 
 
 def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
     """The function's value, which the backward pass computes again instead of keeping its graph.
 
-    The transforms of ``torch.func`` cannot do that and keep it. The function closes over tensors,
-    not over modules: those of a ``functional_call`` are gone when it runs again.
+    The transforms of ``torch.func`` cannot do that and keep the graph. The function must close over
+    tensors, not modules: the parameters of a ``functional_call`` are gone when it runs again.
     """
     if torch.is_grad_enabled() and not is_transformed():
         return checkpoint(function, *arguments, use_reentrant=False)
@@ -32,30 +32,30 @@ def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
 def is_one_of_many(gradient: Tensor) -> bool:
     """Whether a backward pass is to be differentiated, or run for a batch of gradients at once.
 
-    What works in place serves neither; `vjp` of an explicit form does.
+    Computations in place allow neither; `vjp` of an explicit form allows both.
     """
     batched = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
     return torch.is_grad_enabled() or batched
 
 
 def vjp(function: Callable[..., Any], inputs: tuple[Tensor, ...], gradients: Any) -> Any:
-    """Gradients in the inputs of a function, which may be differentiated as often as it may."""
+    """Gradients in the inputs of a function, differentiable as often as the function is."""
     return torch.func.vjp(function, *inputs)[1](gradients)
 
 
 def once_in(gradient: Tensor, refusal: str, *inputs: Tensor) -> Tensor:
-    """A gradient that raises wherever its own derivative in the inputs is asked for.
+    """The gradient, with an error wherever its own derivative in the inputs is asked for.
 
-    Its dependence on what came in from above stays as it is.
+    It can still be differentiated in the gradient that came in.
 
     Parameters
     ----------
     gradient : Tensor
         As a backward pass computes it.
     refusal : str
-        What the error says.
+        Message of the error.
     *inputs : Tensor
-        Saved by the forward pass; the gradient's graph leaves its dependence on them out.
+        Saved by the forward pass. The graph of `gradient` lacks its dependence on them.
 
     Returns
     -------

@@ -27,12 +27,12 @@ def fused_attention(
 ) -> Tensor:
     """``scaled_dot_product_attention`` in a form that reaches its fused kernel.
 
-    Unequal widths of queries and values, inputs or masks of three dimensions, and features that do
-    not lie side by side in memory silently send it to an implementation that builds the N x N
-    matrix; widths are padded with zeros here, dimensions added, and features copied. Zeros change
-    no dot product, but cost as much as numbers: without mask on the CPU, widths far apart take
-    faster ways, up to 256 x 256 pairs through their matrix, and more of them, where values are the
-    narrower ones, through blocks of queries.
+    PyTorch silently builds the N x N matrix for unequal widths of queries and values, inputs or
+    masks of three dimensions, and features that do not lie side by side in memory. This function
+    pads widths with zeros, adds dimensions and copies such features. Zeros change no dot product,
+    but cost as much as numbers. Without mask on the CPU, widths far apart therefore take a faster
+    way: up to 256 x 256 pairs the explicit matrix, and for more pairs, where values are narrower
+    than queries, blocks of queries.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def fused_attention(
     """
     if is_causal and (mask is not None or q.shape[-2] != k.shape[-2]):
         # The kernel's own causal mask would take fewer queries than keys for the first tokens.
-        every = mask is None and q.shape[-2] == 1
-        mask = None if every else combine_masks(mask, causal_mask(q, k))
+        sees_all = mask is None and q.shape[-2] == 1
+        mask = None if sees_all else combine_masks(mask, causal_mask(q, k))
         is_causal = False
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if mask is None and not is_causal and _padding_is_slower(q, k, v):
@@ -64,17 +64,17 @@ def fused_attention(
     if mask is not None and mask.ndim > 2:
         mask = mask[(None,) * (4 - mask.ndim)]
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
-    q, k, v = (_has_unit_stride(x)[(None,) * missing] for x in (q, k, v))
+    q, k, v = (_make_contiguous(x)[(None,) * missing] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
     return out[(0,) * missing][..., :n_values]
 
 
-def _has_unit_stride(x: Tensor) -> Tensor:
+def _make_contiguous(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _padding_is_slower(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """So much padding that it costs more than to leave the fused kernel (measured)."""
+    """Whether padding costs more than leaving the fused kernel (measured)."""
     if not blocks_serve(q) or q.dtype.itemsize < 4 or torch.is_autocast_enabled("cpu"):
         return False
     narrow, wide = sorted((q.shape[-1], v.shape[-1]))
@@ -87,7 +87,7 @@ def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Te
 
     Where gradients are needed and there is more than one block, each is recomputed in the backward
     pass, so that memory stays O(block * n_keys). A program compiled or exported for any number of
-    queries takes them as one block, as the number of blocks would be a part of it.
+    queries takes them as one block, as it would otherwise fix the number of blocks.
     """
     n, size = q.shape[-2], block_size(_QUERY_BLOCK)
     if not has_static_value(n) or n <= size:

@@ -1,4 +1,4 @@
-"""Inputs that do not fit together, by name."""
+"""Checks of inputs, whose errors name the input at fault."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def check_tokens(**tensors: Any) -> None:
         if not _shapes_broadcast(x.shape[:-2], batch):
             raise ValueError(
                 f"{name}: batch and heads must be those of the others, {tuple(batch)}, or 1; got "
-                f"{tuple(x.shape[:-2])} in {tuple(x.shape)}"
+                f"{tuple(x.shape[:-2])} in shape {tuple(x.shape)}"
             )
         batch = _broadcast_shapes(batch, x.shape[:-2])
     if q.shape[-1] == 0 or q.shape[-1] != k.shape[-1]:
@@ -134,14 +134,14 @@ def _check_field(name: str, x: Any, k: Tensor) -> None:
 
 
 def check_input(x: Any, name: str, shape: tuple[int | str, ...], weight: Tensor) -> None:
-    """Refuse what a layer of this weight cannot take.
+    """Refuse a tensor that a layer with this weight cannot take.
 
     Parameters
     ----------
     x : Tensor
     name : str
     shape : tuple
-        Sizes, and names of those that may be any; "..." in front stands for several.
+        Sizes. A name stands for any size, and "..." in front for any number of axes.
     weight : Tensor
         Of the layer's device and dtype.
 
@@ -167,12 +167,12 @@ def check_shell(
     attn_mask: Tensor | None,
     weight: Tensor,
 ) -> None:
-    """Refuse what a multi-head layer cannot take, by the names that it has there.
+    """Refuse inputs that a multi-head layer cannot take.
 
     Parameters
     ----------
     tensors : dict of str to Tensor of shape (batch, tokens, width) or (tokens, width)
-        Query, key and value by name.
+        Query, key and value, by the names that errors use.
     widths : tuple of int
     num_heads : int
     key_padding_mask, attn_mask : Tensor, optional
@@ -218,7 +218,7 @@ def check_shell(
 
 
 def check_kind(name: str, x: Tensor, first: str, like: Tensor) -> None:
-    """Refuse a tensor of another device or, but under autocast, of another dtype than `like`.
+    """Refuse a tensor on another device than `like` or, except under autocast, of another dtype.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def check_kind(name: str, x: Tensor, first: str, like: Tensor) -> None:
 
 
 def common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[int, ...]:
-    """Batch and heads of tensors (..., tokens, width) that broadcast, and of a mask of theirs."""
+    """The batch and heads that tensors (..., tokens, width) and their mask broadcast to."""
     batch: tuple[int, ...] = ()
     for x in tensors if mask is None else (*tensors, mask):
         batch = _broadcast_shapes(batch, x.shape[:-2])
@@ -240,14 +240,14 @@ def common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[int, ...]:
 
 
 def of_common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, each expanded to the batch and heads of all: no operator need look at each."""
+    """The tensors, each expanded to the batch and heads of all, so that operators see one batch."""
     batch = common_batch(mask, *tensors)
     same = (x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]) for x in tensors)
     return tuple(same)
 
 
 def _mask_fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a mask of two dimensions at least broadcasts to the shape."""
+    """Whether a mask has at least two dimensions and broadcasts to the shape."""
     wanted = shape[len(shape) - len(mask) :]
     return 2 <= len(mask) <= len(shape) and all(
         m in (1, n) for m, n in zip(mask, wanted, strict=True)

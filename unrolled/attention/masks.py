@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def query_offset(q: Tensor, k: Tensor) -> int:
-    """Index of the token at which the first query stands: the queries are the last tokens.
+    """Index of the first query among the tokens, of which the queries are the last.
 
     Query i is token ``n_keys - n_queries + i``, for causal masks, positions and distances alike, so
     that a step of decoding with a cache of keys is the last token.
@@ -27,8 +27,8 @@ def query_offset(q: Tensor, k: Tensor) -> int:
 def causal_mask(q: Tensor, k: Tensor, start: int = 0, count: int | None = None) -> Tensor:
     """Boolean mask of shape (n_queries, n_keys): each query sees the keys up to its own token.
 
-    The last query sees all keys (see `query_offset`). Of the queries from `start` on, `count` rows
-    are made, by default all.
+    The last query sees all keys (see `query_offset`). The mask has `count` rows, by default all,
+    from query `start` on.
     """
     count = q.shape[-2] if count is None else count
     pairs = torch.ones(count, k.shape[-2], dtype=torch.bool, device=q.device)
@@ -36,14 +36,14 @@ def causal_mask(q: Tensor, k: Tensor, start: int = 0, count: int | None = None) 
 
 
 def mask_rows(mask: Tensor | None, rows: Tensor, start: int) -> Tensor | None:
-    """The part of a mask that is of the queries from `start` on, as many as there are `rows`."""
+    """Rows of a mask for a block `rows` of the queries that begins at query `start`."""
     if mask is None or mask.shape[-2] == 1:
         return mask
     return mask[..., start : start + rows.shape[-2], :]
 
 
 def combine_masks(mask: Tensor | None, allowed: Tensor) -> Tensor:
-    """The mask with all but the `allowed` pairs hidden as well; boolean or additive as it was."""
+    """The mask, with pairs hidden too that are not `allowed`; boolean or additive as before."""
     if mask is None:
         return allowed
     if mask.dtype == torch.bool:
@@ -89,8 +89,8 @@ def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
     checkable = mask.dtype != torch.bool and not torch.compiler.is_compiling()
     if checkable and not bool((hidden | (mask == 0)).all()):
         raise ValueError(
-            f"{name}: masks may only hide keys; an additive bias (finite and not 0) has no meaning "
-            "in it"
+            f"{name}: masks may only hide keys, got an additive mask with a bias that is finite "
+            "and not 0"
         )
     return ~hidden.expand(*mask.shape[:-1], n_keys)
 
@@ -110,7 +110,7 @@ def padding_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
     if torch.compiler.is_compiling() or bool((visible != visible[..., :1, :]).any()):
         raise ValueError(
             f"mask: {name} couples all queries, so that a mask may only hide whole keys, in the "
-            f"shape (..., 1, {n_keys})"
+            f"shape (..., 1, {n_keys}), got {tuple(mask.shape)}"
         )
     return visible[..., :1, :]
 

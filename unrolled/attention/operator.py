@@ -59,8 +59,8 @@ class Operator(nn.Module):
     causal : bool
         ``is_causal=True`` is supported; otherwise it is refused.
     positional : {None, "relative", "absolute"}
-        What a row reads of where tokens stand: nothing, how far they are from its own token, or
-        their places. Query i then stands at token ``n_keys - n_queries + i``.
+        What a row depends on of the positions of tokens: nothing, their distances from its own
+        token, or their places. Query i then stands at token ``n_keys - n_queries + i``.
     pair_masks : bool
         Masks may differ from query to query; otherwise they may only hide whole keys.
     additive_masks : bool
@@ -72,10 +72,10 @@ class Operator(nn.Module):
     needs : tuple of str
         Fields of `Context` that are read.
     reads : tuple of {"q", "k", "v"}
-        What of these the output depends on; a shell projects no others.
+        Those of them that the output depends on; a shell projects no others.
     positions_apart : bool
-        Takes positions as a feature of its own, so that models do not add them to its tokens. By
-        default those do whose `needs` name positions.
+        The operator takes positions as separate features, so that models do not add them to its
+        tokens. By default True if `needs` names positions.
     """
 
     row_stochastic: bool = False
@@ -94,7 +94,7 @@ class Operator(nn.Module):
 
     @property
     def laws(self) -> Laws:
-        """All that is declared, as one object."""
+        """All declared laws, as one object."""
         return Laws(*(getattr(self, name) for name in Laws._fields))
 
     @property
@@ -119,16 +119,16 @@ class Operator(nn.Module):
         ``scaled_dot_product_attention``); however large, it moves the rows that do not see it no
         further than by rounding. Masks hide keys: every query must be finite.
 
-        Autocast changes nothing in here: what is computed in float32 or float64 stays so, and the
-        dtype is that of the inputs, which the projections around lower. The leading axes of q, k, v
-        and mask are broadcast against each other.
+        Autocast changes nothing inside: what is computed in float32 or float64 stays so. The dtype
+        is that of the inputs, which projections around the operator may have lowered. The leading
+        axes of q, k, v and mask are broadcast against each other.
 
         Parameters
         ----------
         q : Tensor of shape (..., n_queries, d)
         k : Tensor of shape (..., n_keys, d)
         v : Tensor of shape (..., n_keys, e)
-            All of one dtype and device; what stands in front broadcasts.
+            All of one dtype and device; leading axes broadcast.
         mask : Tensor broadcastable to (..., n_queries, n_keys), optional
             As in ``scaled_dot_product_attention``, boolean, of the dtype of q or float32; the
             lowest number hides as -inf does, and a row without visible keys gives zeros.
@@ -181,11 +181,11 @@ class Operator(nn.Module):
         return drop_hidden(x, mask)
 
     def attend(self, call: Call) -> Tensor:
-        """What `forward` gives, of checked inputs with at least one query and key."""
+        """Output of `forward`, for checked inputs with at least one query and key."""
         raise NotImplementedError
 
     def coefficients(self, call: Call) -> Tensor:
-        """What `matrix` gives, in any dtype, of checked inputs with at least one query and key."""
+        """The `matrix`, in any dtype, for checked inputs with at least one query and key."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
@@ -195,7 +195,7 @@ class Operator(nn.Module):
                 part.reset_parameters()
 
     def _parts(self) -> Iterator[nn.Module]:
-        """Modules held by this one, also those in lists."""
+        """Children of this module, and the modules in its lists."""
         for child in self.children():
             yield from child if isinstance(child, nn.ModuleList) else (child,)
 
@@ -239,8 +239,8 @@ class Operator(nn.Module):
 class SoftmaxSmoother(Operator):
     """Base of the operators whose matrix is a softmax of logits.
 
-    A subclass implements `logits`, and for speed `attend` in a form that does not build them: the
-    output is that of `attend`, by default the matrix times the values.
+    A subclass implements `logits` and, for speed, `attend` in a form that does not build them. By
+    default `attend` multiplies the matrix with the values.
     """
 
     row_stochastic = True
@@ -278,14 +278,14 @@ class Correction(Operator):
             raise ValueError(f"base: must be an Operator, such as Gaussian(), got {base!r}")
         if base.of_first_values:
             raise ValueError(
-                "base: must act on the values that a correction hands it, not on the first ones "
-                f"alone as {base!r}"
+                "base: must act on the values that a correction hands it, got an operator that "
+                f"acts on the first values alone, {base!r}"
             )
         self.base = base
         vars(self).update(base.laws._asdict())
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """All of them: rows may read keys or values of their own, and the base drops the others."""
+        """All keys or values: rows may read their own, and the base drops those that are hidden."""
         return x
 
     @property

@@ -1,4 +1,4 @@
-"""Where automatic mixed precision is kept out."""
+"""Automatic mixed precision (autocast): how operators keep it out, and its dtype."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,8 +9,8 @@ from torch import Tensor
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     """A context without autocast on the device of `like`.
 
-    In it dtypes are those that the code says: what is computed in float32 or float64 stays there,
-    which autocast would lower, and so do features whose digits count, such as positions.
+    Inside it dtypes are those that the code states. Autocast would lower what is computed in
+    float32 or float64, and features whose digits count, such as positions.
     """
     if autocast_dtype(like) is None:
         return nullcontext()
@@ -18,10 +18,10 @@ def without_autocast(like: Tensor) -> AbstractContextManager[None]:
 
 
 def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors; under autocast, where float32 and narrower ones meet, all in autocast's dtype.
+    """The tensors; under autocast, in its dtype if float32 and narrower tensors are mixed.
 
-    As ``scaled_dot_product_attention`` takes them there: normalised queries come in float32, values
-    from a projection do not.
+    ``scaled_dot_product_attention`` does the same there: normalised queries come in float32, values
+    from a projection do not. Tensors in float64 stay as they are.
     """
     narrow = autocast_dtype(tensors[0])
     if narrow is None or len({x.dtype for x in tensors}) == 1:

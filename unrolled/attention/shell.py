@@ -24,9 +24,10 @@ class Attention(nn.Module):
 
     ``out_proj(concat_h operator(x_q W_q^h, x_k W_k^h, x_v W_v^h))``
 
-    An operator that does not read its queries or keys (`Operator.reads`), such as `Symmetric`, has
-    no projection of these: ``in_proj_weight`` holds the others alone, in the order q, k, v. Of a
-    checkpoint with all three it loads these; one that lacks a projection that is read is refused.
+    For an operator that does not read its queries or keys (`Operator.reads`), such as `Symmetric`,
+    there is no projection of these: ``in_proj_weight`` holds the others alone, in the order q, k,
+    v. From a checkpoint with all three projections the layer loads those that it has; it refuses a
+    checkpoint that lacks one of them.
 
     Follows ``nn.MultiheadAttention(batch_first=True)`` in its signature, mask polarity, returned
     pair, initial values and state-dict keys, but is no subclass of it: in evaluation mode PyTorch's
@@ -145,7 +146,7 @@ class Attention(nn.Module):
             Query i sees the keys 0 to ``n_keys - n_queries + i``. With an `attn_mask` it is only a
             hint that the mask is causal, and the mask is what counts.
         context : Context, optional
-            What the layer before gave back, or a new one in the first layer.
+            What the layer before returned, or a new one in the first layer.
 
         Returns
         -------
@@ -216,8 +217,8 @@ class Attention(nn.Module):
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head, each (batch, heads, tokens, head_dim)."""
-        given = {"q": query, "k": key, "v": value}
-        inputs = [given[name] for name in self.projected]
+        tokens = {"q": query, "k": key, "v": value}
+        inputs = [tokens[name] for name in self.projected]
         if all(x is inputs[0] for x in inputs):
             projected = F.linear(inputs[0], self.in_proj_weight, self.in_proj_bias)
             parts = projected.chunk(len(inputs), dim=-1)
@@ -228,11 +229,11 @@ class Attention(nn.Module):
             parts = tuple(
                 F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)
             )
-        found = dict(zip(self.projected, parts, strict=True))
-        # What is not read gives its shape alone: keys for queries where these are the same tokens.
-        if "q" not in found and "k" in found and query is key:
-            found["q"] = found["k"]
-        q, k, v = (self._split_heads(found.get(name, given[name])) for name in "qkv")
+        by_name = dict(zip(self.projected, parts, strict=True))
+        # Of what is not read only the shape counts: for queries of the same tokens, that of keys.
+        if "q" not in by_name and "k" in by_name and query is key:
+            by_name["q"] = by_name["k"]
+        q, k, v = (self._split_heads(by_name.get(name, tokens[name])) for name in "qkv")
         return q, k, v
 
     def _split_heads(self, x: Tensor) -> Tensor:
@@ -269,8 +270,8 @@ class Attention(nn.Module):
         Raises
         ------
         ValueError
-            If what the operator needs can only come from the model, and is not there, or if there
-            are more or fewer positions than keys.
+            If the context lacks what the operator needs and only the model can give, or if the
+            number of positions is not that of the keys.
         """
         needs = ["positions" if n == "projected_positions" else n for n in self.operator.needs]
         missing = "positions" in needs and (context is None or context.positions is None)
@@ -325,6 +326,6 @@ def keep_projected(module: nn.Module, state_dict: dict[str, Any], prefix: str, *
 def same(
     change: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Change each tensor, once where several are the same: self attention stays recognisable."""
+    """Change each tensor, and one given twice only once: self-attention stays recognisable."""
     changed = {id(x): change(x) for x in (q, k, v)}
     return changed[id(q)], changed[id(k)], changed[id(v)]

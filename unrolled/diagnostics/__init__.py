@@ -1,4 +1,4 @@
-"""What layers do to tokens: measures, and hooks that take them."""
+"""Measures of what layers do to tokens, and hooks that record them."""
 
 from .block_bounds import BoundSides, condition_bounds, high_frequency_bounds
 from .energies import attention_energy, attention_smoothness, gradient_cosine, kernel_energy

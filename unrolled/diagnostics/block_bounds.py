@@ -19,14 +19,14 @@ GELU_SLOPE = 1.1290
 
 @dataclass(frozen=True)
 class BoundSides:
-    """What a part of a block does to each sequence, and what is proved about it.
+    """What was measured after a part of a block for each sequence, and its proved bounds.
 
     Attributes
     ----------
     name : str
-        Of the block in the model; empty where the block is the model.
+        Name of the block in the model; empty if the model is the block.
     part : {"attention", "attention_skip", "feed_forward", "feed_forward_skip"}
-        The branch alone, or with the residual connection of the block.
+        The branch alone, or the branch with its residual connection.
     measured, bound, sharp : Tensor of shape (batch,), float64
         ``measured <= sharp <= bound``; infinite where nothing is proved.
     """
@@ -40,7 +40,7 @@ class BoundSides:
 
 @torch.no_grad()
 def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[BoundSides]:
-    """High frequencies after each part of each block, against the theorems on oversmoothing.
+    """High frequencies after each part of each block, and their bounds by oversmoothing theorems.
 
     With ``HC X = X - 1 1^T X / N``, the tokens Y that enter the attention (after the norm), its H
     heads of matrices A_h, and N tokens ::
@@ -54,27 +54,28 @@ def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> l
     with Frobenius norms of tokens, ``W_h = W_v^h W_o^h``, ``|W_v|`` and ``|W_o|`` the largest
     spectral norm over heads, ``g(alpha) = sqrt(N e^(2 alpha) / (e^(2 alpha) + N - 1))`` and alpha
     half the largest range of a row of logits; s is the largest factor of a `LayerScale`, else 1.
-    Biases change no high frequency. The theorems have no norm in front of the branches: here Y and
-    Y' are measured behind it. All are upper bounds; 1.129 is the largest slope of GELU.
+    Biases change no high frequency. The theorems have no norm in front of the branches; here Y and
+    Y' are measured after this norm. All are upper bounds; 1.129 is the largest slope of GELU.
 
     Parameters
     ----------
     model : nn.Module
-        Holds `Block` s, or is one. It is run in the mode that it is in, without gradients; dropout
-        breaks the bounds.
+        A `Block`, or a model that contains some. It runs in its present mode, without gradients;
+        dropout breaks the bounds.
     *inputs, **arguments
-        What it is called with.
+        The model is called with these.
 
     Returns
     -------
     list of BoundSides
-        In the order of computation. Attention parts of an operator that is not row stochastic, or
-        has other keys than queries, are left out, as is a feed-forward part of one's own.
+        In the order of computation. Attention parts are left out if the operator is not row
+        stochastic or the keys are not the queries, and feed-forward parts if they are not a
+        `FeedForward`.
 
     Raises
     ------
     ValueError
-        If the model holds no block, or a block has another residual connection or scale.
+        If the model contains no block, or a block has another residual connection or scale.
 
     References
     ----------
@@ -92,17 +93,17 @@ def high_frequency_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> l
     >>> all(bool((side.measured <= side.sharp).all()) for side in sides)
     True
     """
-    found = []
+    sides = []
     for seen in _run_model(model, inputs, arguments):
         for part, x, y, before, factors in _list_branches(seen):
             branch = [f * _norm(_remove_mean(before)) for f in factors]
             skip = _norm(_remove_mean(x))
             measured = _norm(_remove_mean(y)), _norm(_remove_mean(seen.outputs[part]))
-            found.append(BoundSides(seen.name, part, measured[0], branch[0], branch[1]))
+            sides.append(BoundSides(seen.name, part, measured[0], branch[0], branch[1]))
             if seen.skips[part]:
-                sides = branch[0] + skip, branch[1] + skip
-                found.append(BoundSides(seen.name, f"{part}_skip", measured[1], *sides))
-    return found
+                bounds = branch[0] + skip, branch[1] + skip
+                sides.append(BoundSides(seen.name, f"{part}_skip", measured[1], *bounds))
+    return sides
 
 
 @torch.no_grad()
@@ -121,19 +122,19 @@ def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[B
     Parameters
     ----------
     model, *inputs, **arguments
-        As in `high_frequency_bounds`; any operator serves.
+        As in `high_frequency_bounds`, with any operator.
 
     Returns
     -------
     list of BoundSides
-        In the order of computation. Bounds are infinite where X has not full column rank, as with
-        fewer tokens than features. A branch behind a norm without bias has not: its kappa is
-        infinite, and only the skip connection keeps that of the block finite.
+        In the order of computation. Bounds are infinite where X has no full column rank, as with
+        fewer tokens than features. A branch after a norm without bias has no full column rank
+        either: its kappa is infinite, and only the skip connection keeps that of the block finite.
 
     Raises
     ------
     ValueError
-        If the model holds no block, or a block has another residual connection or scale.
+        If the model contains no block, or a block has another residual connection or scale.
 
     References
     ----------
@@ -149,20 +150,20 @@ def condition_bounds(model: nn.Module, *inputs: Any, **arguments: Any) -> list[B
     >>> all(bool((side.measured <= 1.000001 * side.sharp).all()) for side in sides)
     True
     """
-    found = []
+    sides = []
     for seen in _run_model(model, inputs, arguments):
         for part, (x, y) in seen.residual_inputs.items():
             orthonormal, mapped, kappa = _fit_map(x, y)
             size = torch.linalg.matrix_norm(mapped, 2)
             sharp = kappa * condition_number(mapped)
-            found.append(BoundSides(seen.name, part, condition_number(y), sharp, sharp))
+            sides.append(BoundSides(seen.name, part, condition_number(y), sharp, sharp))
             if not seen.skips[part]:
                 continue
             sharp = kappa * condition_number(orthonormal + mapped)
             bound = torch.where(size < 1, kappa * (1 + size) / (1 - size), torch.inf)
             measured = condition_number(seen.outputs[part])
-            found.append(BoundSides(seen.name, f"{part}_skip", measured, bound, sharp))
-    return found
+            sides.append(BoundSides(seen.name, f"{part}_skip", measured, bound, sharp))
+    return sides
 
 
 class _BlockPass:
@@ -214,16 +215,16 @@ class _BlockPass:
 def _run_model(model: nn.Module, inputs: Any, arguments: Any) -> list[_BlockPass]:
     blocks = [(n, m) for n, m in model.named_modules() if isinstance(m, Block)]
     if not blocks:
-        raise ValueError(f"model: holds no Block, got {type(model).__name__}")
+        raise ValueError(f"model: must be or contain a twinsolve Block, got {type(model).__name__}")
     for name, block in blocks:
         for part in ("attention", "feed_forward"):
             scale = getattr(block, f"{part}_scale", nn.Identity())
             residual = getattr(block, f"{part}_residual", Residual())
             if type(residual) not in (Residual, NoSkip) or type(scale) not in _SCALES:
                 raise ValueError(
-                    f"model: the bounds are for plain residual connections, scaled by LayerScale "
-                    f"or not at all; {name or 'the block'} has {type(residual).__name__} and "
-                    f"{type(scale).__name__}"
+                    f"model: must have plain residual connections, scaled by LayerScale or not at "
+                    f"all, got {type(residual).__name__} and {type(scale).__name__} in "
+                    f"{name or 'the block'}"
                 )
     all_seen = [_BlockPass(name, block) for name, block in blocks]
     with ExitStack() as stack, torch.no_grad():
@@ -240,7 +241,7 @@ _SCALES = (nn.Identity, LayerScale)
 def _list_branches(
     seen: _BlockPass,
 ) -> Iterator[tuple[str, Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
-    """Part, its residual's inputs x and y, what entered it, and its two factors."""
+    """Of each branch its name, its residual's inputs x and y, its input, bound and sharp factor."""
     block = seen.block
     if seen.matrix.ndim == 4 and seen.matrix.shape[-1] == seen.matrix.shape[-2]:
         scale, values = _find_largest_scale(block.attention_scale), seen.values
@@ -257,7 +258,7 @@ def _list_branches(
 
 
 def _bound_attention(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
-    """By Theorem 3, and by the centred matrices themselves, each (batch,)."""
+    """Factors by Theorem 3 and, sharper, by the centred matrices, each of shape (batch,)."""
     shell, n_tokens = block.attention, A.shape[-1]
     place = shell.projected.index("v") * shell.embed_dim
     rows = shell.in_proj_weight[place : place + shell.embed_dim].double()
@@ -302,7 +303,7 @@ def _norm(x: Tensor) -> Tensor:
 def _fit_map(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A basis U of the span of x, M U for the map M = y x^+, and the condition number of x.
 
-    The last is infinite where x has not full column rank, whatever then stands for M.
+    The last is infinite where x has no full column rank; M has no meaning then.
     """
     if x.shape[-2] < x.shape[-1]:
         return x, y, torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)

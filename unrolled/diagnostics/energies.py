@@ -84,8 +84,8 @@ def kernel_energy(
 
     with ``K_ij = exp(k_i . k_j / sqrt d)`` and ``d_i = sum_j K_ij``: the functionals J and E that
     symmetric and NeuTRENO attention descend, whatever A the layer applies. Attention divides by the
-    degrees, so that a common factor of all weights says nothing; as a share of their sum they
-    neither overflow nor depend on the number of tokens.
+    degrees d_i, so a common factor of all weights has no meaning. Relative to the sum of the
+    weights, energies neither overflow nor depend on the number of tokens.
 
     Parameters
     ----------

@@ -32,15 +32,15 @@ class Observation:
     ----------
     operator : Operator
     q, k, v, output : Tensor of shape (..., heads, tokens, head_dim)
-        What the operator got and gave.
+        Inputs and output of the operator.
     arguments : dict
-        Mask, ``is_causal`` and context that it got.
+        Mask, ``is_causal`` and context that the operator was called with.
     tokens : Tensor of shape (..., tokens, dim)
-        What the block around the layer gave.
+        Output of the block around the layer.
     previous : Observation or None
-        What passed through the layer before.
+        Observation of the layer before.
     first_values : Tensor
-        Values of the first layer that was observed in this pass.
+        Values of the first layer observed in this pass.
     """
 
     operator: Operator
@@ -61,7 +61,7 @@ class Observation:
 
     @property
     def masks(self) -> dict[str, Any]:
-        """Those of the arguments that hide keys: ``mask`` and ``is_causal``."""
+        """The arguments that hide keys: ``mask`` and ``is_causal``."""
         return {key: self.arguments[key] for key in ("mask", "is_causal") if key in self.arguments}
 
     @property
@@ -75,7 +75,7 @@ class Observation:
 Measure = Callable[[Observation], Tensor | None]
 
 
-def _compare_to_previous(seen: Observation) -> Tensor | None:
+def _measure_similarity_to_previous(seen: Observation) -> Tensor | None:
     before = seen.previous_matrix
     return None if before is None else map_similarity(seen.matrix, before)
 
@@ -86,18 +86,18 @@ def _measure_similarity(seen: Observation, *, absolute: bool) -> Tensor | None:
     return token_similarity(seen.tokens, absolute=absolute)
 
 
-def _get_square_matrix(seen: Observation) -> bool:
+def _has_square_matrix(seen: Observation) -> bool:
     return seen.q.shape[-2] == seen.k.shape[-2]
 
 
 def _measure_gradient_cosine(seen: Observation) -> Tensor | None:
-    if not _get_square_matrix(seen) or "q" not in seen.operator.reads:
+    if not _has_square_matrix(seen) or "q" not in seen.operator.reads:
         return None
     return gradient_cosine(seen.q, seen.k, seen.v, **seen.masks)
 
 
 def _measure_bands(seen: Observation) -> Tensor | None:
-    return attention_spectrum(seen.matrix)[1] if _get_square_matrix(seen) else None
+    return attention_spectrum(seen.matrix)[1] if _has_square_matrix(seen) else None
 
 
 def _measure_high_bands(seen: Observation) -> Tensor | None:
@@ -117,7 +117,7 @@ def _measure_nonzero_share(seen: Observation) -> Tensor:
 
 
 def _measure_smoothness(seen: Observation) -> Tensor | None:
-    if not _get_square_matrix(seen) or "k" not in seen.operator.reads:
+    if not _has_square_matrix(seen) or "k" not in seen.operator.reads:
         return None
     return kernel_energy(seen.output, seen.k, **seen.masks)
 
@@ -139,14 +139,14 @@ MEASURES: dict[str, Measure] = {
     "high_frequency_share": lambda seen: high_frequency_share(seen.tokens),
     "log_condition_number": lambda seen: condition_number(seen.tokens).log(),
     "map_similarity": lambda seen: map_similarity(seen.matrix),
-    "map_similarity_to_previous": _compare_to_previous,
+    "map_similarity_to_previous": _measure_similarity_to_previous,
     "high_band_intensity": _measure_high_bands,
     "nonzero_share": _measure_nonzero_share,
     "smoothness": _measure_smoothness,
     "regularized_energy": _measure_energy,
     "gradient_cosine": _measure_gradient_cosine,
     "method_noise_share": lambda seen: (
-        method_noise_share(seen.v, seen.output) if _get_square_matrix(seen) else None
+        method_noise_share(seen.v, seen.output) if _has_square_matrix(seen) else None
     ),
 }
 
@@ -171,17 +171,16 @@ def record(
 ) -> Iterator[list[dict[str, Any]]]:
     """Measure every attention layer of a model in the forward passes inside the ``with`` block.
 
-    Layers are the modules whose `Operator` lies in an attention shell; the block around a layer is
-    the module that holds the shell (the shell itself where it is the model or in a list). Explicit
-    matrices are built for the measures that need them: on short sequences. Padding tokens count
-    like all others.
+    A layer is an attention shell with an `Operator`. The block around it is the module that
+    contains the shell (the shell itself where it is the model or in a list). Some measures build
+    the explicit matrices: use short sequences. Padding tokens count like all others.
 
     Parameters
     ----------
     model : nn.Module
-        Holds shells such as `Attention`, its own or by `replace_attention`.
+        Contains shells such as `Attention`, its own or put in by `replace_attention`.
     measures : mapping of str to callable, optional
-        Each takes an `Observation` to a Tensor, whose mean over batch and heads is recorded, or to
+        Each returns, for an `Observation`, a Tensor whose mean over batch and heads is recorded, or
         None where it has no meaning. By default `MEASURES`: signed and absolute cosines of tokens
         (NT-E3, AO-76), share of high frequencies (AO-HF) and natural logarithm of the condition
         number (SK-4) of the block's output; of the maps the similarity inside the layer (AO-75) and
@@ -191,7 +190,7 @@ def record(
         lam towards the first values, both relative to the sum of the kernel (`kernel_energy`);
         cosine of gradients (NT-T4), and method noise ``|v - A v| / |v|``.
     arrays : mapping of str to callable, optional
-        Such as `ARRAYS` or a part of it, to draw: their results are recorded whole. `ARRAYS` holds
+        Such as `ARRAYS` or a part of it: results are recorded whole, to be drawn. `ARRAYS` holds
         "attention_map" (batch, heads, n_queries, n_keys), "map_singular_values" of it, largest
         first, "band_intensity" (batch, heads, n_tokens) of AO-SPEC and, of the block's output,
         "token_singular_values" (batch, min(n_tokens, dim)). Each is a NumPy array in float32, or
@@ -208,7 +207,7 @@ def record(
     Raises
     ------
     ValueError
-        If the model holds no operator.
+        If the model contains no operator.
 
     Examples
     --------
@@ -225,7 +224,7 @@ def record(
     recorder = _Recorder(MEASURES if measures is None else measures, arrays or {})
     layers = list(_find_layers(model))
     if not layers:
-        raise ValueError(f"model: holds no Operator, got {type(model).__name__}")
+        raise ValueError(f"model: must be or contain an Operator, got {type(model).__name__}")
     with ExitStack() as stack:
         for handle in recorder.attach(model, layers):
             stack.callback(handle.remove)
@@ -240,7 +239,7 @@ class _Layer:
 
 
 def _find_layers(model: nn.Module) -> Iterator[_Layer]:
-    """Operators that no other operator holds, with the module around their shell.
+    """Operators that are not inside another operator, each with the module around its shell.
 
     Layers may share an operator, or be one and the same module under several names.
     """
@@ -259,7 +258,7 @@ def _find_layers(model: nn.Module) -> Iterator[_Layer]:
 
 
 class _Recorder:
-    """Collects what operators see, and measures it when the block around them is done."""
+    """Collects inputs and outputs of operators, and measures them when their block has run."""
 
     def __init__(self, measures: Mapping[str, Measure], arrays: Mapping[str, Measure]) -> None:
         self.measures: list[tuple[str, Measure, Callable[[Tensor], Any]]]
@@ -328,7 +327,7 @@ class _Recorder:
         return hook
 
     def _measure(self, name: str, observation: Observation) -> None:
-        for measure, function, kept in self.measures:
+        for measure, function, convert in self.measures:
             value = function(observation)
             if value is not None:
                 self.rows.append(
@@ -337,7 +336,7 @@ class _Recorder:
                         "layer": self.n_layers,
                         "name": name,
                         "measure": measure,
-                        "value": kept(value),
+                        "value": convert(value),
                     }
                 )
         self.n_layers += 1

@@ -13,7 +13,7 @@ from ..attention import check_count
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows at length one in float32 at least, however short they are; zero rows stay zero."""
+    """Rows divided by their norms, however small, in float32 at least; zero rows stay zero."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     largest = x.abs().amax(dim=-1, keepdim=True)
     return F.normalize(x / torch.where(largest > 0, largest, 1), dim=-1)
@@ -22,15 +22,15 @@ def unit_rows(x: Tensor) -> Tensor:
 def token_similarity(x: Tensor, *, absolute: bool = False) -> Tensor:
     """Mean cosine of all pairs of tokens: 1 where all of them point the same way.
 
-    ``1 / (N (N - 1)) sum_{i != j} cos(x_i, x_j)``, or of ``|cos(x_i, x_j)|``. The cosine with a
-    zero token is 0.
+    ``1 / (N (N - 1)) sum_{i != j} cos(x_i, x_j)``, or that of ``|cos(x_i, x_j)|`` if `absolute`.
+    The cosine with a zero token is 0.
 
     Parameters
     ----------
     x : Tensor of shape (..., n_tokens, dim)
         At least two tokens.
     absolute : bool, default=False
-        Signed as for NeuTRENO, or absolute as in the Fourier analysis of vision transformers.
+        False as for NeuTRENO, True as in the Fourier analysis of vision transformers.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def method_noise_share(v: Tensor, output: Tensor) -> Tensor:
     Parameters
     ----------
     v, output : Tensor of shape (..., n_tokens, dim)
-        Values, and what the operator made of them.
+        Values, and the output of the operator for them.
 
     Returns
     -------
@@ -186,22 +186,22 @@ def attention_spectrum(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def map_similarity(A: Tensor, B: Tensor | None = None) -> Tensor:
-    """How alike the columns of attention matrices are: what the tokens receive.
+    """Mean absolute cosine between columns of attention matrices, the weights that a key receives.
 
-    Mean of ``|cos|`` over all pairs of different columns of A, or, of two matrices, over the pairs
-    of one column of A and the same of B. A cosine with a zero column is 0.
+    The mean is over all pairs of different columns of A or, with B, over the pairs of column j of A
+    and column j of B. A cosine with a zero column is 0.
 
     Parameters
     ----------
     A : Tensor of shape (..., n_queries, n_keys)
-        One layer's maps; with at least two keys if B is None.
+        Matrices of one layer; with at least two keys if B is None.
     B : Tensor of the same shape, optional
-        Those of another layer.
+        Matrices of another layer.
 
     Returns
     -------
     Tensor of shape (...)
-        For each map; papers take the mean over heads.
+        One number for each matrix; papers take the mean over heads.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def map_similarity(A: Tensor, B: Tensor | None = None) -> Tensor:
 def nonzero_share(A: Tensor, visible: Tensor | None = None) -> Tensor:
     """Share of the entries of attention matrices that are not exactly zero.
 
-    1 for softmax attention; what a penalty leaves of sparse attention.
+    It is 1 for softmax attention, and the share that the penalty leaves for sparse attention.
 
     Parameters
     ----------
@@ -260,12 +260,12 @@ def nonzero_share(A: Tensor, visible: Tensor | None = None) -> Tensor:
     (tensor(0.2500), tensor(0.4000))
     """
     counted = torch.ones_like(A) if visible is None else visible.expand(A.shape)
-    found = ((A != 0) & counted.bool()).sum(dim=(-2, -1))
-    return found / counted.sum(dim=(-2, -1)).clamp(min=1).float()
+    n_nonzero = ((A != 0) & counted.bool()).sum(dim=(-2, -1))
+    return n_nonzero / counted.sum(dim=(-2, -1)).clamp(min=1).float()
 
 
 class LogitParts(NamedTuple):
-    """The four terms of the logits of tokens with positions, first the query's, then the key's."""
+    """The four terms of logits; names give the part of the query, then the part of the key."""
 
     token_token: Tensor
     token_position: Tensor
@@ -281,10 +281,10 @@ def logit_parts(
     *,
     scale: float | None = None,
 ) -> LogitParts:
-    """Split the logits of ``x = tokens + positions`` into what comes from which.
+    """Split the logits of ``x = tokens + positions`` into the terms of tokens and of positions.
 
-    ``scale (x W_q) (x W_k)^T`` is the sum of the four products in which queries and keys are each
-    made of tokens or of positions. Bilateral attention keeps the first and the last.
+    ``scale (x W_q) (x W_k)^T`` is the sum of four products, in which queries and keys each come
+    from tokens or from positions. Bilateral attention keeps the first and the last.
 
     Parameters
     ----------
@@ -331,9 +331,9 @@ def logit_parts(
 def jacobian_spectrum(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Singular values of the Jacobian ``d vec(f(x)) / d vec(x)``, largest first.
 
-    The whole Jacobian is built: for a few hundred entries of x. With a frozen attention matrix A
-    and projection W it is the Kronecker product of A and ``W^T``, whose condition number is the
-    product of theirs.
+    The whole Jacobian is built: use it for a few hundred entries of x. With a frozen attention
+    matrix A and projection W the Jacobian is the Kronecker product of A and ``W^T``, and its
+    condition number is the product of theirs.
 
     Parameters
     ----------
@@ -378,7 +378,7 @@ def lipschitz_constant(
     n_iter : int, default=50
         Number of iterations, >= 1.
     seed : int, default=0
-        Of the first direction.
+        Seed of the first direction.
 
     Returns
     -------

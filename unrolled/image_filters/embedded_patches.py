@@ -77,8 +77,7 @@ class EmbeddedMeans(nn.Module):
     patch_weights : {"uniform", "gaussian"}, default="uniform"
         Weights of the pixels of a patch at first.
     channels : int, default=1
-        Of the guide.
-
+        Number of channels of the guide.
     Attributes
     ----------
     embedding : Parameter of shape (channels * patch_size^2, channels, patch_size, patch_size)

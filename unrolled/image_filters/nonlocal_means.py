@@ -91,7 +91,7 @@ def _average_windows(
     patch_distance: int,
     sigma: float,
 ) -> Tensor:
-    """Sum over the rows of offsets in the window; all horizontal offsets of a row at once."""
+    """Means over windows: a sum over vertical offsets, with all horizontal offsets at once."""
     height, width = values.shape[-2:]
     ty, tx = min(patch_distance, height - 1), min(patch_distance, width - 1)
     frame = (tx, tx, ty, ty)

@@ -8,7 +8,7 @@ from ..attention import recomputed
 from ..block_size import block_size
 
 _TILE = 8
-_ENTRIES_AT_ONCE = 2**22  # of the weights, so that they stay near the processor
+_ENTRIES_AT_ONCE = 2**22  # most weights at once, so that they stay near the processor
 
 
 def tiled_average(
@@ -27,10 +27,10 @@ def tiled_average(
         w_ij = exp(-max(|e_i - e_j|^2 - offset, 0) - spatial_scale |p_i - p_j|^2)
 
     with p the positions in pixels and j in the window of i, clipped to the image. The queries of a
-    tile of 8 x 8 pixels share one matrix product with all keys that any of them sees. Distances of
-    features are taken from the middle of the tile, which keeps their digits in float32. Memory is
-    linear in the number of pixels: the weights of some tiles at once, which the backward pass
-    computes again.
+    tile of 8 x 8 pixels share one matrix product with all keys that any of them sees. The mean of
+    the tile is subtracted from features, which keeps the digits of distances in float32. Memory is
+    linear in the number of pixels: only the weights of some tiles are held at once, and the
+    backward pass computes them again.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def tiled_average(
     patch_distance : int
         Half width of the window.
     offset : float or Tensor of shape (), default=0.0
-        What noise alone adds to a distance.
+        What noise alone adds to a squared distance.
     spatial_scale : float or Tensor of shape (), default=0.0
         Weight of squared distances of positions.
 
@@ -101,7 +101,7 @@ def tiled_average(
 
 
 def _list_shifts(side: int, patch_distance: int, device: torch.device) -> Tensor:
-    """From the queries of a tile to its keys, down and right: (2, queries, keys)."""
+    """Shifts down and right from each query of a tile to each of its keys: (2, queries, keys)."""
     i = torch.arange(side, device=device)
     j = torch.arange(side + 2 * patch_distance, device=device) - patch_distance
     shift = j - i[:, None]
@@ -110,20 +110,20 @@ def _list_shifts(side: int, patch_distance: int, device: torch.device) -> Tensor
 
 
 def _cut_tiles(wide: Tensor, side: int, patch_distance: int) -> Tensor:
-    """(batch, tiles, pixels of a tile and around it, channels)."""
+    """Tiles with the pixels around them, of shape (batch, tiles, pixels, channels)."""
     size = side + 2 * patch_distance
     tiles = wide.unfold(-2, size, side).unfold(-2, size, side)
     return tiles.permute(0, 2, 3, 4, 5, 1).flatten(3, 4).flatten(1, 2)
 
 
 def _take_inner(keys: Tensor, side: int, n: int) -> Tensor:
-    """Those of the keys that are the tile's own pixels, n away from its border."""
+    """The keys that are the tile's own pixels, without those around them, n to each side."""
     size = side + 2 * n
     inner = keys.unflatten(-2, (size, size))[..., n : n + side, n : n + side, :]
     return inner.flatten(-3, -2)
 
 
 def _join_tiles(tiles: Tensor, side: int, columns: int) -> Tensor:
-    """(batch, tiles, side^2, channels) to (batch, channels, height, width)."""
+    """Images (batch, channels, height, width) from tiles (batch, tiles, side^2, channels)."""
     grid = tiles.unflatten(1, (-1, columns)).unflatten(3, (side, side))
     return grid.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)

@@ -17,7 +17,7 @@ POSITIONS = ("positions", "projected_positions")
 
 
 def takes_name(operator: Chooser) -> bool:
-    """Whether it is a function of the layer's name, so that it is asked about every layer."""
+    """Whether `operator` is a function of a layer's name, which is called for every layer."""
     if isinstance(operator, str | Operator | type) or not callable(operator):
         return False
     signature = inspect.signature(operator)
@@ -34,7 +34,7 @@ def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Opera
     Raises
     ------
     ValueError
-        If `operator` is none of what is allowed, or makes something else.
+        If `operator` is of no allowed kind, or does not return an operator.
     """
     chosen: Any = operator
     if takes_name(operator):
@@ -48,7 +48,7 @@ def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Opera
 
 
 def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
-    """Refuse operators that need what no context of ours provides.
+    """Refuse operators that need what the contexts of replaced layers do not hold.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
 def place_positions(
     model: nn.Module, positions: str | Tensor | None, made: Iterable[Operator]
 ) -> str | None:
-    """The dotted name of the positions in the model; a new tensor becomes part of it.
+    """The dotted name of the positions in the model; a tensor from outside becomes part of it.
 
     Raises
     ------
@@ -89,14 +89,17 @@ def place_positions(
         if name == positions or tensor is positions:
             if apart := [type(operator).__name__ for operator in made if operator.positions_apart]:
                 warnings.warn(
-                    f"positions: {apart[0]} takes them as a feature of its own, but a model that "
-                    f"adds {name!r} to its tokens goes on doing so, and they count twice; hand "
-                    "over a copy and set the model's own to zero",
+                    f"positions: {apart[0]} takes them as a separate feature, but a model that "
+                    f"adds {name!r} to its tokens still does so, and they count twice; pass a "
+                    "copy and set the model's own to zero",
                     stacklevel=3,
                 )
             return name
     if not isinstance(positions, Tensor) or positions.ndim < 2:
-        raise ValueError("positions: must be a name, or a tensor of shape (..., tokens, dim)")
+        got = tuple(positions.shape) if isinstance(positions, Tensor) else repr(positions)
+        raise ValueError(
+            f"positions: must be a name, or a tensor of shape (..., tokens, dim), got {got}"
+        )
     if isinstance(positions, nn.Parameter):
         model.register_parameter("twinsolve_positions", positions)
     else:

@@ -16,15 +16,15 @@ Projection = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class ForwardPasses:
-    """Takes the context from layer to layer of each forward pass of a model.
+    """Passes the context from layer to layer in each forward pass of a model.
 
     Hooks open a `Context` when the model is called and drop it when the call ends. Calls may be
-    nested, and threads have their own. ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``
-    inside the model are chains of layers of their own and open another.
+    nested, and each thread has its own. ``nn.TransformerEncoder`` and ``nn.TransformerDecoder``
+    inside the model are separate chains of layers, and open another context.
 
     Gradient checkpointing calls a layer again in a backward pass, when the forward pass is over.
-    The layer is then given, without graph, the context that it met with these very values in the
-    model's latest forward pass with gradients; where there was none, it refuses.
+    The layer then gets, without graph, the context that it had for the same values in the model's
+    latest forward pass with gradients. Without such a pass it raises an error.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class ForwardPasses:
     ) -> tuple[Tensor, Context]:
         """The operator's output, and the context that it saw.
 
-        A `context` given is that of a model which makes its own. With `first_positions`, those of
-        a model that makes none are of its longest sequence, and as many are taken as there are
-        keys; but not in layers with fewer tokens than the first one.
+        A `context` comes from a model that makes its own. With `first_positions`, the positions are
+        those of the longest sequence of a model that makes no context: the first ones are taken, as
+        many as there are keys, except in layers with fewer tokens than the first one.
 
         Raises
         ------
@@ -100,27 +100,27 @@ class ForwardPasses:
         return output, seen
 
     def _passes_under_way(self) -> list[tuple[int, Context]]:
-        """This thread's passes under way, of the backward pass that it is in, the last one last."""
+        """This thread's running passes, within the same backward pass if any; the latest last."""
         stack = self.threads.__dict__.setdefault("stack", [])
         return stack if stack and stack[-1][0] == _number_of_backward_pass() else []
 
     def _recall(self, operator: Operator, v: Tensor) -> Context:
-        """The context that this layer met when it had these values."""
+        """The context that this layer had for these values."""
         kind = type(operator).__name__
         if _number_of_backward_pass() == -1:
             raise ValueError(
                 f"context: {kind} needs {', '.join(operator.needs)}, but no forward pass of the "
                 "model whose attention was replaced is under way; call that model, not a part of it"
             )
-        found = [c for o, values, c in self.met if o is operator and torch.equal(values, v)]
-        if len(found) != 1:
+        contexts = [c for o, values, c in self.met if o is operator and torch.equal(values, v)]
+        if len(contexts) != 1:
             raise ValueError(
                 f"context: {kind} is computed anew in a backward pass (gradient checkpointing), "
                 "but its values are not those of one call in the model's latest forward pass; "
                 "call backward before the next forward pass, checkpoint with use_reentrant=False, "
                 "or checkpoint the whole model"
             )
-        return found[0]
+        return contexts[0]
 
     def _open_model(self, model: nn.Module, inputs: Any) -> None:
         if torch.is_grad_enabled():
@@ -146,7 +146,7 @@ def _number_of_backward_pass() -> int:
 
 
 def _drop_graph(context: Context) -> Context:
-    """The same values; operations on them save the same tensors."""
+    """The context without its graph; operations on it save the same tensors as before."""
 
     def cut(x: Any) -> Any:
         return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
@@ -159,6 +159,6 @@ def _check_shapes(operator: Operator, seen: Context, v: Tensor) -> None:
         other = getattr(seen, name)
         if name in operator.needs and other is not None and other.shape != v.shape:
             raise ValueError(
-                f"{name}: shape {tuple(other.shape)}, but the values of this layer have "
-                f"{tuple(v.shape)}; replace the attention of each stage of a model by itself"
+                f"{name}: must have the shape {tuple(v.shape)} of this layer's values, got "
+                f"{tuple(other.shape)}; replace the attention of each stage of a model by itself"
             )

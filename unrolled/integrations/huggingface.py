@@ -28,24 +28,24 @@ Function = Callable[..., tuple[Tensor, Tensor | None]]
 def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
     """Make operators known to transformers as ``attn_implementation="twinsolve_NAME"``.
 
-    The operators stand at their initial parameters, one for all layers of equal size. Those that
-    learn parameters refuse to train like this, and those that share state between layers refuse
-    altogether: `attach_huggingface` gives each layer an operator that is part of the model. Masks,
+    Operators have their initial parameters, and layers of equal size share one. Those that learn
+    parameters refuse to train like this, and those that share state between layers always refuse:
+    `attach_huggingface` instead gives each layer an operator that is part of the model. Masks,
     causal models, grouped keys, the model's scaling and position biases are honoured; operators
     whose rows depend on one query and the keys decode with a cache as they do without, the others
-    (``square_only``) ask for ``use_cache=False``. Operators that read distances between tokens
-    count them along the keys, padding included; those that read places on a grid refuse sliding
-    windows, whose caches drop keys. Dropout of attention weights is not applied, which a warning
-    says; logit caps, attention sinks and paged caches are refused.
+    (``square_only``) need ``use_cache=False``. Operators that read distances between tokens count
+    them along the keys, padding included; those that read places on a grid refuse sliding windows,
+    whose caches drop keys. Dropout of attention weights is not applied; a warning says so. Logit
+    caps, attention sinks and paged caches are refused.
 
-    "twinsolve_softmax" computes what the library's "sdpa" does, and models that do not support that
-    are refused where they ask for masks or attention. A model that asks for neither keeps its own
-    attention without our knowing; `attach_huggingface` refuses it.
+    "twinsolve_softmax" computes what the library's "sdpa" computes. Models that do not support
+    "sdpa" are refused when they ask for masks or attention. A model that asks for neither keeps its
+    own attention, which cannot be noticed here; `attach_huggingface` refuses it.
 
     Parameters
     ----------
     names : iterable of str, optional
-        Of `operator_names`; None is all of them, as they are now.
+        Names among `operator_names`; None is all that are registered now.
 
     Returns
     -------
@@ -82,10 +82,9 @@ def attach_huggingface(
 
     The operator becomes the submodule ``operator`` of each attention module: its parameters are
     trained, moved and saved with the model's; a checkpoint from before the call loads into it.
-    State shared between layers is that of one call of `model`, from which `generate` too goes step
-    by step; of gradient checkpointing the same holds as in `replace_attention`. What is honoured
-    and refused is said at `register_huggingface`. As there, a trained model loses accuracy until it
-    is tuned with the operator.
+    Layers share state within one call of `model`, which in `generate` is one step. For gradient
+    checkpointing see `replace_attention`; `register_huggingface` says what is honoured and what is
+    refused. A trained model loses accuracy until it is tuned with the operator.
 
     Parameters
     ----------
@@ -95,8 +94,9 @@ def attach_huggingface(
         As in `replace_attention`; layers for which a function of names returns None keep the
         library's attention, and so does cross attention unless such a function is given.
     positions : str or Tensor, optional
-        As in `replace_attention`, and with the same care where the model adds its own. They may be
-        of the longest sequence: the first are taken, which windows of a larger grid are not.
+        As in `replace_attention`, with the same care where the model adds its own. They may be
+        those of the longest sequence: of more than there are tokens the first are taken, which is
+        wrong for windows of a larger grid.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def attach_huggingface(
     ImportError
         If transformers is not installed.
     ValueError
-        If the model takes no attention functions, or an operator needs what it cannot have; nothing
+        If the model takes no attention functions, or an operator needs what it cannot get; nothing
         is changed then.
 
     Warns
@@ -188,9 +188,9 @@ def _list_configs(model: nn.Module) -> Iterator[Any]:
 
 
 def _check_library(config: Any) -> None:
-    """Refuse models whose attention is not that of "sdpa", as the library says of its classes.
+    """Refuse models whose classes do not support "sdpa", as the library declares.
 
-    Theirs has sinks, caps or bands of its own, and masks of another form.
+    Their attention has sinks, caps or bands, and masks of another form.
     """
     if not torch.compiler.is_compiling():
         _check_classes(type(config).__module__, type(config).__name__)
@@ -211,10 +211,10 @@ def _check_classes(module: str, config: str) -> None:
 def _register(
     name: str, operator_for: Callable[[nn.Module, Tensor], Operator | None], positional: bool
 ) -> None:
-    """Register an attention function, and beside it masks: without them padding would leak.
+    """Register an attention function and its masks, without which padding would leak.
 
-    A static cache holds room for keys to come. A mask for positional operators ends at the last
-    query, and so tells where it stands.
+    A static cache has room for keys to come. A mask for positional operators ends at the last
+    query, which shows the place of the query.
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -232,7 +232,7 @@ def _register(
         if kwargs.get("mask_function") is not bidirectional_mask_function:
             last = int(kwargs["q_offset"]) + made.shape[-2] - kwargs["kv_offset"]
             return made[..., :last] if positional else made
-        return made[..., :1, :].expand_as(made)  # `_attend` sees that it is alike for all queries
+        return made[..., :1, :].expand_as(made)  # shows `_attend` that all queries have one mask
 
     def attention(
         module: nn.Module,
@@ -256,7 +256,7 @@ def _register(
 
 
 def _share_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
-    """A function that makes the operator of a name once for every size, device and dtype."""
+    """A function that returns one shared operator for every size, device and dtype."""
 
     @lru_cache
     def made(heads: int, width: int, device: torch.device, dtype: torch.dtype) -> Operator:
@@ -297,7 +297,7 @@ def _attend(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What transformers calls: heads second on the way in, third on the way out."""
+    """The attention function of transformers: heads are axis 1 of inputs and 2 of the output."""
     kind, n_queries = type(operator).__name__, query.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_causal = bool(causal and mask is None and n_queries > 1)
@@ -309,7 +309,7 @@ def _attend(
             f"sliding_window: {kind} reads places of tokens, which caches of a window do not keep"
         )
     if mask is None and sliding_window is not None and key.shape[2] > sliding_window:
-        raise ValueError(f"sliding_window: {kind} got no mask that holds it")
+        raise ValueError(f"sliding_window: {kind} needs a mask that holds it, got None")
     if position_bias is not None:
         mask = add_bias(mask, position_bias[..., : key.shape[2]])
     if dropout > 0:
@@ -339,9 +339,11 @@ def _check_call(
     operator: Operator, n_queries: int, n_keys: int, causal: bool, kwargs: dict[str, Any]
 ) -> None:
     kind = type(operator).__name__
-    given = [name for name in _NOT_SERVED if kwargs.get(name) is not None]
-    if given:
-        raise ValueError(f"{', '.join(given)}: {kind} does not serve what the model asks for here")
+    unserved = [name for name in _NOT_SERVED if kwargs.get(name) is not None]
+    if unserved:
+        raise ValueError(
+            f"{', '.join(unserved)}: {kind} does not serve what the model asks for here"
+        )
     if causal and not operator.causal:
         raise ValueError(f"{kind}: does not support causal models")
     if operator.square_only and n_queries != n_keys:
@@ -352,7 +354,7 @@ def _check_call(
 
 
 def calls_interface(module: nn.Module) -> bool:
-    """Whether its attention is a function of transformers."""
+    """Whether a module calls an attention function of transformers."""
     config = getattr(module, "config", None)
     if hasattr(module, "set_attn_implementation") or not hasattr(config, "_attn_implementation"):
         return False

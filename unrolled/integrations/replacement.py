@@ -32,33 +32,33 @@ def replace_attention(
 ) -> nn.Module:
     """Put an operator into every self attention of a model, with the model's own projections.
 
-    Found are modules with linear ``qkv`` and ``proj`` and a ``num_heads``, as in vision
-    transformers (``scale``, ``q_norm``, ``k_norm``, ``norm`` and ``proj_drop`` are kept),
+    It replaces modules with linear ``qkv`` and ``proj`` and a ``num_heads``, as in vision
+    transformers (it keeps ``scale``, ``q_norm``, ``k_norm``, ``norm`` and ``proj_drop``),
     ``nn.MultiheadAttention`` in all its layouts, and our `Attention`. With ``Softmax()`` the model
-    computes what it did before: each module is tried first, a copy of it with random weights on
-    random tokens, in evaluation and in training mode and with the masks that it takes, and all is
-    refused if one differs by more than rounding. Parameters are the same objects under the same
-    names, and hooks stay: optimizers stay valid, and checkpoints from before load, learnable
-    operators then keeping their values. Another call puts in another operator. Projections that an
-    operator does not read, such as that of the queries of ``Symmetric()``, stay in the model and
+    computes what it did before. To make sure, a copy of each module with random weights runs on
+    random tokens first, in evaluation and in training mode and with the masks that it takes. If one
+    differs by more than rounding, nothing is replaced. Parameters are the same objects under the
+    same names, and hooks stay: optimizers stay valid, and earlier checkpoints load, for which
+    learnable operators keep their values. Another call puts in another operator. Projections that
+    an operator does not read, such as that of the queries of ``Symmetric()``, stay in the model and
     get zero gradients.
 
     Weights that were trained with softmax attention do not fit another operator: expect the model
     to lose accuracy, much of it with sparse coding or ridge regression, until it is tuned.
 
     The cross attention of ``nn.TransformerDecoderLayer`` is left alone unless `operator` is a
-    function of names and returns something for it. Dropout of attention weights is not applied,
-    which a warning says. Where an operator shares state between layers (first or previous values),
-    it is that of one call of `model`, and of one ``nn.TransformerEncoder`` or ``Decoder`` in it.
+    function of names and returns something for it. Dropout of attention weights is not applied; a
+    warning says so. Layers of an operator that shares state between them (first or previous values)
+    share it within one call of `model`, and of one ``nn.TransformerEncoder`` or ``Decoder`` in it.
     Such layers may be checkpointed with ``use_reentrant=False`` where each backward pass comes
     before the next forward pass with gradients; else they raise in the backward pass. PyTorch's
     encoder then computes padding tokens instead of setting them to zero, as it cannot take its
     nested fast path.
 
-    Our own backbones keep positions from the tokens of operators that take them as a feature of
-    their own (`Operator.positions_apart`: bilateral, TUPE, ALiBi). Other models go on adding theirs
-    to the tokens, so that such operators count them twice, unless the model's are set to zero and a
-    copy is handed over, as in the last example.
+    Our own backbones add no positions to tokens if an operator takes them as separate features
+    (`Operator.positions_apart`: bilateral, TUPE, ALiBi). Other models still add theirs to the
+    tokens, so that such operators count them twice. To avoid that, set the model's to zero and pass
+    a copy, as in the last example.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def replace_attention(
     positions : str or Tensor, optional
         Position features (..., tokens, dim) for operators that need them: the dotted name of a
         parameter or buffer of the model, or a tensor, which becomes a buffer outside the state
-        dict; an ``nn.Parameter`` becomes a parameter. As many as there are tokens: which of more
-        are meant is not known, as tokens may be those of a window.
+        dict; an ``nn.Parameter`` becomes a parameter. There must be as many as tokens: of more, it
+        is not known which are meant, as tokens may be those of a window.
 
     Returns
     -------
@@ -82,8 +82,8 @@ def replace_attention(
     Raises
     ------
     ValueError
-        If there is no attention, or one that cannot be served: the message names it, its class, and
-        what differs. Nothing is changed then; a function of names can leave such a layer alone.
+        If there is no attention, or one that cannot be replaced: the message names it, its class,
+        and what differs. Nothing is changed then; a function of names can leave such a layer alone.
 
     Warns
     -----
@@ -117,8 +117,9 @@ def replace_attention(
     chosen = _choose_all(model, operator, positions)
     if not chosen:
         raise ValueError(
-            "model: no self attention to replace (linear qkv and proj with num_heads, or "
-            "nn.MultiheadAttention); for Hugging Face models there is attach_huggingface"
+            f"model: no self attention to replace in {type(model).__name__} (linear qkv and proj "
+            "with num_heads, or nn.MultiheadAttention); for Hugging Face models there is "
+            "attach_huggingface"
         )
     if dropouts := [name for name, (module, _) in chosen.items() if _get_dropout(module) > 0]:
         warnings.warn(
@@ -177,7 +178,7 @@ def _choose_all(
 
 
 def _check_projected(module: Any, made: Operator, name: str) -> None:
-    """Refuse operators that read what one of our shells does not project."""
+    """Refuse operators that read what this shell, one of ours, does not project."""
     missing = [part for part in made.reads if part not in getattr(module, "projected", "qkv")]
     if missing:
         raise ValueError(
@@ -207,7 +208,7 @@ def _refuse_hugging_face(model: nn.Module, picked: Container[str], operator: Cho
 
 
 def _check_served(module: Any, name: str) -> None:
-    """Refuse attention that computes something else than softmax(q k^T) v between projections."""
+    """Refuse attention that does not compute softmax(q k^T) v between its projections."""
     try:
         if isinstance(module, nn.MultiheadAttention):
             _check_multihead(module)
@@ -272,7 +273,7 @@ def _make_replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.
 
 
 def _refuse_nested_tensors(model: nn.Module) -> None:
-    """Keep encoders from handing their layers nested tensors, of which no operator knows."""
+    """Keep encoders from passing nested tensors to their layers, which no operator takes."""
     for part in model.modules():
         if isinstance(part, nn.TransformerEncoder) and any(
             isinstance(inner, MultiheadReplacement) for inner in part.modules()

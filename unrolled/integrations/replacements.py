@@ -1,4 +1,4 @@
-"""What stands in for a model's own attention modules, with the parameters of the original."""
+"""Replacements of a model's own attention modules, with the parameters of the original."""
 
 import math
 from typing import Any
@@ -15,9 +15,9 @@ _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 def rescale(q: Tensor, k: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-    """Queries and keys whose dot products at ``head_dim ** -0.5`` are those at `scale`.
+    """Scale queries and keys so that attention at ``head_dim ** -0.5`` is that at `scale`.
 
-    Both take half of the factor, so that equal queries and keys stay equal.
+    Each gets the root of the factor, so that equal queries and keys stay equal.
     """
     usual = q.shape[-1] ** -0.5
     if scale is None or math.isclose(scale, usual, rel_tol=1e-6):
@@ -37,7 +37,7 @@ def keep_operator(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_
 
 
 class FusedProjectionAttention(nn.Module):
-    """Stands in for attention with one ``qkv`` projection and ``proj``, as in vision transformers.
+    """Replaces attention with one ``qkv`` projection and ``proj``, as in vision transformers.
 
     Takes ``forward(x, attn_mask=None, is_causal=False)``, x of shape (batch, tokens, dim) and masks
     as in ``scaled_dot_product_attention``.
@@ -74,7 +74,7 @@ class FusedProjectionAttention(nn.Module):
         return self.proj_drop(self.proj(output))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of each head, as the operator gets them."""
+        """Queries, keys and values of each head, the inputs of the operator."""
         check_input(x, "x", ("batch", "tokens", self.qkv.in_features), self.qkv.weight)
         q, k, v = (self._split_heads(part) for part in self.qkv(x).chunk(3, dim=-1))
         return *rescale(self.q_norm(q), self.k_norm(k), self.scale), v
@@ -93,7 +93,7 @@ class FusedProjectionAttention(nn.Module):
 
 
 class MultiheadReplacement(Attention):
-    """Stands in for ``nn.MultiheadAttention``: `Attention`, and its other layouts and widths."""
+    """Replaces ``nn.MultiheadAttention``: `Attention` in its other layouts and widths too."""
 
     def __init__(
         self,

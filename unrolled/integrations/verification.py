@@ -1,4 +1,4 @@
-"""Whether a replacement with ``Softmax()`` computes what the original attention does."""
+"""Check that a replacement with ``Softmax()`` computes what the original attention computes."""
 
 import copy
 import inspect
@@ -18,11 +18,11 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class Mismatch(ValueError):
-    """What an attention module does that its replacement would not."""
+    """An attention module differs from its replacement; the message says how."""
 
 
 def check_arguments(original: nn.Module, replacement: type[nn.Module]) -> None:
-    """Refuse arguments of the original's forward that the replacement lacks, or has elsewhere.
+    """Refuse arguments of the original's forward that the replacement lacks or orders otherwise.
 
     Raises
     ------
@@ -45,22 +45,22 @@ def check_arguments(original: nn.Module, replacement: type[nn.Module]) -> None:
 def compare_fused(original: nn.Module, build: Build) -> None:
     """Run attention with linear ``qkv`` and ``proj`` beside its replacement, on random tokens.
 
-    It is a copy that runs, with random weights: those at hand may be zeros and ones that hide a
+    Copies with random weights run: the present weights may be zeros and ones that hide a
     difference. Both run in evaluation mode, with the masks that the original takes, and in training
-    mode with the same random draws. Half precision runs in float32 as well, where a difference
-    shows that rounding would hide; a module without data (``meta``) runs on the CPU.
+    mode with the same random draws. Half precision runs in float32 too, which shows differences
+    that rounding would hide. A module without data (``meta``) runs on the CPU.
 
     Parameters
     ----------
     original : nn.Module
-        Left as it is, and so are the states of the random generators.
+        Stays unchanged, as do the states of the random generators.
     build : callable
-        Makes the replacement with ``Softmax()`` of a module.
+        ``build(module)`` makes the replacement of a module, with ``Softmax()``.
 
     Raises
     ------
     Mismatch
-        Says what differs.
+        If they differ.
     """
     options = inspect.signature(original.forward).parameters
     for twin, like in _make_copies(original):
@@ -108,30 +108,30 @@ class _Trial:
             raise Mismatch(f"has parts that do not fit together as expected ({error})") from error
 
     def compare(self, inputs: tuple[Tensor, ...], how: str = "", **options: Any) -> None:
-        """Refuse unless both give the same up to rounding."""
-        given = f"random tokens {tuple(inputs[0].shape)}{' with ' if how else ''}{how}"
+        """Raise a Mismatch unless both outputs agree up to rounding."""
+        tokens = f"random tokens {tuple(inputs[0].shape)}{' with ' if how else ''}{how}"
         try:
             expected = _run_module(self.original, inputs, options)
         except Exception as error:
-            raise Mismatch(f"fails on {given} ({_shorten_error(error)})") from error
+            raise Mismatch(f"fails on {tokens} ({_shorten_error(error)})") from error
         try:
-            found = _run_module(self.replacement, inputs, options)
+            output = _run_module(self.replacement, inputs, options)
         except Exception as error:
             why = _shorten_error(error)
-            raise Mismatch(f"runs on {given}, its replacement does not ({why})") from error
-        expected, found = (x if isinstance(x, tuple) else (x,) for x in (expected, found))
-        if [_describe_form(x) for x in expected] != [_describe_form(x) for x in found]:
+            raise Mismatch(f"runs on {tokens}, but its replacement does not ({why})") from error
+        expected, output = (x if isinstance(x, tuple) else (x,) for x in (expected, output))
+        if [_describe_form(x) for x in expected] != [_describe_form(x) for x in output]:
             raise Mismatch(
-                f"returns {', '.join(map(_describe_form, expected))} of {given}, its replacement "
-                f"{', '.join(map(_describe_form, found))}"
+                f"returns {', '.join(map(_describe_form, expected))} on {tokens}, but its "
+                f"replacement {', '.join(map(_describe_form, output))}"
             )
         allowed = _ROUNDINGS * _relative_rounding(inputs[0])
-        for a, b in zip(found, expected, strict=True):
+        for a, b in zip(output, expected, strict=True):
             if not (deviation := _relative_error(a, b)) <= allowed:
                 raise Mismatch(
-                    f"is not the softmax attention that its parts suggest: on {given} its "
-                    f"replacement has a relative error of {deviation:.2g}, and rounding explains "
-                    f"{allowed:.1g}"
+                    f"is not the softmax attention that its parts suggest: on {tokens} its "
+                    f"replacement has a relative error of {deviation:.2g}, of which rounding "
+                    f"explains {allowed:.1g}"
                 )
 
     def compare_training(self, inputs: tuple[Tensor, ...]) -> None:
@@ -150,7 +150,7 @@ class _Trial:
         self.compare(inputs, "the same random draws in training mode")
 
     def _refuse_changes(self, inputs: tuple[Tensor, ...]) -> None:
-        """Refuse what no second run repeats, so that nothing could be compared with it."""
+        """Refuse a module whose second run differs from its first: nothing can be compared."""
         try:
             first, second = (_run_module(self.original, inputs, {}) for _ in range(2))
         except Exception:
@@ -159,26 +159,27 @@ class _Trial:
         allowed = _ROUNDINGS * _relative_rounding(inputs[0])
         if not all(_relative_error(b, a) <= allowed for a, b in zip(first, second, strict=True)):
             raise Mismatch(
-                "changes its output with each forward pass in training mode, random draws being "
-                "equal, as torch.nn.utils.parametrizations.spectral_norm does, and so cannot be "
-                "compared with its replacement; put attention in first and parametrize it then"
+                "changes its output with each forward pass in training mode, even with the same "
+                "random draws, as torch.nn.utils.parametrizations.spectral_norm does, and so "
+                "cannot be compared with its replacement; replace attention first and parametrize "
+                "it then"
             )
 
 
 def _compare_masks(trial: _Trial, x: Tensor) -> None:
-    """Masks mean the same in every form of scaled_dot_product_attention that the original takes."""
+    """Compare with masks, in each form of scaled_dot_product_attention that the original takes."""
     visible = _draw_mask(x.device, x.shape[1])
     bias = _draw_tokens(visible.shape, x, 7).masked_fill(~visible, -torch.inf)
-    taken = 0
+    n_taken = 0
     for kind, mask in (("a boolean", visible), ("an additive", bias)):
         for form in (mask, mask[:, 0], mask[0, 0], mask[..., :1, :]):
             try:
                 _run_module(trial.original, (x,), {"attn_mask": form})
             except Exception:
                 continue
-            taken += 1
+            n_taken += 1
             trial.compare((x,), f"{kind} attn_mask {tuple(form.shape)}", attn_mask=form)
-    if not taken:
+    if not n_taken:
         raise Mismatch(
             "takes an attn_mask, but in none of the forms of scaled_dot_product_attention"
         )
@@ -203,8 +204,9 @@ def _make_copies(original: nn.Module) -> Iterator[tuple[Any, Tensor]]:
 
 def _copy_module(original: nn.Module) -> nn.Module:
     """A copy without hooks, that has data even if the original is on the meta device."""
-    kept = [x for part in original.modules() for x in vars(part).values() if isinstance(x, Tensor)]
-    detached = {id(x): x.detach().clone() for x in kept if not x.is_leaf}  # deepcopy refuses them
+    values = [x for part in original.modules() for x in vars(part).values()]
+    tensors = [x for x in values if isinstance(x, Tensor) and not x.is_leaf]
+    detached = {id(x): x.detach().clone() for x in tensors}  # deepcopy refuses them
     try:
         twin = copy.deepcopy(original, detached)
     except Exception as error:
@@ -220,7 +222,7 @@ def _copy_module(original: nn.Module) -> nn.Module:
 
 
 def _run_module(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> Any:
-    """The module's output without gradients; every run meets the same states of generators."""
+    """The module's output without gradients; every run starts at the same random states."""
     device = inputs[0].device
     with (
         torch.no_grad(),
@@ -248,12 +250,12 @@ def _find_tokens(module: Any, counts: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def _list_long_counts(module: nn.Module) -> tuple[int, ...]:
-    """Counts of tokens to try: beyond all windows, or what the module says of its own number.
+    """Numbers of tokens to try: beyond all windows, or else the number that the module takes.
 
-    A whole number w among the module's attributes, of whatever name, may be the length of a window,
-    the reach of one to either side, or the side of a square one; of a pair either may be a length,
-    and both the sides. Tried are two tokens more than each of these sizes first, then two windows,
-    and last, for modules that take nothing else, the size itself, without and with a class token.
+    A whole number among the module's attributes, of whatever name, may be the length of a window,
+    its reach to either side, or the side of a square window; of a pair either may be a length, and
+    both the sides. First come two tokens more than each of these sizes, then two windows, and last,
+    for modules that take nothing else, the size itself, without and with a class token.
 
     Raises
     ------
@@ -265,13 +267,13 @@ def _list_long_counts(module: nn.Module) -> tuple[int, ...]:
         pair = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
         if not all(type(side) is int and side > 0 for side in pair):
             continue
-        told = {*pair, pair[0] * pair[1]}
-        if "window" in name and max(told) > _MOST:
+        lengths = {*pair, pair[0] * pair[1]}
+        if "window" in name and max(lengths) > _MOST:
             raise Mismatch(
-                f"has {name}={value!r}, a window that may hold {max(told)} tokens, where at most "
-                f"{_MOST} can be tried"
+                f"has {name}={value!r}, a window that may hold {max(lengths)} tokens, where at "
+                f"most {_MOST} can be tried"
             )
-        sizes |= {size for size in told if size <= _MOST}
+        sizes |= {size for size in lengths if size <= _MOST}
     beyond = sorted({_LONG, *(size + 2 for size in sizes if size + 2 > _LONG)}, reverse=True)
     fixed = sorted({n for size in sizes for n in (2 * size, size + 1, size) if n > 1}, reverse=True)
     return tuple(dict.fromkeys((*beyond, *fixed)))

@@ -48,9 +48,9 @@ class ALiBi(SoftmaxSmoother):
     Causal rows cost no bias at all: with ``|i - j| = i - j`` the i is a constant of the row, and
     ``m j`` one more feature of the keys (split over three in bfloat16 and float16, whose digits are
     too few for it). Logits are then of the size ``m n_keys``, and as exact as the dtype allows at
-    that size. Two-sided distances have no such form: the bias is made for one block of queries at a
-    time. If the slopes are learned, a block there leaves the fused kernel, which passes no gradient
-    on to a bias; memory is O(block * n_keys) in either case.
+    that size. Two-sided distances have no such form: the bias is built for one block of queries at
+    a time. With learned slopes a block cannot use the fused kernel, which computes no gradient of a
+    bias; memory is O(block * n_keys) in either case.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class ALiBi(SoftmaxSmoother):
     slopes : sequence of num_heads floats, optional
         m >= 0 of each head. None is `alibi_slopes`.
     learnable : bool, default=False
-        Train the slopes: the logarithms of their ratios to those given.
+        Train the slopes, as logarithms of their ratios to the initial ones.
 
     Raises
     ------
@@ -98,7 +98,9 @@ class ALiBi(SoftmaxSmoother):
             else [check_positive(m, "slopes", allow_zero=True) for m in slopes]
         )
         if self.slopes is not None and len(self.slopes) != num_heads:
-            raise ValueError(f"slopes: must be {num_heads}, one a head, got {len(self.slopes)}")
+            raise ValueError(
+                f"slopes: must hold one slope for each of {num_heads} heads, got {len(self.slopes)}"
+            )
         self.relative_slope = Positive(
             1.0, num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
         )

@@ -22,19 +22,20 @@ class Sinkhorn(Correction):
         P_ij = exp(f_i + g_j) A_ij;    n_iter times:  g: columns sum to 1,  then f: rows sum to 1
 
     with A the base's matrix, or exp(logits). The limit is the doubly stochastic matrix nearest to
-    it. Rows come last and so sum to one exactly at any `n_iter`, columns in the limit; at 0
-    iterations it is the base. A doubly stochastic matrix keeps the tokens' mean, so that filters of
-    the mean, before and after attention, coincide.
+    it. Rows are balanced last: they sum to one exactly at any `n_iter`, columns in the limit. With
+    0 iterations the operator is the base. A doubly stochastic matrix keeps the tokens' mean, so
+    that filters of the mean, before and after attention, coincide.
 
-    The n x n matrix is built, n_iter times in the backward pass. Computed by logarithms, in float32
-    at least. Hidden tokens are left out as keys and as queries: among the visible ones the matrix
-    is doubly stochastic, and the rows of hidden queries weigh the visible keys without weighing in
-    their sums. A causal mask is refused: the only causal doubly stochastic matrix is I.
+    The n x n matrix is built, n_iter times in the backward pass. It is computed by logarithms, in
+    float32 at least. Among the visible tokens the matrix is doubly stochastic. Rows of hidden
+    queries weigh the visible keys, but do not count in the column sums. A causal mask is refused:
+    the only causal doubly stochastic matrix is I.
 
     Parameters
     ----------
     base : Operator
-        With a nonnegative matrix. Zeros in it remain, and may leave no balanced matrix at all.
+        Its matrix must be nonnegative. Zeros in it stay zero; with them there may be no balanced
+        matrix at all.
     n_iter : int, default=5
         Number of iterations, >= 0. A plain attribute: it may be changed later.
 
@@ -99,7 +100,7 @@ class Sinkhorn(Correction):
 
 
 def _low(x: Tensor) -> float:
-    """A logarithm of zero that is finite, so that gradients are."""
+    """A finite number in the place of the logarithm of zero, so that gradients are finite."""
     return torch.finfo(x.dtype).min / 8
 
 

@@ -25,17 +25,17 @@ from .logits import add_bias, expand_features, of_queries, squared_distances
 class Biased(Correction):
     """The base operator with a constant bias added to its logits: ``softmax(logits + b)``.
 
-    For a term that is the same in each call and so is worth storing, such as the position term of
-    a trained `Bilateral`, or relative positions b_ij. The bias of n_queries x n_keys numbers a head
-    is stored and fixes the number of tokens; the base keeps its fused form.
+    Use it to store a term that is the same in each call, such as the position term of a trained
+    `Bilateral`, or relative positions b_ij. The bias has n_queries x n_keys numbers a head, which
+    fixes the number of tokens; the base keeps its fused form.
 
     Parameters
     ----------
     base : Operator
-        That takes additive masks.
+        Must take additive masks.
     bias : Tensor broadcastable to (..., heads, n_queries, n_keys)
-        Of full size in its last two dimensions. A constant: it gets no gradient, as a bias that
-        needs one leaves the fused kernel.
+        Of full size in its last two dimensions. It is a constant without a gradient, as the fused
+        kernel computes no gradient of a bias.
 
     Raises
     ------
@@ -61,7 +61,10 @@ class Biased(Correction):
     def __init__(self, base: Operator, bias: Tensor) -> None:
         super().__init__(base)
         if not base.additive_masks:
-            raise ValueError(f"base: {type(base).__name__} has no logits that a bias could add to")
+            raise ValueError(
+                "base: must take additive masks, so that a bias can be added to its logits, got "
+                f"{type(base).__name__}"
+            )
         if not bias.is_floating_point() or bias.ndim < 2:
             raise ValueError(
                 "bias: must be floating point (..., n_queries, n_keys), got "
@@ -80,7 +83,7 @@ class Biased(Correction):
         if self.bias.shape[-2:] != (q.shape[-2], k.shape[-2]):
             raise ValueError(
                 f"bias: is for {self.bias.shape[-2]} queries and {self.bias.shape[-1]} keys, got "
-                f"{q.shape[-2]} and {k.shape[-2]}"
+                f"{q.shape[-2]} queries and {k.shape[-2]} keys"
             )
         return call._replace(mask=add_bias(call.mask, self.bias.to(q.dtype)))
 
@@ -97,10 +100,10 @@ class Bilateral(SoftmaxSmoother):
         distances      l_ij = -|p_i Wq - p_j Wk|^2 / (2 hp^2) - |q_i - k_j|^2 / (2 hy^2)
 
     and ``A = softmax(l)``, as one fused attention on concatenated features. Positions are kept
-    apart from the tokens, and pass through the same projections Wq and Wk as they do (the shell
-    `Attention` sees to it); where those of all keys are given for fewer queries, the queries are
-    the last tokens. At the default bandwidths the first form has the logits of attention on
-    ``x = y + p`` without the two cross terms.
+    apart from the tokens and pass through the same projections Wq and Wk, which the shell
+    `Attention` applies. With fewer queries than keys, the queries are the last tokens. At the
+    default bandwidths the first form has the logits of attention on ``x = y + p`` without the two
+    cross terms.
 
     With distances, and positions and tokens themselves as queries, keys and values, it is the
     bilateral filter; IF-13 writes its ``h^2`` for ``2 h^2`` here (errata E0-b, E0-q). The forms
@@ -113,8 +116,8 @@ class Bilateral(SoftmaxSmoother):
     ----------
     position_bandwidth : float, optional
         hp > 0. None is ``head_dim ** 0.25``. Infinity leaves the term out and needs no positions:
-        nonlocal self-attention, which is plain attention at the default token bandwidth. As models
-        leave its tokens without positions too, one of such layers alone is blind to the order of
+        nonlocal self-attention, which is plain attention at the default token bandwidth. Models add
+        no positions to its tokens either: a model of such layers alone does not see the order of
         its tokens, unless it is made with ``add_positions=True``.
     token_bandwidth : float, optional
         hy > 0. None is ``head_dim ** 0.25``.
@@ -123,7 +126,7 @@ class Bilateral(SoftmaxSmoother):
     num_heads : int, optional
         One pair of bandwidths a head instead of one for all.
     learnable : bool, default=False
-        Train the bandwidths (their logarithms); needs them given.
+        Train the bandwidths (their logarithms), which must then be given.
 
     Raises
     ------
@@ -231,19 +234,19 @@ class Bilateral(SoftmaxSmoother):
 
     @torch.no_grad()
     def precompute(self, context: Context) -> Biased:
-        """The operator at given positions, with its position term stored: for inference.
+        """The operator at fixed positions, with its position term stored: for inference.
 
         It needs no context and half the width of features, but n_queries x n_keys numbers a head.
 
         Parameters
         ----------
         context : Context
-            With the projected positions, as `Attention.fill` gives it.
+            Holds the projected positions, as the context from `Attention.fill` does.
 
         Returns
         -------
         Biased
-            Equal to this operator at these positions and at the present bandwidths.
+            Equal to this operator at these positions and its present bandwidths.
 
         Raises
         ------
@@ -283,22 +286,22 @@ class Bilateral(SoftmaxSmoother):
 def store_positions(model: nn.Module, *inputs: Any, **arguments: Any) -> nn.Module:
     """A copy of a model for inference whose layers store their position terms.
 
-    Positions do not depend on what enters, so that in a trained model their part of the logits is
-    a constant: each layer whose operator is a `Bilateral` with positions gets its
-    `Bilateral.precompute`, and then costs what softmax attention does. Operators inside corrections
-    stay as they are.
+    Positions do not depend on the inputs, so that in a trained model their part of the logits is
+    constant. In each layer `Bilateral.precompute` replaces a `Bilateral` with positions; the layer
+    then costs as much as softmax attention. Operators inside corrections stay as they are.
 
     Parameters
     ----------
     model : nn.Module
-        With `Attention` layers, run in eval mode once to see the positions that enter each layer.
+        Contains `Attention` layers. A copy runs once in eval mode, to see the positions that enter
+        each layer.
     *inputs, **arguments
-        What the model is called with, of the number of tokens to serve.
+        The model is called with these. They fix the number of tokens.
 
     Returns
     -------
     nn.Module
-        Its layers take that number of tokens alone, and train no bandwidth of positions.
+        Its layers take only that number of tokens, and train no bandwidth of positions.
 
     Raises
     ------
@@ -327,10 +330,10 @@ def store_positions(model: nn.Module, *inputs: Any, **arguments: Any) -> nn.Modu
         and isinstance(part.operator, Bilateral)
         and part.operator.uses_positions
     ]
-    seen: dict[Operator, Context] = {}
+    contexts: dict[Operator, Context] = {}
 
-    def keep_context(operator: Operator, _: Any, given: dict[str, Any]) -> None:
-        seen[operator] = given["context"]
+    def keep_context(operator: Operator, _: Any, keywords: dict[str, Any]) -> None:
+        contexts[operator] = keywords["context"]
 
     with ExitStack() as hooks:
         for layer in layers:
@@ -338,9 +341,12 @@ def store_positions(model: nn.Module, *inputs: Any, **arguments: Any) -> nn.Modu
             hooks.callback(hook.remove)
         model(*inputs, **arguments)
     for layer in layers:
-        if layer.operator in seen:
-            stored = layer.operator.precompute(seen[layer.operator])
+        if layer.operator in contexts:
+            stored = layer.operator.precompute(contexts[layer.operator])
             if stored.bias.ndim > 3 and len(stored.bias) > 1:
-                raise ValueError("inputs: have other positions in each sample of the batch")
+                raise ValueError(
+                    "inputs: must have the same positions in all samples of a batch, got separate "
+                    f"positions for {len(stored.bias)} samples"
+                )
             layer.operator = stored
     return model

@@ -27,8 +27,9 @@ def elliptical_weights(
 ) -> Tensor:
     """Metric that weighs features by how much they change from one layer to the next.
 
-    ``M_d = mean_n |v_nd - v'_nd|``, divided by its maximum; ones where nothing changes. The mean is
-    over the keys that a query sees. The step between layers, by which the paper divides, cancels.
+    ``M_d = mean_n |v_nd - v'_nd|``, divided by its maximum; all ones where nothing changes. The
+    mean is over the keys that a query sees. The step between layers, by which the paper divides,
+    cancels.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def elliptical_weights(
     visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
         None is all keys.
     is_causal : bool, default=False
-        Row i is of the keys 0 to i; only without `visible`.
+        Row i is the metric over the keys 0 to i; `visible` must then be None.
 
     Returns
     -------
@@ -73,8 +74,8 @@ def elliptical_weights(
 class Elliptical(Operator):
     """Elliptical attention: ``l_ij = q_i M k_j^T / sqrt(d)`` with M diagonal, >= 0.
 
-    Hyper-ellipsoids of keys instead of spheres: a Mahalanobis metric where keys have equal norms in
-    it. Computed as plain attention on queries ``q_i M``.
+    Keys with equal weights lie on hyper-ellipsoids instead of spheres: where keys have equal norms
+    in it, M is a Mahalanobis metric. Computed as plain attention on queries ``q_i M``.
 
     By default M is estimated, without parameters, from the values of this layer and of the one
     before: ``M_d = mean_n |v_nd - v'_nd|``, divided by its maximum (`elliptical_weights`). In the
@@ -162,6 +163,9 @@ def _check_metric(metric: ArrayLike) -> Tensor:
 def _fit_metric(metric: Tensor, q: Tensor) -> Tensor:
     wanted = (q.shape[-3] if q.ndim > 2 else 1, q.shape[-1])
     if metric.shape != wanted and metric.shape != wanted[1:]:
-        raise ValueError(f"metric: has shape {tuple(metric.shape)}, but q is {tuple(q.shape)}")
+        raise ValueError(
+            f"metric: must be of shape {wanted[1:]} or {wanted} for q of shape {tuple(q.shape)}, "
+            f"got {tuple(metric.shape)}"
+        )
     rows = metric if metric.ndim == 1 or q.ndim == 2 else metric[:, None]
     return rows.to(q)

@@ -40,10 +40,10 @@ def gaussian_attention(
     The query norm cancels in the softmax; the key norm is one more feature of the dot product:
     ``q' = [q, 1]``, ``k' = [k, -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred at
     the median of some keys, which changes no distance but keeps float32 exact far from the origin.
-    Every row sees these keys: under a causal mask they are the first 16, and rows that do not see
-    all of them are computed from differences. No centre serves all rows of masks that differ from
-    query to query, or of a mask beside the causal one: their logits are computed in float64, which
-    needs none and costs up to three times the time of the fused kernel.
+    Every row must see these keys: under a causal mask they are the first 16, and rows that do not
+    see all of them are computed from differences. Under masks that differ from query to query, or a
+    mask beside the causal one, no centre serves all rows. Logits are then computed in float64,
+    which needs no centre and takes up to three times the time of the fused kernel.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def gaussian_attention(
 
 
 def _attend_causally(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """Attention centred at the first keys, but in rows that do not see all of these."""
+    """Causal attention, centred at the first keys except in rows that do not see all of them."""
     offset = query_offset(q, k)
     first = k[..., :_CENTRE_SAMPLE, :]
     n_early = min(max(first.shape[-2] - 1 - offset, 0), q.shape[-2])
@@ -112,8 +112,8 @@ def _attend_rows_apart(
 ) -> Tensor:
     """Attention whose rows see different keys, so that no centre serves all of them.
 
-    In float64 logits of float32 inputs need none; those of float64 are centred where some keys are
-    seen by all.
+    Logits are computed in float64. There float32 inputs need no centre; float64 inputs are centred
+    at the keys that all rows see, if there are any.
     """
     visible = explicit_mask(mask)
     pairs = combine_masks(visible, causal_mask(q, k)) if is_causal else visible
@@ -154,7 +154,7 @@ def _attend_centred(
     mask: Tensor | None,
     is_causal: bool,
 ) -> Tensor:
-    """Fused attention on the features, of queries and keys as seen from a centre."""
+    """Fused attention on the features of queries and keys, relative to a centre."""
     q, k = q - centre.to(q.dtype), k - centre.to(k.dtype)
     if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
         q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
@@ -174,13 +174,13 @@ def _norm_features(k: Tensor) -> Tensor:
 
 
 def _find_centre(k: Tensor, mask: Tensor | None) -> Tensor:
-    """The median of a sample of the keys that all queries see; 0 of none.
+    """The median of a sample of the keys that all queries see; 0 if there are none.
 
     Any point would do in exact arithmetic. A median keeps the digits when a few keys are large.
     """
     k = k.detach().to(torch.promote_types(k.dtype, torch.float32))
     i = torch.arange(_CENTRE_SAMPLE, device=k.device)
-    # One of each stretch, at varied places: equal ones may hit one column of an image alone.
+    # One key of each stretch, at varied places: equal places may all be in one column of an image.
     place = _CENTRE_SAMPLE * i + 7 * i % _CENTRE_SAMPLE
     if mask is None:
         sample = k[..., place * k.shape[-2] // _CENTRE_SAMPLE**2, :]
@@ -209,7 +209,7 @@ class Gaussian(SoftmaxSmoother):
     num_heads : int, optional
         One bandwidth a head instead of one for all.
     learnable : bool, default=False
-        Train the bandwidth (its logarithm); needs it given.
+        Train the bandwidth (its logarithm), which must then be given.
 
     Raises
     ------

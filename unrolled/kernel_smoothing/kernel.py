@@ -152,8 +152,8 @@ class FeatureKernel(Operator):
     Parameters
     ----------
     feature_map : callable, optional
-        Maps (..., n_tokens, d) to nonnegative features (..., n_tokens, m), token by token. It is
-        given float32 at least or, if it is a module with parameters, their dtype. None is
+        Maps (..., n_tokens, d) to nonnegative features (..., n_tokens, m), token by token. Its
+        input is float32 at least or, if it is a module with parameters, of their dtype. None is
         ``elu(x) + 1``.
 
     Raises
@@ -217,6 +217,6 @@ class FeatureKernel(Operator):
 
 
 def _divide(sums: Tensor, mass: Tensor) -> Tensor:
-    """Quotients, zero where the mass is."""
+    """``sums / mass``, and 0 where the mass is 0."""
     empty = mass == 0
     return torch.where(empty, 0, sums / torch.where(empty, 1, mass))

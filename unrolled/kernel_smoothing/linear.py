@@ -63,7 +63,7 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
     # (..., n_chunks, chunk, d)
     q, k, v = (F.pad(x, padding).unflatten(-2, (-1, chunk)) for x in (q, k, v))
     sums = k.mT @ v
-    # Shifted, not subtracted: what comes later must not even move the rounding.
+    # Shifted, not subtracted: later tokens must not even change the rounding.
     before = F.pad(sums[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(dim=-3)
     out = q @ before + (q @ k.mT).tril() @ v
     return out.flatten(-3, -2)[..., :n_queries, :]  # (..., n_queries, d)

@@ -21,8 +21,8 @@ class Neighborhood(SoftmaxSmoother):
     """Base of scaled dot-product attention to the tokens near by, on a grid.
 
     Behind the class tokens, token t stands in row ``t // width`` and column ``t % width``; the last
-    row may be incomplete. Class tokens see all and are seen by all. Fewer queries than keys are the
-    last tokens.
+    row may be incomplete. Class tokens see all and are seen by all. With fewer queries than keys,
+    the queries are the last tokens.
     """
 
     def __init__(self, width: int | None, n_class_tokens: int, scale: float | None) -> None:
@@ -36,13 +36,13 @@ class Neighborhood(SoftmaxSmoother):
         raise NotImplementedError
 
     def reach(self, start: int, stop: int, width: int) -> tuple[int, int | None]:
-        """First and last but one of the places near to some of those from `start` to `stop`."""
+        """Range of the places near to any place in ``range(start, stop)``; None is the end."""
         return 0, None
 
     def _find_reach(
         self, start: int, stop: int, n: int, width: int, n_class: int
     ) -> tuple[int, int]:
-        """The reach of tokens, n in all, with class tokens in front."""
+        """`reach` as a range of indices of all n tokens, class tokens in front included."""
         first, last = self.reach(start - n_class, stop - n_class, width)
         last = n if last is None or start < n_class else min(n, last + n_class)
         return 0 if n_class else max(0, first), last
@@ -103,10 +103,10 @@ class Local(Neighborhood):
     radius : int
         >= 0. With 0 a token attends to itself alone.
     width : int, optional
-        Number of columns of the grid, on which tokens lie row by row; 1 is a sequence. None is that
-        of the model (`Context.grid`), and 1 without one.
+        Number of columns of the grid, on which tokens lie row by row; 1 is a sequence. None takes
+        the model's (`Context.grid`), or 1 without a model.
     n_class_tokens : int, default=0
-        Tokens in front of the grid, where no model tells of them.
+        Number of tokens in front of the grid; a model with a grid gives its own.
     scale : float, optional
         > 0. None is ``head_dim ** -0.5``.
 
@@ -162,10 +162,10 @@ class CrissCross(Neighborhood):
     Parameters
     ----------
     width : int, optional
-        Number of columns >= 1; tokens lie on the grid row by row. None is that of the model
-        (`Context.grid`), and 1, a sequence, without one.
+        Number of columns >= 1; tokens lie on the grid row by row. None takes the model's
+        (`Context.grid`), or 1, a sequence, without a model.
     n_class_tokens : int, default=0
-        Tokens in front of the grid, where no model tells of them.
+        Number of tokens in front of the grid; a model with a grid gives its own.
     scale : float, optional
         > 0. None is ``head_dim ** -0.5``.
 

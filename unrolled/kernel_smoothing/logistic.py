@@ -37,15 +37,16 @@ class Logistic(SoftmaxSmoother):
     num_heads : int, optional
         One set of parameters a head instead of one for all.
     negative_slope : float, optional
-        Slope > 0 of the leaky ReLU below zero, 0.2 in graph attention networks. None is none.
+        Slope > 0 of the leaky ReLU below zero, 0.2 in graph attention networks. None applies no
+        leaky ReLU.
 
     Attributes
     ----------
     query_weight, key_weight : Tensor of shape (num_heads, head_dim, 1) or (head_dim, 1)
         u_Q and u_K; normal with variance ``1 / head_dim`` at construction.
     bias : Tensor of shape (num_heads, 1, 1) or (1, 1)
-        b; zero at construction. `key_weight` is a parameter; the others are with `negative_slope`,
-        and else buffers.
+        b; zero at construction. `key_weight` is a parameter; the other two are parameters with
+        `negative_slope` and buffers without.
 
     Raises
     ------

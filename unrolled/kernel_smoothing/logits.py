@@ -1,4 +1,4 @@
-"""What logits are made of: features, biases, distances, places on a grid, masks of a block."""
+"""Parts of logits: features, biases, distances, places on a grid, and masks."""
 
 import torch
 from torch import Tensor
@@ -14,33 +14,33 @@ from ..attention import (
 
 
 def of_queries(features: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """The features of queries that are the last tokens, where those of all tokens are given."""
+    """Features of the queries, which are the last tokens, if those of all tokens are given."""
     if features.shape[-2] != k.shape[-2] or q.shape[-2] == k.shape[-2]:
         return features
     return features[..., query_offset(q, k) :, :]
 
 
 def expand_features(features: Tensor, tokens: Tensor, name: str) -> Tensor:
-    """Give features the leading dimensions (batch, heads) that the tokens have and they may lack.
+    """Expand features to the leading dimensions (batch, heads) of the tokens.
 
     Raises
     ------
     ValueError
         If they do not broadcast; the message starts with `name`.
     """
-    wanted, given = tokens.shape[:-1], features.shape[:-1]
-    tail = wanted[len(wanted) - len(given) :]
-    fits = len(given) <= len(wanted) and given[-1] == wanted[-1]
-    if not fits or any(g not in (1, w) for g, w in zip(given, tail, strict=True)):
+    front, present = tokens.shape[:-1], features.shape[:-1]
+    tail = front[len(front) - len(present) :]
+    fits = len(present) <= len(front) and present[-1] == front[-1]
+    if not fits or any(m not in (1, n) for m, n in zip(present, tail, strict=True)):
         raise ValueError(
             f"{name}: shape {tuple(features.shape)} does not broadcast to "
-            f"{(*wanted, features.shape[-1])}, the heads and tokens of the queries or keys"
+            f"{(*front, features.shape[-1])}, the heads and tokens of the queries or keys"
         )
-    return features.expand(*wanted, -1).to(tokens.dtype)
+    return features.expand(*front, -1).to(tokens.dtype)
 
 
 def split_feature(feature: Tensor, dtype: torch.dtype) -> Tensor:
-    """A feature of shape (..., 1) as several in a narrow dtype whose sum keeps 24 bits of it."""
+    """A feature of shape (..., 1), in a narrow dtype split into three whose sum keeps 24 bits."""
     if torch.finfo(dtype).bits > 16:
         return feature.to(dtype)
     parts = []
@@ -51,7 +51,7 @@ def split_feature(feature: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def add_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
-    """An additive mask of the bias where the mask allows it, plus the mask if that is additive."""
+    """The bias as an additive mask: -inf where a boolean mask hides, plus an additive mask."""
     if mask is None:
         return bias
     if mask.dtype == torch.bool:
@@ -70,10 +70,10 @@ def squared_distances(q: Tensor, k: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (..., n_queries, n_keys)
-        PyTorch refuses its second derivatives, but not within ``torch.func``.
+        Second derivatives exist only within ``torch.func``; PyTorch refuses them elsewhere.
     """
     if is_transformed():
-        # PyTorch has no forward derivative of its function, and a wrong batch of backward ones.
+        # PyTorch's cdist has no forward derivative, and wrong backward ones for a batch of them.
         return (q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1)
     return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square()
 
@@ -92,9 +92,9 @@ class Grid:
     Parameters
     ----------
     width : int, optional
-        Number of columns. None is the model's, and without one a sequence, which is one column.
+        Number of columns. None takes the model's; without a model, one column, a sequence.
     n_class_tokens : int
-        Tokens in front that stand nowhere.
+        Number of tokens in front of the grid, which have no place on it.
     """
 
     def __init__(self, width: int | None, n_class_tokens: int) -> None:
@@ -102,12 +102,12 @@ class Grid:
         self.n_class_tokens = check_count(n_class_tokens, "n_class_tokens", 0)
 
     def on(self, k: Tensor, context: Context | None) -> tuple[int, int]:
-        """Number of columns and of class tokens of the tokens that keys stand for.
+        """Number of columns of the grid of these keys, and number of class tokens.
 
         Raises
         ------
         ValueError
-            If the model's grid is another one, or not that of the keys.
+            If the model's grid differs from this one, or does not fit the number of keys.
         """
         if context is None or context.grid is None:
             return self.width or 1, self.n_class_tokens
@@ -122,8 +122,8 @@ class Grid:
             )
         if k.shape[-2] != rows * columns + n_class:
             raise ValueError(
-                f"context.grid: {rows} x {columns} and {n_class} class tokens are not the "
-                f"{k.shape[-2]} tokens that there are"
+                f"context.grid: must fit the {k.shape[-2]} tokens, got {rows} x {columns} and "
+                f"{n_class} class tokens"
             )
         return columns, n_class
 

@@ -29,7 +29,7 @@ def project_on_simplex(logits: Tensor) -> Tensor:
     root and end there after a few steps. Compiled code and the transforms of ``torch.func`` cannot
     loop until then and sort instead.
 
-    The gradient takes the mean over the support away, inside the support.
+    On the support the gradient is the incoming one minus its mean there; elsewhere it is zero.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ class _Projection(torch.autograd.Function):
 def _find_threshold(z: Tensor) -> Tensor:
     """The tau of each row, of shape (..., 1).
 
-    The threshold of some of the entries is no larger than that of all, and a good place to start
-    from: that of the largest of each of a few groups.
+    Newton steps start at the threshold of some of the entries, the largest of each of a few groups.
+    It is never larger than that of all entries.
     """
     n = z.shape[-1]
     if n <= _FEW:

@@ -62,10 +62,10 @@ class Symmetric(SoftmaxSmoother):
 
     ``A_ij = K_ij / d_i`` with ``K_ij = exp(scale k_i . k_j)`` and ``d_i = sum_j K_ij``. K is
     symmetric, so that ``A v = v - grad J(v) / d`` is a step of preconditioned gradient descent on
-    ``J(v) = 1/4 sum_ij K_ij |v_i - v_j|^2``, and J(A v) is never above J(v). With queries apart
-    from the keys neither holds (errata E2-a, E2-b). The queries are ignored, so that the operator
-    fits where others do, and an `Attention` shell around it projects none; a causal mask takes the
-    symmetry away. A key that no query sees is no query either: its row is the mean of the visible
+    ``J(v) = 1/4 sum_ij K_ij |v_i - v_j|^2``, and J(A v) is never above J(v). Neither holds with
+    queries that differ from the keys (errata E2-a, E2-b). The operator takes queries as others do
+    but ignores them, and an `Attention` shell around it does not project them. A causal mask breaks
+    the symmetry. A key that no query sees is no query either: its row is the mean of the visible
     values.
 
     Parameters

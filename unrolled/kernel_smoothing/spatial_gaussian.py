@@ -23,14 +23,14 @@ class SpatialGaussian(SoftmaxSmoother):
 
     ``A_ij = exp(-|p_i - p_j|^2 / (2 s^2)) / sum_l exp(-|p_i - p_l|^2 / (2 s^2))``, the bilateral
     filter in the limit of infinite range width. Positions are those of the token index on the grid,
-    ``p_t = (t // width, t % width)``; queries and keys are ignored, and an `Attention` shell
-    projects none, but fewer queries than keys are the last tokens. A class token stands at no
-    distance from any token: it averages all that it sees alike, and weighs in each row what the
-    row's own token does. All is computed from differences of positions, in float32 at least. The
-    kernel is a product of one of rows and one of columns, so that a grid of r x c tokens that all
-    see each other costs r + c products a token. On a sequence, and under masks, the matrix is
-    computed in blocks of queries, in linear memory, once for all samples and heads of one
-    bandwidth; with one a head that takes about the time of the fused kernel on a CPU.
+    ``p_t = (t // width, t % width)``. Queries and keys are ignored, and an `Attention` shell does
+    not project them; with fewer queries than keys, the queries are the last tokens. A class token
+    has distance 0 from every token: it averages all tokens that it sees, and has in each row the
+    weight of the row's own token. All is computed from differences of positions, in float32 at
+    least. The kernel is a product of a kernel of rows and one of columns, so that a grid of r x c
+    tokens that all see each other costs r + c products a token. On a sequence, and under masks, the
+    matrix is computed in blocks of queries, in linear memory, once for all samples and heads of one
+    bandwidth. With one bandwidth a head that takes about the time of the fused kernel on a CPU.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ class SpatialGaussian(SoftmaxSmoother):
         s > 0, in steps of the grid.
     width : int, optional
         Number of columns of the grid, on which tokens lie row by row; the last row may be
-        incomplete. 1 is a sequence. None is that of the model (`Context.grid`), and 1 without one.
+        incomplete. 1 is a sequence. None takes the model's (`Context.grid`), or 1 without a model.
     n_class_tokens : int, default=0
-        Tokens in front of the grid, where no model tells of them.
+        Number of tokens in front of the grid; a model with a grid gives its own.
     num_heads : int, optional
         One bandwidth a head instead of one for all.
     learnable : bool, default=False
@@ -119,7 +119,7 @@ class SpatialGaussian(SoftmaxSmoother):
 def _logits(
     first: int, stop: int, keys: Tensor, bandwidth: Tensor, width: int, n_class: int
 ) -> Tensor:
-    """Logits of the rows from `first` to `stop`, from whole numbers, which float32 holds."""
+    """Logits of the rows from `first` to `stop`, from whole numbers, exact in float32."""
     j = torch.arange(keys.shape[-2], device=keys.device) - n_class
     i = torch.arange(first, stop, device=keys.device)[:, None] - n_class
     squares = (i // width - j // width).square() + (i % width - j % width).square()
@@ -140,7 +140,7 @@ def _smooth_rows(
 ) -> Tensor:
     """Attention of the last tokens on features of their places, whose products are exact.
 
-    Where samples, or heads, have the same matrix, their values are those of one.
+    Samples or heads with the same matrix are computed as one, with their values side by side.
     """
     n, size = v.shape[-2:]
     i = torch.arange(n, device=v.device) - n_class
@@ -152,47 +152,47 @@ def _smooth_rows(
         torch.where(present, torch.cat([p, *more], dim=-1), 0)
         for more in ((norms, ones), (ones, norms))
     )
-    front = v.shape[:-2]
-    apart = torch.broadcast_shapes(k.shape[:-2], () if mask is None else mask.shape[:-2])
-    together = len(front) - len(apart)
-    if any(a != b for a, b in zip(apart, front[together:], strict=True)):
-        apart, together = front, 0
-    # (*apart, n, together * size): batches that share their weights stand beside each other
-    wide = v.flatten(0, together - 1).movedim(0, -2).flatten(-2) if together else v
-    q, k = (x.expand(*apart, *x.shape[-2:]) for x in (q[..., n - n_queries :, :], k))
+    batch = v.shape[:-2]
+    matrices = torch.broadcast_shapes(k.shape[:-2], () if mask is None else mask.shape[:-2])
+    n_shared = len(batch) - len(matrices)  # axes in front over which the matrix is the same
+    if any(a != b for a, b in zip(matrices, batch[n_shared:], strict=True)):
+        matrices, n_shared = batch, 0
+    # (*matrices, n, shared * size)
+    wide = v.flatten(0, n_shared - 1).movedim(0, -2).flatten(-2) if n_shared else v
+    q, k = (x.expand(*matrices, *x.shape[-2:]) for x in (q[..., n - n_queries :, :], k))
     out = blocked_attention(q, k, wide, mask=mask, is_causal=is_causal)
-    if not together:
+    if not n_shared:
         return out
-    out = out.unflatten(-1, (-1, size)).movedim(-2, 0)  # (together, *apart, n_queries, size)
-    return out.unflatten(0, front[:together])
+    out = out.unflatten(-1, (-1, size)).movedim(-2, 0)  # (shared, *matrices, n_queries, size)
+    return out.unflatten(0, batch[:n_shared])
 
 
 def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tensor:
     """Weighted means of the values of all tokens: over each row of the grid, then over the rows.
 
-    No weight is less than the row's own, 1, so that none needs a largest logit taken off.
+    Each row has a weight of 1, that of its own token, so that no largest logit need be subtracted.
     """
     first, tokens = v[..., :n_class, :], v[..., n_class:, :]
     n, n_first, size = tokens.shape[-2], first.shape[-2], v.shape[-1]
     n_rows = (n + width - 1) // width
     rows, columns = (torch.arange(m, device=v.device)[:, None].to(v) for m in (n_rows, width))
     across = _weigh_places(columns, columns, bandwidth)[..., None, :, :]  # (..., 1, width, width)
-    x, there = (
-        across @ F.pad(each, (0, 0, 0, n_rows * width - n)).unflatten(-2, (n_rows, width))
-        for each in (tokens, v.new_ones(n, 1))
+    x, mass = (
+        across @ F.pad(part, (0, 0, 0, n_rows * width - n)).unflatten(-2, (n_rows, width))
+        for part in (tokens, v.new_ones(n, 1))
     )
     # x: (..., n_rows, width * size)
-    x, there, total = x.flatten(-2), there.flatten(-2), first.sum(dim=-2)[..., None, None, :]
+    x, mass, total = x.flatten(-2), mass.flatten(-2), first.sum(dim=-2)[..., None, None, :]
 
     def block(part: Tensor, start: int) -> Tensor:
         down = _weigh_places(part, rows, bandwidth)
         weighted = (down @ x).unflatten(-1, (width, size)) + total
-        return (weighted / ((down @ there)[..., None] + n_first)).flatten(-2)
+        return (weighted / ((down @ mass)[..., None] + n_first)).flatten(-2)
 
     # (..., n, size)
     means = map_query_blocks(block, rows).unflatten(-1, (width, size)).flatten(-3, -2)[..., :n, :]
-    every = v.mean(dim=-2, keepdim=True).expand_as(first)
-    return torch.cat([every, means], dim=-2) if n_first else means
+    overall = v.mean(dim=-2, keepdim=True).expand_as(first)
+    return torch.cat([overall, means], dim=-2) if n_first else means
 
 
 def _weigh_places(p: Tensor, others: Tensor, bandwidth: Tensor) -> Tensor:

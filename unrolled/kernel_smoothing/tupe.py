@@ -11,10 +11,10 @@ from .logits import expand_features, of_queries
 class Tupe(SoftmaxSmoother):
     """Attention with untied positions: ``l_ij = (q_i . k_j + p_i Hq Hk^T p_j^T) / sqrt(2 d)``.
 
-    Bilateral attention with projections Hq and Hk of the positions that are not those of the
-    tokens; one fused attention on concatenated features. Positions are those of the keys, of which
-    fewer queries are the last. A bias b_ij on the logits, such as one by
-    relative positions, is an additive mask, or `Biased` around this operator.
+    Bilateral attention with projections Hq and Hk of the positions that differ from those of the
+    tokens, as one fused attention on concatenated features. Positions are those of the keys; with
+    fewer queries than keys, the queries are the last tokens. To add a bias b_ij to the logits, such
+    as one by relative positions, use an additive mask, or `Biased` around this operator.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Tupe(SoftmaxSmoother):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new projections, of the scale that the shell's have."""
+        """Draw new projections, at the scale of those of `Attention`."""
         nn.init.xavier_uniform_(self.position_weight)
 
     def attend(self, call: Call) -> Tensor:

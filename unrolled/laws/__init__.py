@@ -1,8 +1,8 @@
-"""What every attention layer must hold, written once: each law is one function.
+"""Laws that every attention layer must satisfy, each written once, as a function.
 
 A law takes a `Subject`, a layer with what it needs to be called and what it declares, and yields
-`Finding`s, each of which is measured when asked. `LAWS` is the list that everybody walks; a law
-that `law` or `operator_law` decorates, in a module of this folder, is in it.
+`Finding`s, each of which is measured when asked. `LAWS` lists all laws: every function in a module
+of this folder that `law` or `operator_law` decorates.
 
 Examples
 --------

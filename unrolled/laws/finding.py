@@ -12,16 +12,16 @@ from .subject import Declared, Subject
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a law says of a layer, not yet measured.
+    """One statement of a law about a layer, not yet measured.
 
     Attributes
     ----------
     detail : str
-        Under what, such as "causal, padding"; empty if the law says but one thing.
+        Its conditions, such as "causal, padding"; empty if the law makes a single statement.
     measure : callable
-        ``measure()`` gives the `Measurement`; what the layer or its reference raises is not caught.
+        ``measure()`` returns the `Measurement`; errors of the layer or its reference pass through.
     dtype : str
-        In which the layer runs.
+        Dtype in which the layer runs.
     law : str
         Name of the law, which `law` fills in.
     """
@@ -57,7 +57,7 @@ def law(function: Law) -> Law:
 
 
 def operator_law(function: OperatorLaw) -> Law:
-    """Add a law of operators, which is given what they declare; brief subjects have none."""
+    """Add a law of operators, called with what they declare; it skips brief subjects."""
 
     @wraps(function)
     def of_operator(subject: Subject) -> Iterator[Finding]:
@@ -68,6 +68,6 @@ def operator_law(function: OperatorLaw) -> Law:
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    """What every law says of a layer."""
+    """The findings of all laws about a layer."""
     for each in LAWS:
         yield from each(subject)

@@ -1,4 +1,4 @@
-"""Laws of derivatives, each along a drawn direction against differences of what is expected."""
+"""Laws of derivatives: along random directions they are differences of expected outputs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _N_FEW, _N_WIDE = 8, 40
 
 @law
 def gradient(subject: Subject) -> Iterator[Finding]:
-    """Gradients are the slopes of what is expected: the reference's output, or else the layer's.
+    """Gradients are the slopes of the expected output: the reference's, or else the layer's.
 
-    By inputs, parameters and context, each on its own; masked, of few tokens under the hardest
-    mask; with more values than tokens; and of all at once where a layer works by many blocks. The
-    tolerance, 1e-5 of the slope, is the accuracy of central differences in float64.
+    They are measured by inputs, parameters and context, each on its own; for few tokens under the
+    hardest mask; with more values than tokens; and by all at once where a layer works by many
+    blocks. The tolerance, 1e-5 of the slope, is the accuracy of central differences in float64.
     """
     accuracy = subject.accuracy
     if accuracy.iterates and (subject.declared is None or subject.brief):
@@ -63,8 +63,8 @@ def gradient(subject: Subject) -> Iterator[Finding]:
 def second_derivative(subject: Subject) -> Iterator[Finding]:
     """Second derivatives are right by two backward passes and by two transforms, or refused.
 
-    They are the differences of the gradient, which `gradient` holds to what is expected; a way that
-    the subject says is refused raises a RuntimeError. The tolerance is 1e-4 of the curvature.
+    They are compared with differences of the gradient, which the law `gradient` measures. A way
+    that the subject declares refused raises a RuntimeError. The tolerance is 1e-4 of the curvature.
     """
     if subject.brief or (subject.accuracy.iterates and subject.declared is None):
         return
@@ -91,16 +91,16 @@ def _judge_second(measure: partial[Measurement], expected: str) -> Measurement:
 def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """The output depends on those of queries, keys and values that are declared, and no others.
 
-    Values that stand for the first ones of a model are read by the context. A gradient of what is
-    not declared is zero, to the tolerance of the output.
+    If the first values of a model stand for the values, these are read from the context. A gradient
+    of what is not declared is zero, to the tolerance of the output.
     """
 
     def measure() -> Measurement:
         _, *gradients = output_and_gradients(subject)
         pairs = zip("qkv", gradients, strict=True)
         read = {name for name, g in pairs if np.abs(g).max() > subject.accuracy.tolerance}
-        told = set(declared.reads) - ({"v"} if declared.of_first_values else set())
-        return Measurement(0.0 if read == told else float("inf"), 0.0)
+        allowed = set(declared.reads) - ({"v"} if declared.of_first_values else set())
+        return Measurement(0.0 if read == allowed else float("inf"), 0.0)
 
     yield Finding("", measure)
 
@@ -124,7 +124,10 @@ def output_and_gradients(
 
 
 def _plain_and_masked(subject: Subject) -> Iterator[Gradients]:
-    """Of an operator also those of few tokens under the hardest mask, if brief these alone."""
+    """Plain gradients and, for operators, those of few tokens under the hardest mask.
+
+    A brief operator has only the latter.
+    """
     if subject.declared is None or not subject.brief:
         yield Gradients(subject)
     if subject.declared is None:
@@ -143,9 +146,9 @@ def _measure_in_blocks(gradients: Gradients) -> Measurement:
 class Gradients:
     """The gradient of a random combination of the outputs, in float64.
 
-    The layer's, by one backward pass, is held against central differences of what is expected at
-    the layer's parameters. Directions are half random and half the layer's own gradient, so that
-    no derivative is small by chance.
+    The layer's gradient, by one backward pass, is compared with central differences of the expected
+    output at the layer's parameters. Directions are half random and half the layer's own gradient,
+    so that no derivative is small by chance.
 
     Parameters
     ----------
@@ -164,29 +167,29 @@ class Gradients:
 
     @property
     def names(self) -> list[str]:
-        """What there is to differentiate by."""
+        """Names of what there is to differentiate by."""
         return list(self._at)
 
     def measure(self, *names: str) -> Measurement:
         """Deviation of the derivatives along a direction of all these, over the larger one.
 
-        A layer that chooses (keys, a support) may choose anew within a step; a shorter one then
-        decides. Of one that iterates to a tolerance, a long step is as good.
+        A layer that chooses (keys, a support) may choose anew within a step; a shorter step then
+        decides. For a layer that iterates to a tolerance a long step counts as well.
         """
         rng = self.subject.rng(" ".join(names))
         direction = self._balanced(
             {name: tuple(_direction(g, rng) for g in self._gradient[name]) for name in names}
         )
-        found = float(_along(self._gradient, direction))
+        slope = float(_along(self._gradient, direction))
         deviation = float("inf")
         for step in (_LONG_STEP, *_STEPS) if self.subject.accuracy.iterates else _STEPS:
             if not deviation <= _TOLERANCE:
                 ahead, behind = (self._expected(direction, h) for h in (step, -step))
-                deviation = _relative(found, (ahead - behind) / (2 * step), self._least_slope)
+                deviation = _relative(slope, (ahead - behind) / (2 * step), self._least_slope)
         return Measurement(deviation, _TOLERANCE)
 
     def _balanced(self, direction: dict[str, Tensors]) -> dict[str, Tensors]:
-        """The direction with longer moves by those that the slope would else say little of."""
+        """The direction, with longer moves by what would otherwise hardly change the slope."""
         slopes = {
             name: abs(float(_along(self._gradient, {name: moves})))
             for name, moves in direction.items()
@@ -201,27 +204,27 @@ class Gradients:
     def measure_second(self, *, transformed: bool = False) -> Measurement:
         """Deviation of the second derivatives along one direction of all that there is.
 
-        It holds the mixed ones of any two. They are taken by two backward passes, or by the
-        transforms of ``torch.func``; where PyTorch's fused kernel has none, by that which it names
-        for this. They are the differences of the gradient, which `measure` holds to what is
-        expected. Where it jumps within a step, a shorter one decides.
+        It contains mixed derivatives by any two. They are computed by two backward passes, or by
+        the transforms of ``torch.func``, with the math kernel where PyTorch's fused kernel has
+        none. They are compared with differences of the gradient, which `measure` judges. Where the
+        gradient jumps within a step, a shorter step decides.
         """
         rng = self.subject.rng("second")
         direction = {
             name: tuple(_direction(g, rng) / g.numel() ** 0.5 for g in gradient)
             for name, gradient in self._gradient.items()
         }
-        found = self._curvature(direction, transformed)
+        curvature = self._curvature(direction, transformed)
         least = _LEAST_CURVATURE * abs(float(_along(self._gradient, direction)))
         deviation = float("inf")
         for step in _SECOND_STEPS:
             if not deviation <= _SECOND_TOLERANCE:
                 ahead, behind = (self._slope(direction, h) for h in (step, -step))
-                deviation = _relative(found, (ahead - behind) / (2 * step), least)
+                deviation = _relative(curvature, (ahead - behind) / (2 * step), least)
         return Measurement(deviation, _SECOND_TOLERANCE)
 
     def _slope(self, direction: dict[str, Tensors], step: float) -> float:
-        """The layer's derivative along the direction, a step along it."""
+        """The layer's derivative along the direction, at the point a step along it."""
         at = _leaves(self._move(direction, step))
         return float(_along(_backward(self._combination(at), at), direction))
 
@@ -266,10 +269,10 @@ class Gradients:
         return {"q": q, "k": k, "v": v}
 
     def _inputs(self, at: dict[str, Tensors]) -> Tensors:
-        given = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
-        if "tokens" in given:
-            return given["tokens"], given["tokens"], given["v"]
-        return tuple(given.values())
+        tokens = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
+        if "tokens" in tokens:
+            return tokens["tokens"], tokens["tokens"], tokens["v"]
+        return tuple(tokens.values())
 
     def _moved(self, at: dict[str, Tensors]) -> Subject:
         """The subject on these inputs and this context."""
@@ -353,15 +356,15 @@ class _Applied(nn.Module):
 
 
 def _tensors_of(context: Context | None) -> Tensors:
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def keep(name: str, x: Tensor) -> Tensor:
-        found.append(x)
+        tensors.append(x)
         return x
 
     if context is not None:
         map_tensors(context, keep)
-    return tuple(found)
+    return tuple(tensors)
 
 
 def _leaves(at: dict[str, Tensors]) -> dict[str, Tensors]:
@@ -381,8 +384,8 @@ def _backward(
         allow_unused=True,
         materialize_grads=True,
     )
-    found = iter(gradients)
-    return {name: tuple(next(found) for _ in tensors) for name, tensors in at.items()}
+    rest = iter(gradients)
+    return {name: tuple(next(rest) for _ in tensors) for name, tensors in at.items()}
 
 
 def _along(gradient: dict[str, Tensors], direction: dict[str, Tensors]) -> Tensor:

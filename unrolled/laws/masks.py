@@ -38,7 +38,7 @@ class Masks:
     bias: Array | None = None
 
     def hiding(self, visible: Array, name: str) -> Masks:
-        """These and a boolean one."""
+        """These masks combined with a boolean one."""
         both = visible if self.visible is None else self.visible & visible
         return Masks(name, self.given | {"mask": torch.from_numpy(visible)}, both)
 

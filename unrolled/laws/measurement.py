@@ -1,4 +1,4 @@
-"""A deviation and the tolerance that it is held against."""
+"""A deviation and its tolerance."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _TINY = np.finfo(np.float64).tiny
 
 
 class Measurement(NamedTuple):
-    """A deviation and the tolerance that it is held against.
+    """A deviation and its tolerance.
 
-    Of a proved bound there is also how tight it is. Where terms cancel, the deviation is one over
-    `relief` of that of the output; see `twinsolve.unrolled.twins.relations.measure_difference`.
+    For a proved bound `tightness` says how tight it is. Where terms cancel, the deviation is that
+    of the output over `relief`; see `twinsolve.unrolled.twins.relations.measure_difference`.
     """
 
     deviation: float

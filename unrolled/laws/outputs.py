@@ -35,7 +35,7 @@ _FIRST_MASKS = ("causal", "mask per head")
 
 @law
 def output(subject: Subject) -> Iterator[Finding]:
-    """The output is the reference's, under every mask and of fewer queries than keys.
+    """The output is the reference's, under every mask and for fewer queries than keys.
 
     Applies where there is a reference. The tolerance is that of the subject: 1e-10 relative to the
     largest output where the reference is a closed form, more where a system is solved.
@@ -51,8 +51,8 @@ def output(subject: Subject) -> Iterator[Finding]:
     declared = subject.declared
     if declared is None or declared.square_only or subject.brief:
         return
-    fewer, every, of_last = _last_queries(subject)
-    yield Finding("fewer queries", partial(fewer.compare, every))
+    fewer, all_visible, of_last = _last_queries(subject)
+    yield Finding("fewer queries", partial(fewer.compare, all_visible))
     if declared.causal:
         yield Finding("fewer queries, causal", partial(fewer.compare, of_last))
         assert masks[0].visible is not None
@@ -61,18 +61,18 @@ def output(subject: Subject) -> Iterator[Finding]:
 
 
 def _last_queries(subject: Subject) -> tuple[Subject, Masks, Masks]:
-    """The layer on the last queries, which see all keys, or those before them."""
+    """The layer on its last queries, a mask that shows them all keys, and the causal mask."""
     q, k, v = subject.inputs
     n = k.shape[-2]
-    every = Masks("", visible=np.ones((_N_QUERIES, n), dtype=bool))
-    return subject.on((q[:, -_N_QUERIES:], k, v)), every, causal(_N_QUERIES, n)
+    all_visible = Masks("", visible=np.ones((_N_QUERIES, n), dtype=bool))
+    return subject.on((q[:, -_N_QUERIES:], k, v)), all_visible, causal(_N_QUERIES, n)
 
 
 @law
 def matrix(subject: Subject) -> Iterator[Finding]:
-    """`matrix` is what the reference gives on values that are the identity.
+    """`matrix` is the output of the reference for values that are the identity.
 
-    Of an output that is affine in the values, it is the linear part; where the matrix acts on the
+    If the output is affine in the values, the matrix is the linear part. If the matrix acts on the
     first values of the context, these are the identity. Applies to operators with a reference; the
     tolerance is that of the output.
     """
@@ -113,10 +113,10 @@ def _compare_matrix(subject: Subject, masks: Masks, rows: Array | None = None) -
 def sizes(subject: Subject) -> Iterator[Finding]:
     """Layers are right at sizes on both sides of every switch between ways to compute.
 
-    Fewer tokens than features, more values than tokens, and several hundred tokens, images of
-    several tiles or a thousand features, masked or not. The output is that of the reference, or
-    without one, of an operator that is linear in its values, the matrix times the values. The
-    tolerance is that of the output.
+    The sizes are fewer tokens than features, more values than tokens, and several hundred tokens,
+    images of several tiles or a thousand features, masked or not. Expected is the reference's
+    output or, without a reference, the matrix times the values of an operator that is linear in
+    them. The tolerance is that of the output.
     """
     iterates = subject.accuracy.iterates
     if subject.brief or (iterates and subject.declared is None) or not _can_tell(subject):
@@ -138,7 +138,7 @@ def sizes(subject: Subject) -> Iterator[Finding]:
 
 
 def _can_tell(subject: Subject) -> bool:
-    """Whether there is something to hold an output against."""
+    """Whether there is an expected output: a reference, or the matrix times the values."""
     declared = subject.declared
     linear = declared is not None and declared.linear_in_values and not declared.of_first_values
     return subject.reference is not None or linear
@@ -163,7 +163,7 @@ def _names_of_large(subject: Subject) -> Iterator[str]:
 
 
 def _compare_large(subject: Subject, name: str) -> Measurement:
-    """Few of many rows, and masks under which few problems are to be solved."""
+    """Compare few of many rows, under masks that leave few different problems to solve."""
     rng = subject.rng(name)
     subject = subject.resized(rng, **{**_LARGE[subject.kind], **subject.large})
     declared = subject.declared
@@ -251,8 +251,8 @@ def _size_of_jump(ends: Iterable[tuple[Tensors, Array]]) -> float:
 def dtypes(subject: Subject) -> Iterator[Finding]:
     """In float32 and bfloat16 the output is that of the rounded inputs and parameters.
 
-    Values are the identity: what is wrong with a weight is not averaged with the other weights.
-    Where no weights are rounded there are drawn ones too, as products with 0 and 1 are exact. The
+    Values are the identity, so that the error of a weight is not averaged with those of others. If
+    a layer rounds no weights, random values are added, as products with 0 and 1 are exact. The
     tolerance is 32 eps times passes and the range of logits in float32; in bfloat16 that of one
     rounding of the output, or of weights and values in each pass.
     """

@@ -30,10 +30,10 @@ def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """
 
     def measure(dtype: torch.dtype) -> Measurement:
-        given = subject.to(dtype)
-        single = replace(given, layer=subject.to(torch.float32).layer)
-        found = {form.dtype for each in (given, single) for form in (each.run(), each.run_matrix())}
-        return Measurement(0.0 if found == {dtype} else float("inf"), 0.0)
+        low = subject.to(dtype)
+        mixed = replace(low, layer=subject.to(torch.float32).layer)
+        dtypes = {x.dtype for form in (low, mixed) for x in (form.run(), form.run_matrix())}
+        return Measurement(0.0 if dtypes == {dtype} else float("inf"), 0.0)
 
     for name, dtype in _LOW.items():
         yield Finding("", partial(measure, dtype), name)
@@ -67,16 +67,16 @@ def _compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
 def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Autocast changes neither output nor gradients: nothing is lowered.
 
-    On inputs of the dtype that it lowers to and of float32; exact up to eps of float32, as another
-    kernel may add in another order.
+    Inputs are of float32 and of the dtype that autocast lowers to. The tolerance is eps of float32,
+    as another kernel may add in another order.
     """
     for name in ("float32", "bfloat16"):
         yield Finding("", partial(_compare_autocast, subject.to(_LOW[name])), name)
 
 
 def _compare_autocast(subject: Subject) -> Measurement:
-    found, expected = (output_and_gradients(subject, autocast=given) for given in (True, False))
-    deviations = [largest_difference(a, b) for a, b in zip(found, expected, strict=True)]
+    inside, outside = (output_and_gradients(subject, autocast=on) for on in (True, False))
+    deviations = [largest_difference(a, b) for a, b in zip(inside, outside, strict=True)]
     with torch.autocast("cpu", torch.bfloat16):
-        kept = subject.run().dtype == subject.inputs[0].dtype
-    return Measurement(max(deviations) if kept else float("inf"), torch.finfo(torch.float32).eps)
+        same = subject.run().dtype == subject.inputs[0].dtype
+    return Measurement(max(deviations) if same else float("inf"), torch.finfo(torch.float32).eps)

@@ -20,7 +20,7 @@ _FEWER = 5
 def refused(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """What the declared laws exclude is refused by a ValueError, in `forward` and in `matrix`.
 
-    Another error, or an output, is none. The deviation is 0 or infinite.
+    Another error, or an output, is not a refusal. The deviation is 0 or infinite.
     """
     for name, inputs, given in _list_excluded(subject, declared):
         yield Finding(name, partial(_measure_refusal, subject, inputs, given))
@@ -29,7 +29,7 @@ def refused(subject: Subject, declared: Declared) -> Iterator[Finding]:
 def _list_excluded(
     subject: Subject, declared: Declared
 ) -> Iterator[tuple[str, Tensors, dict[str, Any]]]:
-    """What is to be refused: inputs, and what is given beside them."""
+    """Cases that must be refused: a name, the inputs, and keyword arguments."""
     q, k, v = inputs = subject.inputs
     n, context = k.shape[-2], {"context": subject.context}
     fewer = tuple(x[..., -_FEWER:, :] for x in inputs)

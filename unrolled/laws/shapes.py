@@ -29,7 +29,7 @@ _LEADING: dict[str, tuple[tuple[slice | int, ...], ...]] = {
 
 @law
 def batch(subject: Subject) -> Iterator[Finding]:
-    """Two sets of inputs at once give what each gives, with another padding for each.
+    """A batch of two sets of inputs gives what each set gives alone, each with its own padding.
 
     Applies to layers on queries, keys and values. The tolerance is that of the output.
     """
@@ -108,7 +108,7 @@ def _compare_outputs(found: Subject, expected: Subject, masks: Masks) -> Measure
 
 
 def _compare_forms(found: Subject, expected: Subject, masks: Masks) -> Measurement:
-    """Output and matrix of two ways to give the same; a matrix may be shared."""
+    """Compare outputs and matrices of two forms of the same inputs; a matrix may be shared."""
     matrices = np.broadcast_arrays(found.matrix(masks), expected.matrix(masks))
     return worst([_compare_outputs(found, expected, masks), expected.judge(*matrices)])
 
@@ -130,9 +130,9 @@ def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def nothing(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Without tokens, or without a batch, there is an output without rows; without keys, of zeros.
+    """Without tokens, or without a batch, the output has no rows; without keys, it is zero.
 
-    The matrix is as empty. Zeros are due where the output is linear in the values, and exact.
+    The matrix is as empty. Zeros are required where the output is linear in the values, exactly.
     """
     both = stack(subject, subject)
     no_batch = both.on(tuple(x[:0] for x in both.inputs), _cut(both.context, slice(0)))

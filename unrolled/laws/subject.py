@@ -1,4 +1,4 @@
-"""A layer with what its laws need to know of it."""
+"""The subject of laws: a layer, with what the laws need to know about it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How far a right layer may be from what is expected.
+    """How far a correct layer may be from the expected output.
 
     Attributes
     ----------
     tolerance : float
-        Of outputs in float64, relative to the largest.
+        Tolerance of outputs in float64, relative to the largest.
     passes : callable
-        ``passes(layer)``: passes over the data that each round anew.
+        ``passes(layer)``: number of passes over the data, each of which rounds anew.
     logit_range : callable
         ``logit_range(layer, *arrays)``: largest difference of two logits, whose rounding counts.
     rounded : {"anything", "weights", "output"}
@@ -83,7 +83,7 @@ class Accuracy:
 
 
 def call_layer(layer: Any, *inputs: Tensor, **given: Any) -> Tensor:
-    """A plain call."""
+    """Call the layer."""
     return layer(*inputs, **given)
 
 
@@ -122,16 +122,17 @@ class Subject:
     declared : Declared, optional
         The laws of a layer on queries, keys and values that takes masks; None of other layers.
     reference : Reference, optional
-        Laws that compare with a reference say nothing without one.
+        Without one, laws that compare with a reference do not apply.
     build : callable, optional
-        ``build(inputs, rng)`` makes the layer for inputs of another size; by default it stays.
+        ``build(inputs, rng)`` makes the layer for inputs of another size; by default it stays the
+        same.
     apply : callable
         ``apply(layer, *inputs, context=..., **masks)`` runs the layer.
     make_context : callable
         ``make_context(inputs)`` gives the `Context` that the layer needs beside them, or None.
     accuracy : Accuracy
     differentiable : tuple of str
-        What there are gradients for: "q", "k", "v", or "tokens" where queries are keys; "inputs",
+        What has gradients: "q", "k", "v", or "tokens" where queries are keys; "inputs",
         "parameters", "context".
     twice : mapping of {"backward", "torch.func"} to {"right", "refused", "either"}
         What two derivatives by each way must be.
@@ -140,11 +141,11 @@ class Subject:
     rows_apart : bool
         Whether a row depends on no query but its own.
     large : mapping
-        Sizes beyond which the layer takes another way, where these are not those of most.
+        Sizes so large that the layer computes in another way, where the usual ones are too small.
     kept : mapping
         Sizes that drawn inputs have whatever a law asks for, as the layer has parameters for these.
     brief : bool
-        Whether the laws say no more than where all is hardest.
+        Whether laws are measured in the hardest cases only.
     """
 
     layer: nn.Module
@@ -167,7 +168,7 @@ class Subject:
 
     @property
     def context(self) -> Context | None:
-        """What the layer is given beside its inputs, in their dtype."""
+        """The context that the layer gets beside its inputs, in their dtype."""
         context = self.make_context(self.inputs)
         if context is None:
             return None
@@ -178,7 +179,7 @@ class Subject:
         return np.random.default_rng([*self.seed, *name.encode()])
 
     def on(self, inputs: Tensors, context: Context | None = None) -> Subject:
-        """The layer on other inputs; a context given is that of all inputs to come."""
+        """The layer on other inputs; a context given here stays for all later inputs."""
         make = self.make_context if context is None else lambda inputs: context
         return replace(self, inputs=inputs, make_context=make)
 
@@ -195,28 +196,28 @@ class Subject:
         return replace(drawn, layer=self.build(drawn.inputs, rng))
 
     def to(self, dtype: torch.dtype) -> Subject:
-        """The layer and its inputs, rounded; what is expected is that of the rounded ones."""
+        """The layer and its inputs, rounded; expected outputs are those of the rounded ones."""
         layer = copy.deepcopy(self.layer).to(dtype)
         return replace(self, layer=layer, inputs=tuple(x.to(dtype) for x in self.inputs))
 
     def run(self, masks: Masks = NO_MASKS) -> Tensor:
-        """What the layer gives."""
+        """Output of the layer."""
         context = self.context
         given = {} if context is None else {"context": context}
         return self.apply(self.layer, *self.inputs, **given, **masks.given)
 
     def run_matrix(self, masks: Masks = NO_MASKS) -> Tensor:
-        """What the layer says its matrix is."""
+        """Matrix that the layer returns."""
         layer: Any = self.layer
         return layer.matrix(*self.inputs[:2], context=self.context, **masks.given)
 
     def output(self, masks: Masks = NO_MASKS) -> Array:
-        """What the layer gives in its own dtype, as float64."""
+        """Output of the layer in its own dtype, as a float64 array."""
         with torch.no_grad():
             return as_array(self.run(masks))
 
     def matrix(self, masks: Masks = NO_MASKS) -> Array:
-        """The layer's matrix in its own dtype, as float64."""
+        """Matrix of the layer in its own dtype, as a float64 array."""
         with torch.no_grad():
             return as_array(self.run_matrix(masks))
 
@@ -228,11 +229,11 @@ class Subject:
         return self.reference(self.layer, self.inputs, self.context, masks, rows)
 
     def judge(self, found: Array, expected: Array) -> Measurement:
-        """Outputs in float64, or what is as large, against others."""
+        """Compare float64 outputs, or arrays of their size, with expected ones."""
         return Measurement(largest_difference(found, expected), self.accuracy.tolerance)
 
     def compare(self, masks: Masks = NO_MASKS, rows: Array | None = None) -> Measurement:
-        """The layer's output against what is expected, to the tolerance of its dtype."""
+        """Compare the layer's output with the expected one, to the tolerance of its dtype."""
         judged = slice(None) if rows is None else rows
         found = self.output(masks)[..., judged, :]
         expected = self.expected(masks, rows)[..., judged, :]

@@ -1,4 +1,4 @@
-"""Laws of who sees whom: an operator is held against itself, and needs no reference."""
+"""Laws of masks and causality: an operator is compared with itself and needs no reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PREFIXES = (5, 8)
 
 
 def first_tokens(subject: Subject, n: int) -> Subject:
-    """The layer on the first tokens alone, and on what the context says of these."""
+    """The layer on the first tokens alone, and on the context of these."""
     context = subject.context
     if context is not None:
         context = map_tensors(context, lambda name, x: x[..., :n, :])
@@ -62,8 +62,8 @@ def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Rows of the matrix sum to one, and its entries are nonnegative, as declared.
 
     Under masks a row may be zero, where nothing that it sees is near enough; without masks none
-    is. Of a query that sees no key nothing is said. The tolerance is that of the output; entries
-    are at least 0 exactly.
+    is. Queries that see no key are not judged. The tolerance is that of the output; entries are at
+    least 0 exactly.
     """
     if not (declared.row_stochastic or declared.nonnegative):
         return
@@ -84,7 +84,7 @@ def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """`is_causal` is the lower triangular mask, and the first tokens know nothing of the others.
+    """`is_causal` is the lower triangular mask, and first tokens do not depend on later ones.
 
     The tolerance is that of the output, as the order of sums may differ.
     """
@@ -111,8 +111,8 @@ def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
 def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Fewer queries than keys are the last tokens: decoding with a cache gives the full pass.
 
-    Output and matrix, with a causal mask and others; a single query needs no causal mask. Applies
-    where fewer queries are taken. The tolerance is that of the output.
+    It compares outputs and matrices, with a causal mask and others; a single query needs no causal
+    mask. Applies to layers that take fewer queries than keys. The tolerance is that of the output.
     """
     if declared.square_only:
         return
@@ -158,7 +158,7 @@ def absent(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 
 def _ways_to_hide(subject: Subject, n: int, hidden: int) -> Iterator[tuple[Masks, Array]]:
-    """Masks that hide the last tokens from those before, and which rows do not see these."""
+    """Masks that hide some tokens, each with the rows that do not see any of them."""
     assert subject.declared is not None
     early = np.arange(n) < n - hidden
     dtype = subject.inputs[0].dtype
@@ -179,7 +179,7 @@ def _ways_to_hide(subject: Subject, n: int, hidden: int) -> Iterator[tuple[Masks
 
 
 def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True) -> Subject:
-    """The layer on tokens of which some hold a number, also as values in the context."""
+    """The layer on tokens of which `hidden` ones are `value`, also as values in the context."""
     place = torch.from_numpy(hidden)[:, None]
     q, *others = (x.masked_fill(place, value) for x in subject.inputs)
     context = subject.context
@@ -197,9 +197,9 @@ def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True
 def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """However large a hidden token is, the rows that do not see it stay as they are.
 
-    The tolerance is 100 eps of float32: a large token may move how sums are rounded, such as by a
-    centre that is taken off before a product, nothing more. A layer that iterates to a tolerance,
-    in float64, is given tokens for which it still reaches it, and held to 1000 eps of that.
+    The tolerance is 100 eps of float32: a large token may only change how sums are rounded, such as
+    by a centre that is subtracted before a product. A layer that iterates to a tolerance runs in
+    float64, on tokens for which it still reaches the tolerance; its tolerance here is 1000 eps.
     """
     dtype, sizes, tolerance = torch.float32, _FAR, _ROUNDING
     if subject.accuracy.iterates:
@@ -256,10 +256,10 @@ def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
 
 @operator_law
 def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Padding may hold NaN or infinity: no visible row, matrix or gradient is changed by that.
+    """NaN or infinity in padding changes no visible row, matrix or gradient.
 
-    Keys and values that no query sees hold it, and the queries of padded tokens too, of few tokens
-    and of many. The tolerance is that of the output, against what it is with zeros there.
+    It stands in keys and values that no query sees, and in queries of padded tokens, among few
+    tokens and many. Expected is what zeros give there, to the tolerance of the output.
     """
     hidings = ("padding", "lowest number", "causal, padding")
     cases = [(subject, name, name) for name in hidings]
@@ -306,8 +306,8 @@ def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ..
 def empty_rows(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """A query that sees no key gives zeros, and gradients stay finite.
 
-    A mask of the lowest number is one of -inf; otherwise such a row would be the mean of what is
-    hidden from it. Zeros are due where the output is linear in the values, and exact.
+    A mask of the lowest number counts as one of -inf; otherwise such a row would be the mean of
+    what is hidden from it. Where the output is linear in the values, it must be exactly zero.
     """
     n = subject.inputs[1].shape[-2]
     rows = np.arange(n) == 2 if declared.pair_masks else np.ones(n, dtype=bool)

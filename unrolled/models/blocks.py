@@ -72,17 +72,18 @@ class Block(nn.Module):
     attention_skip, feed_forward_skip : bool, default=True
         False leaves the branch without residual connection.
     feed_forward : bool or callable, default=True
-        False leaves the part out; ``feed_forward(dim)`` makes a module of one's own, tokens to
+        False leaves the part out; ``feed_forward(dim)`` makes another module, which maps tokens to
         tokens.
     scale : callable, optional
         ``scale(dim)`` makes a module y -> y on the branch outputs, such as ``LayerScale``. If its
         `forward` takes a `key_padding_mask`, an `attn_mask` (bool, True hides a pair of tokens) or
-        `is_causal`, it mixes tokens, as ``FeatScale``, and is given the block's.
+        `is_causal`, it mixes tokens, as ``FeatScale``, and is called with the block's.
     scale_feed_forward : bool, optional
-        Scale the feed-forward branch too. By default that is done by scales that act on each token
-        alone; those that mix tokens follow attention, as FeatScale is defined.
+        Scale the feed-forward branch too. By default scales that act on each token alone do so;
+        scales that mix tokens follow attention only, as FeatScale is defined.
     layer_scale : float, optional
-        Both branches end in a `LayerScale` of this initial value, behind `scale`. None has none.
+        Both branches end in a `LayerScale` of this initial value, behind `scale`. None leaves it
+        out.
     residual : callable, optional
         ``residual()`` makes a module that is called as ``residual(x, y, context)``, with x the
         tokens before attention and y its output. The attribute `needs_history`, if it is there and
@@ -90,9 +91,9 @@ class Block(nn.Module):
     feed_forward_residual : callable, optional
         The same for the feed-forward branch, ``x + y`` by default: equation 26 boosts attention.
     dropout : float, default=0.0
-        On the branch outputs, in training.
+        Dropout rate of the branch outputs, in training.
     norm_eps : float, default=1e-6
-        Of the layer norms.
+        Epsilon of the layer norms.
 
     Raises
     ------
@@ -139,11 +140,11 @@ class Block(nn.Module):
         check_count(num_heads, "num_heads", 1)
         check_count(dim, "dim", 1)
         check_positive(mlp_ratio, "mlp_ratio")
-        made = None if scale is None else scale(dim)
+        branch_scale = None if scale is None else scale(dim)
         operator = made_operator(operator, num_heads, dim // num_heads)
         self.attention_norm = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, num_heads, operator=operator, device=device, dtype=dtype)
-        self.attention_scale = _end_in_layer_scale(made, dim, layer_scale)
+        self.attention_scale = _end_in_layer_scale(branch_scale, dim, layer_scale)
         self.attention_residual = _make_residual(residual, attention_skip)
         self.dropout = nn.Dropout(dropout)
         self.feed_forward: nn.Module | None = None
@@ -156,8 +157,8 @@ class Block(nn.Module):
             )
             if scale_feed_forward is None:
                 scale_feed_forward = not _masks_of(self.attention_scale)
-            made = scale(dim) if scale is not None and scale_feed_forward else None
-            self.feed_forward_scale = _end_in_layer_scale(made, dim, layer_scale)
+            branch_scale = scale(dim) if scale is not None and scale_feed_forward else None
+            self.feed_forward_scale = _end_in_layer_scale(branch_scale, dim, layer_scale)
             self.feed_forward_residual = _make_residual(feed_forward_residual, feed_forward_skip)
         scales = {n: m for n, m in self.named_children() if n.endswith("_scale")}
         self._scale_masks = {name: _masks_of(module) for name, module in scales.items()}
@@ -174,12 +175,12 @@ class Block(nn.Module):
 
     @property
     def scales_mix_tokens(self) -> bool:
-        """Whether a scale reads all tokens, as one does that takes masks."""
+        """Whether a scale mixes tokens: those do that take masks."""
         return any(self._scale_masks.values())
 
     @property
     def scales_take_pairs(self) -> bool:
-        """Whether all scales that read all tokens can be told which of them see each other."""
+        """Whether all scales that mix tokens take a mask of pairs of tokens."""
         return all("attn_mask" in masks for masks in self._scale_masks.values() if masks)
 
     @property
@@ -204,15 +205,15 @@ class Block(nn.Module):
         ----------
         x : Tensor of shape (batch, tokens, dim) or (tokens, dim)
         context : Context, optional
-            What the block before gave back, or a new one in the first block.
+            What the block before returned, or a new one in the first block.
         memory : Tensor of shape (batch, further, dim) or (further, dim), optional
-            Further tokens that x attends to, before its own, and that stay as they are.
+            Further tokens, in front of x, that x attends to and that stay unchanged.
         key_padding_mask, attn_mask, is_causal
             As in `Attention`; masks count `memory` too.
         add_positions : bool, default=False
-            Add the context's positions, which count `memory` too, to what queries and keys are made
-            of. Values and what leaves the block stay without, so that later layers may take
-            positions apart.
+            Add the context's positions, which count `memory` too, to the inputs of queries and
+            keys. Values and the output of the block carry no positions, so that later layers may
+            take them as separate features.
 
         Returns
         -------
@@ -259,7 +260,7 @@ class Block(nn.Module):
         return getattr(self, name)(self.dropout(y), **taken)
 
     def _find_hidden_pairs(self, mask: Tensor | None, x: Tensor, n_further: int) -> Tensor | None:
-        """Pairs of the block's own tokens that some head hides, for scales that mix tokens."""
+        """Mask of the pairs of tokens of x that any head hides, for scales that mix tokens."""
         if mask is None or not self.scales_mix_tokens:
             return None
         hidden, n_tokens = hidden_by_layer(mask), x.shape[-2]
@@ -273,7 +274,7 @@ class Block(nn.Module):
 
 
 def reset_children(module: nn.Module) -> None:
-    """Call `reset_parameters` of the outermost modules inside that have it."""
+    """Call `reset_parameters` of the outermost modules inside `module` that have it."""
     for child in module.children():
         reset = getattr(child, "reset_parameters", None)
         if callable(reset):

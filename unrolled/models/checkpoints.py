@@ -1,4 +1,4 @@
-"""Published ViT weights in our vision transformer: timm's and Hugging Face's state dicts."""
+"""Published weights for `VisionTransformer`: state dicts of timm and of Hugging Face."""
 
 import re
 from collections.abc import Mapping

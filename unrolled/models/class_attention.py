@@ -1,4 +1,4 @@
-"""A transformer whose class token comes in late and alone asks (after CaiT)."""
+"""A transformer whose class token enters late, as the only query (after CaiT)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,17 +31,18 @@ class ClassAttentionTransformer(nn.Module):
     class_depth : int, default=2
         Class-attention layers.
     operator : str, Operator, callable, or list of these, default="softmax"
-        Of the self-attention layers, as in `Block`.
+        Operator of the self-attention layers, as in `Block`.
     class_operator : str, Operator, callable, or list of these, default="softmax"
-        Of the class-attention layers: one query meets all tokens, so that it may not need as many
-        queries as keys, nor values or positions of other layers' tokens.
+        Operator of the class-attention layers. There one query meets all tokens: it must not need
+        as many queries as keys, nor values or positions of other layers' tokens.
     positions, add_positions, position_scale, norm_eps, token_graying
         As in `VisionTransformer`; the class token has no position.
     layer_scale : float, default=1e-5
-        Initial value of the `LayerScale` on all branches of all layers, as in CaiT; None has none.
+        Initial value of the `LayerScale` on all branches of all layers, as in CaiT. None leaves it
+        out.
     scale : callable, optional
-        As in `Block`, of the self-attention layers alone and before their LayerScale: what
-        FeatScale adds to a CaiT.
+        As in `Block`, for the self-attention layers alone and before their LayerScale, where
+        FeatScale stands in a CaiT.
     **block
         Further options of `Block` for all layers.
 
@@ -88,23 +89,23 @@ class ClassAttentionTransformer(nn.Module):
         **block: Any,
     ) -> None:
         super().__init__()
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.patch_embedding = PatchEmbedding(
-            image_size, patch_size, in_channels, dim, token_graying=token_graying, **place
+            image_size, patch_size, in_channels, dim, token_graying=token_graying, **factory
         )
         n_patches = self.patch_embedding.grid[0] * self.patch_embedding.grid[1]
-        self.positions = Positions(n_patches, dim, positions, scale=position_scale, **place)
-        block = {"layer_scale": layer_scale, "norm_eps": norm_eps, **place, **block}
+        self.positions = Positions(n_patches, dim, positions, scale=position_scale, **factory)
+        block = {"layer_scale": layer_scale, "norm_eps": norm_eps, **factory, **block}
         self.blocks = make_blocks(depth, dim, num_heads, operator=operator, scale=scale, **block)
-        self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
+        self.class_token = nn.Parameter(torch.empty(1, 1, dim, **factory))
         self.class_blocks = make_blocks(
             class_depth, dim, num_heads, operator=class_operator, **block
         )
         self._check_class_operators()
         readers = [*operators(self.blocks), *operators(self.class_blocks)]
         self.add_positions = prepare_positions([(self.positions, readers)], add_positions)
-        self.norm = nn.LayerNorm(dim, norm_eps, **place)
-        self.head = class_head(dim, num_classes, **place)
+        self.norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.head = class_head(dim, num_classes, **factory)
         self.reset_parameters()
 
     def _check_class_operators(self) -> None:

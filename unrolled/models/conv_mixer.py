@@ -1,4 +1,4 @@
-"""ConvMixer, the convolutional counterpart: what becomes of it without skip connections."""
+"""ConvMixer, the convolutional counterpart of a transformer, with skip connections or without."""
 
 import torch
 from torch import Tensor, nn

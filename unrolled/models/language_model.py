@@ -29,14 +29,14 @@ class LanguageModel(nn.Module):
     ----------
     vocab_size, dim, depth, num_heads : int
     max_length : int
-        Of the sequences.
+        Largest length of the sequences.
     operator : str, Operator, callable, or list of these, default="softmax"
         As in `Block`; a list has one entry a layer. Every one must support causal masks.
     tie_weights : bool, default=True
-        Score with the weight of the embedding; False makes a head of its own, without bias.
+        Score with the weight of the embedding; False adds a separate head, without bias.
     add_positions : bool, optional
         As in `VisionTransformer`: by default positions are added to the tokens, unless some
-        operator, such as "alibi", takes them as a feature of its own.
+        operator, such as "alibi", takes them as separate features.
     position_scale : float, default=2**-0.5
         Standard deviation at which positions start.
     norm_eps : float, default=1e-6
@@ -84,14 +84,14 @@ class LanguageModel(nn.Module):
         **block: Any,
     ) -> None:
         super().__init__()
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.max_length = check_count(max_length, "max_length", 1)
         self.embedding = nn.Embedding(
-            check_count(vocab_size, "vocab_size", 1), check_count(dim, "dim", 1), **place
+            check_count(vocab_size, "vocab_size", 1), check_count(dim, "dim", 1), **factory
         )
-        self.positions = Positions(max_length, dim, scale=position_scale, **place)
+        self.positions = Positions(max_length, dim, scale=position_scale, **factory)
         self.blocks = make_blocks(
-            depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **place, **block
+            depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **factory, **block
         )
         layers: list[Any] = list(self.blocks)
         if any(layer.scales_mix_tokens for layer in layers):
@@ -107,8 +107,8 @@ class LanguageModel(nn.Module):
                 )
         readers = operators(self.blocks)
         self.add_positions = prepare_positions([(self.positions, readers)], add_positions)
-        self.norm = nn.LayerNorm(dim, norm_eps, **place)
-        self.head = None if tie_weights else nn.Linear(dim, vocab_size, bias=False, **place)
+        self.norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.head = None if tie_weights else nn.Linear(dim, vocab_size, bias=False, **factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

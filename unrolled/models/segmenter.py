@@ -30,13 +30,13 @@ class Segmenter(nn.Module):
     upscale : int, default=4
         Squares along a side of a patch, >= 1.
     dim, depth, num_heads : int, default=96, 6, 4
-        Of the transformer.
+        Sizes of the transformer.
     operator : str, default="softmax"
         A name of `operator_names`.
     residual : {"generalized"} or None, default=None
         "generalized" makes the skip connections around attention `GeneralizedResidual`.
     dropout : float, default=0
-        On the outputs of branches, in training.
+        Dropout rate of the outputs of branches, in training.
     in_channels : int, default=3
 
     Attributes

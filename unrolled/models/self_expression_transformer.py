@@ -20,13 +20,13 @@ class SelfExpressionTransformer(nn.Module):
         min_{diag(C) = 0}  |Z - C Z|_F^2 + sum_i lam_i |c_i|_1,
         lam_i = 2 lam max_{j != i} |z_i . z_j|
 
-    of which layer t is one step, on the codes that the layer before left, from ``C = 0`` ::
+    Layer t is one step on it, from the codes of the layer before and from ``C = 0`` at first ::
 
         C <- S_{s_t lam_t / 2}( C + s_t (Z - C Z) Z^T ),     then diag(C) <- 0
 
-    with a step and a penalty of its own. After the last layer, ``X + concat_h(C X W_v) W_o`` is
-    normalised, averaged over tokens, and mapped to class scores. In a `VisionTransformer` with
-    ``operator="sparse_coding"`` each layer starts at ``C = 0``, in tokens that the one before made.
+    with its own step length and penalty. After the last layer, ``X + concat_h(C X W_v) W_o`` is
+    normalised, averaged over tokens, and mapped to class scores. In contrast, each layer of a
+    `VisionTransformer` with ``operator="sparse_coding"`` starts at ``C = 0``, on new tokens.
 
     Parameters
     ----------
@@ -87,25 +87,25 @@ class SelfExpressionTransformer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         if check_count(dim, "dim", 1) % check_count(num_heads, "num_heads", 1):
             raise ValueError(f"dim: must be a multiple of num_heads={num_heads}, got {dim}")
-        self.patch_embedding = PatchEmbedding(image_size, patch_size, in_channels, dim, **place)
+        self.patch_embedding = PatchEmbedding(image_size, patch_size, in_channels, dim, **factory)
         n_tokens = self.patch_embedding.grid[0] * self.patch_embedding.grid[1]
-        self.positions = Positions(n_tokens, dim, scale=position_scale, **place)
-        self.token_norm = nn.LayerNorm(dim, norm_eps, **place)
-        self.features = HeadProjection(dim, num_heads, **place)
+        self.positions = Positions(n_tokens, dim, scale=position_scale, **factory)
+        self.token_norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.features = HeadProjection(dim, num_heads, **factory)
         self.codes = UnrolledSelfExpression(
-            check_count(depth, "depth", 1), lam, relative=True, **place
+            check_count(depth, "depth", 1), lam, relative=True, **factory
         )
-        self.values = HeadProjection(dim, num_heads, **place)
-        self.out_proj = nn.Linear(dim, dim, **place)
-        self.norm = nn.LayerNorm(dim, norm_eps, **place)
-        self.head = class_head(dim, num_classes, **place)
+        self.values = HeadProjection(dim, num_heads, **factory)
+        self.out_proj = nn.Linear(dim, dim, **factory)
+        self.norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.head = class_head(dim, num_classes, **factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew; steps and penalties return to where they were."""
+        """Draw all weights anew; steps and penalties return to their initial values."""
         reset_children(self)
         xavier_(self.out_proj)
         if isinstance(self.head, nn.Linear):

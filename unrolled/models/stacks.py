@@ -21,7 +21,8 @@ def layer_settings(depth: int, **options: Any) -> list[dict[str, Any]]:
     for name, value in options.items():
         if isinstance(value, list | tuple) and len(value) != depth:
             raise ValueError(
-                f"{name}: must be one value or a list of {depth}, one a layer, got {len(value)}"
+                f"{name}: must be one value or a list of {depth}, one for each layer, got a list "
+                f"of {len(value)}"
             )
     return [
         {n: v[i] if isinstance(v, list | tuple) else v for n, v in options.items()}
@@ -46,7 +47,7 @@ def run_blocks(
 ) -> Tensor:
     """Pass tokens through all blocks, starting from a context; `states` collects the results.
 
-    `add_positions` tells each block whether to add them, as `position_places` says.
+    `add_positions` says of each block whether it adds positions, as `position_places` returns.
     """
     layers = cast(Iterable[Block], blocks)
     keeps_history = any(block.needs_history for block in layers)

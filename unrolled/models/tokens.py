@@ -171,7 +171,7 @@ class PatchEmbedding(nn.Module):
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def forward(self, images: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Tokens of shape (batch, n_patches, dim); `hidden` ones are of patches of zeros."""
+        """Tokens of shape (batch, n_patches, dim); patches that are `hidden` count as zeros."""
         patches = self.patches(images)
         if hidden is not None:
             _check_hidden(hidden, patches)
@@ -184,11 +184,11 @@ class PatchEmbedding(nn.Module):
 def _check_hidden(hidden: Any, patches: Tensor) -> None:
     if not isinstance(hidden, Tensor):
         raise ValueError(f"patch_padding_mask: must be a Tensor, got {type(hidden).__name__}")
-    found = hidden.dtype, hidden.shape, hidden.device
-    if found != (torch.bool, patches.shape[:2], patches.device):
+    form = hidden.dtype, hidden.shape, hidden.device
+    if form != (torch.bool, patches.shape[:2], patches.device):
         raise ValueError(
             f"patch_padding_mask: must be bool of shape {tuple(patches.shape[:2])} on "
-            f"{patches.device}, got {found[0]} of {tuple(found[1])} on {found[2]}"
+            f"{patches.device}, got {form[0]} of {tuple(form[1])} on {form[2]}"
         )
 
 

@@ -34,23 +34,23 @@ class VisionTransformer(nn.Module):
     dim, depth, num_heads : int
     operator : str, Operator, callable, or list of these, default="softmax"
         As in `Block`; a list has one entry a layer. Operators on a grid ("local", "criss_cross",
-        "spatial_gaussian") are told that of the patches, and of the class token.
+        "spatial_gaussian") get that of the patches, and the number of class tokens.
     pool : {"class", "mean"}, default="class"
         What the head reads: a class token, or the mean over patches (no class token).
     positions : {"learned", "sinusoidal"} or None, default="learned"
         Sinusoids count tokens in row order, the class token first.
     add_positions : bool, optional
-        True adds positions to the tokens, False leaves them to operators that take them as a
-        feature of their own (`Operator.positions_apart`: bilateral, TUPE, ALiBi). By default (None)
-        they are added unless some layer has such an operator: then the tokens carry none, and the
-        other layers add them to what their queries and keys are made of, as Carion et al. (2020).
+        True adds positions to the tokens, False leaves them to operators that take them as separate
+        features (`Operator.positions_apart`: bilateral, TUPE, ALiBi). By default (None) they are
+        added unless some layer has such an operator. Then tokens carry no positions, and the other
+        layers add them to the inputs of their queries and keys, as Carion et al. (2020).
     position_scale : float, default=2**-0.5
         Standard deviation at which learned positions start, by default the scale of sinusoids. The
         customary 0.02 makes a weak baseline for small models.
     token_graying : nn.Module, optional
         Applied to the raw patches (batch, n_patches, pixels) before the embedding.
     norm_eps : float, default=1e-6
-        Of the layer norms.
+        Epsilon of the layer norms.
     **block
         Further options of `Block`, such as `mlp_ratio`, `attention_skip`, `feed_forward`, `scale`,
         `residual` or `dropout`; a list or tuple has one entry a layer.
@@ -102,24 +102,24 @@ class VisionTransformer(nn.Module):
         super().__init__()
         if pool not in ("class", "mean"):
             raise ValueError(f"pool: must be 'class' or 'mean', got {pool!r}")
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.pool = pool
         self.patch_embedding = PatchEmbedding(
-            image_size, patch_size, in_channels, dim, token_graying=token_graying, **place
+            image_size, patch_size, in_channels, dim, token_graying=token_graying, **factory
         )
         n_tokens = self.grid[0] * self.grid[1]
         self.class_token: nn.Parameter | None = None
         if pool == "class":
-            self.class_token = nn.Parameter(torch.empty(1, 1, dim, **place))
+            self.class_token = nn.Parameter(torch.empty(1, 1, dim, **factory))
             n_tokens += 1
-        self.positions = Positions(n_tokens, dim, positions, scale=position_scale, **place)
+        self.positions = Positions(n_tokens, dim, positions, scale=position_scale, **factory)
         self.blocks = make_blocks(
-            depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **place, **block
+            depth, dim, num_heads, operator=operator, norm_eps=norm_eps, **factory, **block
         )
         readers = operators(self.blocks)
         self.add_positions = prepare_positions([(self.positions, readers)], add_positions)
-        self.norm = nn.LayerNorm(dim, norm_eps, **place)
-        self.head = class_head(dim, num_classes, **place)
+        self.norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.head = class_head(dim, num_classes, **factory)
         self.reset_parameters()
 
     @classmethod
@@ -197,7 +197,7 @@ class VisionTransformer(nn.Module):
     def intermediates(
         self, images: Tensor, patch_padding_mask: Tensor | None = None
     ) -> list[Tensor]:
-        """`tokens`, and what leaves each block: depth + 1 tensors (batch, tokens, dim)."""
+        """`tokens`, and the output of each block: depth + 1 tensors (batch, tokens, dim)."""
         states: list[Tensor] = []
         self._run_blocks(images, patch_padding_mask, states)
         return states
@@ -209,8 +209,8 @@ class VisionTransformer(nn.Module):
         ----------
         images : Tensor of shape (batch, in_channels, height, width)
         patch_padding_mask : bool Tensor of shape (batch, n_patches), optional
-            True hides a patch from all tokens, the mean and the token graying, where it is 0. It
-            may hold anything, NaN too.
+            True hides a patch from all tokens, the mean and the token graying, which gets zeros for
+            it. A hidden patch may hold anything, NaN too.
 
         Returns
         -------

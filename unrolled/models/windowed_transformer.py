@@ -71,11 +71,11 @@ class WindowedStage(nn.Module):
             )
         shifts = tuple(w // 2 if w < n and shift else 0 for w, n in zip(window, grid, strict=True))
         self.windows = (Windows(grid, window), Windows(grid, window, (shifts[0], shifts[1])))
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         n_tokens = grid[0] * grid[1]
-        self.positions = Positions(n_tokens, dim, positions, scale=position_scale, **place)
+        self.positions = Positions(n_tokens, dim, positions, scale=position_scale, **factory)
         self.blocks = nn.ModuleList(
-            Block(dim, num_heads, **place, **setting) for setting in settings
+            Block(dim, num_heads, **factory, **setting) for setting in settings
         )
         if any(shifts):
             self._check_shifted()
@@ -99,8 +99,8 @@ class WindowedStage(nn.Module):
     def forward(self, x: Tensor, places: tuple[bool, list[bool]]) -> Tensor:
         """Pass a grid of tokens (batch, height, width, dim) through all blocks.
 
-        The values that layers share follow their tokens from one tiling to the next. `places` are
-        those of the positions, as `position_places` gives them.
+        The values that layers share follow their tokens from one tiling to the next. `places` says
+        where positions are added, as `position_places` returns it.
         """
         positions = self.positions()
         in_tokens, in_layers = places
@@ -109,8 +109,8 @@ class WindowedStage(nn.Module):
             x = x + positions if in_tokens else x
         context = Context(positions=positions, first_tokens=x)
         blocks: list[Any] = list(self.blocks)
-        kept = {name for block in blocks for name in block.attention.operator.needs}
-        kept &= {"first_values", "previous_values"}
+        shared = {name for block in blocks for name in block.attention.operator.needs}
+        shared &= {"first_values", "previous_values"}
         keeps_history = any(block.needs_history for block in blocks)
         for index, block in enumerate(blocks):
             if keeps_history:
@@ -122,19 +122,18 @@ class WindowedStage(nn.Module):
                 windows.split(x), inner, attn_mask=hidden, add_positions=in_layers[index]
             )
             x = windows.join(y)
-            joined: dict[str, Any] = {n: windows.join_values(getattr(inner, n)) for n in kept}
+            joined: dict[str, Any] = {n: windows.join_values(getattr(inner, n)) for n in shared}
             context = context._replace(**joined)
         return x
 
 
 class WindowedTransformer(nn.Module):
-    """Transformer of windows on a grid that are shifted in every other layer (after Swin).
+    """Transformer on windows of a grid, which are shifted in every other layer (after Swin).
 
     Stages of `Block` s on windows of `window_size` x `window_size` tokens; between stages, four
     neighbours merge into one token of twice the width. The head reads the mean over the last grid.
-    In place of Swin's relative biases, which most operators cannot take, every stage has
-    positions, of its grid. Each stage has its own `Context`: first values are those of its first
-    layer.
+    In place of Swin's relative biases, which most operators cannot take, every stage has positions
+    on its grid. Each stage has its own `Context`: first values are those of its first layer.
 
     Parameters
     ----------
@@ -151,7 +150,7 @@ class WindowedTransformer(nn.Module):
     window_size : int, default=4
         Divides every stage's grid, or exceeds it: then one window covers the grid unshifted.
     operator : str, Operator, callable, or list of these, default="softmax"
-        As in `Block`; a list has ``sum(depths)`` entries. Operators on a grid are told that of the
+        As in `Block`; a list has ``sum(depths)`` entries. Operators on a grid get that of the
         window.
     shift : bool, default=True
         False keeps all windows in place, for operators and scales that mix tokens and take no masks
@@ -207,10 +206,10 @@ class WindowedTransformer(nn.Module):
             raise ValueError(
                 f"num_heads: must have one entry for each of {len(depths)} stages, got {num_heads}"
             )
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         check_count(window_size, "window_size", 1)
         self.patch_embedding = PatchEmbedding(
-            image_size, patch_size, in_channels, dim, token_graying=token_graying, **place
+            image_size, patch_size, in_channels, dim, token_graying=token_graying, **factory
         )
         settings = iter(layer_settings(sum(depths), operator=operator, norm_eps=norm_eps, **block))
         self.stages, self.merges = nn.ModuleList(), nn.ModuleList()
@@ -219,21 +218,22 @@ class WindowedTransformer(nn.Module):
             if index:
                 if grid[0] % 2 or grid[1] % 2:
                     raise ValueError(
-                        f"image_size: the grid {grid} after {index} stages cannot be halved"
+                        "image_size: must give grids that can be halved between stages, got "
+                        f"{grid} after {index} stages"
                     )
-                self.merges.append(PatchMerging(dim, norm_eps, **place))
+                self.merges.append(PatchMerging(dim, norm_eps, **factory))
                 grid, dim = size_pair((grid[0] // 2, grid[1] // 2), "image_size"), 2 * dim
             stage = WindowedStage(
                 grid, dim, heads, [next(settings) for _ in range(depth)],
                 window_size=window_size, shift=shift, positions=positions,
-                position_scale=position_scale, **place,
+                position_scale=position_scale, **factory,
             )  # fmt: skip
             self.stages.append(stage)
-        made: list[Any] = list(self.stages)
-        readers = [(stage.positions, operators(stage.blocks)) for stage in made]
+        stages: list[Any] = list(self.stages)
+        readers = [(stage.positions, operators(stage.blocks)) for stage in stages]
         self.add_positions = prepare_positions(readers, add_positions)
-        self.norm = nn.LayerNorm(dim, norm_eps, **place)
-        self.head = class_head(dim, num_classes, **place)
+        self.norm = nn.LayerNorm(dim, norm_eps, **factory)
+        self.head = class_head(dim, num_classes, **factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

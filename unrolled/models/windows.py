@@ -27,7 +27,7 @@ class Windows:
     shift: tuple[int, int] = (0, 0)
 
     def split(self, x: Tensor) -> Tensor:
-        """(batch, height, width, dim) to (batch * n_windows, window tokens, dim)."""
+        """Cut (batch, height, width, dim) into (batch * n_windows, window tokens, dim)."""
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
         # (batch, rows, window height, columns, window width, dim)
@@ -63,7 +63,7 @@ class Windows:
         return hidden[None, :, None].expand(shape).flatten(0, 2)
 
     def enter(self, context: Context, batch: int, num_heads: int) -> Context:
-        """The context of a grid, (batch, height, width, dim) each, as the windows see it."""
+        """Cut the tensors of a context, each (batch, height, width, dim), into the windows."""
 
         def values(x: Tensor | None) -> Tensor | None:
             if x is None:
@@ -81,5 +81,5 @@ class Windows:
         )
 
     def join_values(self, values: Tensor | None) -> Tensor | None:
-        """(batch * n_windows, heads, tokens, head_dim) to (batch, height, width, dim)."""
+        """Join (batch * n_windows, heads, tokens, head_dim) to (batch, height, width, dim)."""
         return None if values is None else self.join(values.transpose(1, 2).flatten(2))

@@ -28,8 +28,8 @@ class ConvexRidge(nn.Module):
         psi_i''(z) = rho (exp(log_curvature_ik) - 1)   for t_i,k-1 < |z| <= t_ik = 2^k threshold_i,
 
     k = 0 ... 5, and 0 beyond. The filters are scaled so that ``|W|_2 <= 1`` is proved for images of
-    every size. So ``F'' >= 1 - rho > 0`` at all parameters: training cannot break it, and every
-    image has one minimiser, of which any u is near: ``|u - u*| <= |grad F(u)| / (1 - rho)``.
+    every size. So ``F'' >= 1 - rho > 0`` at all parameters: training cannot break it. Every image
+    has one minimiser, and for any u ``|u - u*| <= |grad F(u)| / (1 - rho)``.
 
     At the start W is the discrete cosine transform of the windows without its constant part, and
     psi the Huber function of slope `lam`: l1 analysis, smoothed below `threshold`. There many
@@ -38,10 +38,10 @@ class ConvexRidge(nn.Module):
     Forward runs accelerated gradient steps on all images until `certificate` proves each within
     `tol`, without a graph. Backward solves the linear system ``F'' y = g`` of the implicit function
     theorem by conjugate gradients until ``|F'' y - g| <= tol (1 - rho) |y|``, which proves y to a
-    relative error of `tol`. So memory is that of one gradient. F'' is that of the image found, and
-    differs from that of u* for responses which lie on another side of a knot: gradients of a
+    relative error of `tol`. So memory is that of one gradient. F'' is taken at the computed image,
+    and differs from that at u* for responses which lie on another side of a knot: gradients of a
     network with 7 x 7 filters were wrong by 0.2 to 1 % at a `tol` of 1e-4, by 2e-7 at 1e-8 in
-    float64, and by up to 1e-4 in float32, whatever it is. There is no second derivative, and as the
+    float64, and by up to 1e-4 in float32 at any `tol`. There is no second derivative, and as the
     work depends on the data, no ``torch.func``, ``torch.export`` or compilation to a full graph.
 
     Parameters
@@ -55,9 +55,9 @@ class ConvexRidge(nn.Module):
     filter_size : int, default=7
         Side of the windows, >= 2; there are ``filter_size**2 - 1`` filters.
     tol : float, default=1e-8
-        Largest certified root mean square distance from the minimiser, in grey levels, > 0; never
-        less than ``4 eps max |f| / (1 - rho)`` is asked for. A plain attribute: it may be changed
-        later.
+        Largest certified root mean square distance from the minimiser, in grey levels, > 0. Where
+        ``4 eps max |f| / (1 - rho)`` is larger, it counts instead. A plain attribute: it may be
+        changed later.
     max_iter : int, default=1000
         Largest number of gradients.
 
@@ -72,8 +72,8 @@ class ConvexRidge(nn.Module):
     Warns
     -----
     sklearn.exceptions.ConvergenceWarning
-        If an image is not proved to be within `tol` after `max_iter` gradients, or y not to a
-        relative error of `tol` and the root of eps.
+        If an image is not proved to be within `tol` after `max_iter` gradients, or the bound of the
+        relative error of y is above both `tol` and the root of eps.
 
     References
     ----------
@@ -139,8 +139,8 @@ class ConvexRidge(nn.Module):
     def forward(self, noisy: Tensor) -> Tensor:
         """Denoise images of shape (batch, channels, height, width), each channel by itself.
 
-        Computed in float32 at least, also under autocast. An image that is not finite is NaN, as
-        are all where a parameter is.
+        Computed in float32 at least, also under autocast. The output is NaN for an image that is
+        not finite, and for all images if a parameter is not finite.
         """
         check_images(noisy, "noisy", self.filter_size)
         if torch.compiler.is_exporting() or is_transformed():
@@ -170,8 +170,8 @@ class ConvexRidge(nn.Module):
                 lambda y: transposed_product(slope, leaf, y), b, energy.convexity
             )
 
-        found = with_gradient(u, u - energy.gradient(u, images), solve, _REFUSAL)
-        return found.view_as(noisy).to(noisy.dtype)
+        denoised = with_gradient(u, u - energy.gradient(u, images), solve, _REFUSAL)
+        return denoised.view_as(noisy).to(noisy.dtype)
 
     def certificate(self, noisy: Tensor, denoised: Tensor) -> Tensor:
         """Proved bounds of the root mean square distance of images from the minimiser.
@@ -214,9 +214,9 @@ class ConvexRidge(nn.Module):
         )
 
     def _minimise(self, f: Tensor, energy: "_Energy") -> Tensor:
-        """Nesterov's iteration with a restart in each image; those that are certified stay."""
+        """Minimisers by Nesterov's iteration, restarted by image; certified images stay."""
         result = f.clone()
-        places = torch.arange(len(f), device=f.device)
+        indices = torch.arange(len(f), device=f.device)
         u = last = f
         t = f.new_ones(len(f), 1, 1)
         rounding = 4 * torch.finfo(f.dtype).eps * f.abs().amax(dim=(1, 2)) / energy.convexity
@@ -224,14 +224,14 @@ class ConvexRidge(nn.Module):
         for _ in range(self.max_iter):
             gradient = energy.gradient(u, f)
             distance = energy.distance(gradient)
-            result[places] = torch.where(distance.isfinite()[:, None, None], u, torch.nan)
+            result[indices] = torch.where(distance.isfinite()[:, None, None], u, torch.nan)
             going = (distance > tol) & distance.isfinite()
             if not bool(going.any()):
                 return result
             worst = float(distance[going].max())
             if not bool(going.all()):
-                places, f, u, last, t, gradient, tol = (
-                    x[going] for x in (places, f, u, last, t, gradient, tol)
+                indices, f, u, last, t, gradient, tol = (
+                    x[going] for x in (indices, f, u, last, t, gradient, tol)
                 )
             stepped = u - gradient / energy.smoothness
             move = stepped - last
@@ -240,7 +240,7 @@ class ConvexRidge(nn.Module):
             grown = (1 + (1 + 4 * t * t).sqrt()) / 2
             u, last, t = stepped + (t - 1) / grown * move, stepped, grown
         warn_of_convergence(
-            f"ConvexRidge: {len(places)} of {len(result)} images are not proved to be within "
+            f"ConvexRidge: {len(indices)} of {len(result)} images are not proved to be within "
             f"tol={self.tol:.3g} of the minimiser after {self.max_iter} gradients (worst "
             f"{worst:.3g}); increase max_iter or tol"
         )

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ..attention import once_in
 from ..block_size import block_size
 
-_N_WINDOWS = 6000  # at once on a processor, whose cache then holds all responses to them
+_N_WINDOWS = 6000  # at once on a CPU, whose cache then holds all responses to them
 _N_WINDOWS_ON_DEVICE = 2**20
 _N_FREQUENCIES = 512
 _REFUSAL = "learned filters: their step has no second derivative, as phi is piecewise linear"
@@ -89,7 +89,7 @@ def norm_bound(filters: Tensor, weights: Tensor) -> Tensor:
 
 
 def check_images(images: Tensor, name: str, size: int) -> None:
-    """Raise a ValueError unless there are images of which each holds a window."""
+    """Raise a ValueError unless these are images that each contain a window."""
     small = images.ndim != 4 or min(images.shape[-2:]) < size
     if small or not images.is_floating_point():
         raise ValueError(
@@ -106,9 +106,8 @@ def filter_gradient(u: Tensor, filters: Tensor, weights: Tensor, knots: Sequence
         phi_i(z) = sum_k weights_ik clip(z, -knots_k, knots_k)
 
     is odd, piecewise linear and constant beyond the last knot: the derivative of the potential
-    ``sum_k weights_ik huber_k``. On a processor a few thousand windows are worked on at a time,
-    forward and backward, so that memory is that of the image. There is no second derivative, nor
-    ``torch.func``.
+    ``sum_k weights_ik huber_k``. On a CPU both passes work on a few thousand windows at a time, so
+    that memory is that of the image. There is no second derivative, and no ``torch.func``.
 
     Parameters
     ----------
@@ -163,9 +162,9 @@ class _FilterGradient(torch.autograd.Function):
         with torch.no_grad():
             u, filters, weights = ctx.saved_tensors
             of_parameters = any(ctx.needs_input_grad[1:3])
-            found = _differentiate(grad, u, filters, weights, ctx.knots, of_parameters)
+            gradients = _differentiate(grad, u, filters, weights, ctx.knots, of_parameters)
         refusing = (grad, u, filters, weights)
-        return *(once_in(x, _REFUSAL, *refusing) for x in found), None
+        return *(once_in(x, _REFUSAL, *refusing) for x in gradients), None
 
 
 def _differentiate(
@@ -176,7 +175,7 @@ def _differentiate(
     knots: tuple[float, ...],
     of_parameters: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients in u, and, where asked for, in filters and weights."""
+    """Gradients in u, filters and weights; the last two are zero unless `of_parameters`."""
     size = math.isqrt(filters.shape[-1])
     to_u, to_filters, to_weights = (torch.zeros_like(x) for x in (u, filters, weights))
     for images, rows in _split_blocks(u, size):
@@ -198,7 +197,7 @@ def _differentiate(
 
 
 def influence(z: Tensor, weights: Tensor, knots: Sequence[float]) -> Tensor:
-    """The influence functions of `filter_gradient` of responses to each filter.
+    """Apply the influence functions phi_i of `filter_gradient` to the responses of filters.
 
     Parameters
     ----------
@@ -243,16 +242,16 @@ class _Influence(torch.autograd.Function):
 
 
 def _split_blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
-    """Images, or strips of rows of one image, which hold about so many windows as are best."""
+    """Blocks of whole images, or of strips of one image, with about the best number of windows."""
     n_images, height, width = u.shape
     rows, columns = height - size + 1, width - size + 1
     most = _N_WINDOWS if u.device.type == "cpu" else _N_WINDOWS_ON_DEVICE
-    together = block_size(max(1, most // (rows * columns)))
+    n_together = block_size(max(1, most // (rows * columns)))
     strip = block_size(max(1, min(rows, most // columns)))
-    for first in range(0, n_images, together):
+    for first in range(0, n_images, n_together):
         for top in range(0, rows, strip):
             bottom = min(top + strip, rows) + size - 1
-            yield slice(first, first + together), slice(top, bottom)
+            yield slice(first, first + n_together), slice(top, bottom)
 
 
 def _cut_windows(u: Tensor, size: int) -> Tensor:
@@ -264,7 +263,7 @@ def _cut_windows(u: Tensor, size: int) -> Tensor:
 
 
 def _add_windows(windows: Tensor, shape: torch.Size, size: int) -> Tensor:
-    """The adjoint of `_cut_windows`: images that overlapping windows add up to."""
+    """The adjoint of `_cut_windows`: images that are sums of overlapping windows."""
     n_images, height, width = shape
     rows, columns = height - size + 1, width - size + 1
     windows = windows.reshape(size, size, n_images, rows, columns)

@@ -1,4 +1,4 @@
-"""Diffusion by learned filters, of windows alone and with similar ones."""
+"""Diffusion by learned filters, of each window alone or with similar windows."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ KNOTS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class FilterDiffusion(nn.Module):
-    """One step of trained nonlinear reaction diffusion, which starts at thresholding in a DCT.
+    """One step of trained nonlinear reaction diffusion, at first thresholding in a DCT.
 
     ::
 
@@ -34,8 +34,8 @@ class FilterDiffusion(nn.Module):
 
     At the start the filters are those of the discrete cosine transform without the constant one,
     and ``phi_i(z) = clip(z, -threshold, threshold)``: from u = f, whatever lam, the step is soft
-    thresholding of all windows in the transform, and the average of what they say of a pixel.
-    Filters are learned as their coefficients in the transform, so that they stay without mean.
+    thresholding of all windows in the transform, and a pixel the average of the windows that
+    contain it. Filters are learned as coefficients in the transform, so that their mean stays 0.
 
     Parameters
     ----------
@@ -106,10 +106,10 @@ class FilterDiffusion(nn.Module):
     def _step_by(
         self, u: Tensor, f: Tensor, gradient_of: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """The step by the gradient of the filters' energy, of images, filters and weights."""
+        """The step, with the energy's gradient from ``gradient_of(images, filters, weights)``."""
         check_images(u, "u", self.filter_size)
         if f.shape != u.shape:
-            raise ValueError(f"f: must be of the shape of u, got {(*f.shape,)} and {(*u.shape,)}")
+            raise ValueError(f"f: must be of the shape of u, {(*u.shape,)}, got {(*f.shape,)}")
         threshold = self.log_threshold.exp()[:, None]
         # clip(z, -r t, r t) = t clip(z / t, -r, r)
         filters = self.filters().flatten(1) / threshold
@@ -132,9 +132,9 @@ class NonlocalFilterDiffusion(FilterDiffusion):
 
         u - (sum_i K_i^T W_i^T phi_i(W_i K_i u)) / n - lam (u - f),    W_i = (1 - b_i) I + b_i M
 
-    where M replaces the response to each window by the mean over those similar to it: a gradient
-    step on the energy ``sum_i rho_i(W_i K_i u)``, with M held. At first ``b = 0``, which is
-    `FilterDiffusion`; its gradient says what similar windows add.
+    where M replaces the response to each window by the mean over the windows similar to it. It is a
+    gradient step on the energy ``sum_i rho_i(W_i K_i u)``, with M held fixed. At first ``b = 0``,
+    which is `FilterDiffusion`; the gradient in b says what similar windows add.
 
     Parameters
     ----------

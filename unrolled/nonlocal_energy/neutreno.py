@@ -17,15 +17,15 @@ from ..attention import (
 
 
 class NonlocalEnergyStep(nn.Module):
-    """One step down the regularised nonlocal energy of images, at each pixel by its degree.
+    """One gradient step on the regularised nonlocal energy of images, divided by pixels' degrees.
 
     ::
 
         E(u) = 1/4 sum_ij K_ij |u_i - u_j|^2 + lam/2 sum_i d_i |u_i - f_i|^2,     d_i = sum_j K_ij
         u+ = u - s D^-1 grad E(u) = u + s (A u - u + lam (f - u)),     A = D^-1 K
 
-    with the symmetric weights K of an image layer, those of a window: the step of NeuTRENO on
-    pixels. From ``u = f`` with ``s = 1`` it is the layer itself.
+    with the symmetric weights K of an image layer in a window: the step of NeuTRENO on pixels. From
+    ``u = f`` with ``s = 1`` it is the image layer itself.
 
     Parameters
     ----------
@@ -84,12 +84,12 @@ class NonlocalEnergyStep(nn.Module):
             own.reset_parameters()
 
     def forward(self, u: Tensor, f: Tensor) -> Tensor:
-        """Step from u, for noisy images f, whose weights these are.
+        """Step from u, with the noisy images f and their weights.
 
         Both are of shape (batch, channels, height, width).
         """
         if f.shape != u.shape:
-            raise ValueError(f"f: must be of the shape of u, got {(*f.shape,)} and {(*u.shape,)}")
+            raise ValueError(f"f: must be of the shape of u, {(*u.shape,)}, got {(*f.shape,)}")
         lam, step = (own().to(u.dtype) for own in (self.lam, self.step))
         return u + step * (self.base(f, u) - u + lam * (f - u))
 
@@ -183,13 +183,13 @@ class Neutreno(Correction):
         self.needs = tuple(dict.fromkeys((*base.needs, "first_values")))
 
     def iteration(self, call: Call, *, relaxed: bool) -> Callable[[Tensor], Tensor]:
-        """The map ``u -> T(u)`` that is iterated, of checked inputs; v gives only its shape."""
+        """The map ``u -> T(u)`` that is iterated, for checked inputs; v gives only its shape."""
         q, _, v, mask, _, context = call
         first = context.first_values if context is not None else None
         if first is None or first.shape != v.shape:
-            found = None if first is None else tuple(first.shape)
+            shape = None if first is None else tuple(first.shape)
             raise ValueError(
-                f"context: first_values must have the shape {tuple(v.shape)} of v, got {found}"
+                f"context: first_values must have the shape {tuple(v.shape)} of v, got {shape}"
             )
         lam, first = self.lam().to(v.dtype), own_rows(first, mask)
         call = call._replace(q=own_rows(q, mask))
@@ -220,5 +220,5 @@ class Neutreno(Correction):
 
 
 def own_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-    """A token as its own row reads it: if no query sees it, zeros where it is not finite."""
+    """Tokens as their own rows read them: of those that no query sees, zeros if not finite."""
     return torch.where(x.isfinite(), x, drop_hidden(x, mask))

@@ -35,10 +35,10 @@ class DeepSelfExpression(nn.Module):
     with t the mean eigenvalue of the residuals' covariance M and rho = `shrinkage`. Given R, it
     is least at ``W_l = (M + rho t I)^(-1/2) O`` for every orthogonal O, which `fit_projections`
     sets layer by layer; its condition is at most ``sqrt(1 + d / rho)`` in any depth. The likelihood
-    leaves O free, but heads depend on it: O holds the eigenvectors of M, by eigenvalue, so that
-    columns dealt to the heads in turn give each head directions of all scales. For one head O does
-    not matter and is the identity. Without layers, or at the initial ``W_l = I`` without mixing,
-    one head is `UnrolledADMM`.
+    does not determine O, but heads depend on it. O holds the eigenvectors of M in the order of
+    their eigenvalues: as heads take every H-th column, each gets directions of all scales. For one
+    head O does not matter and is the identity. Without layers, or at the initial ``W_l = I``
+    without mixing, one head is `UnrolledADMM`.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ class DeepSelfExpression(nn.Module):
     n_layers : int, default=2
         Number of blocks >= 0 before the last self-expression.
     num_heads : int, default=1
-        H in [1, d]. Heads have d / H columns, or one more. The first heads are columns of the
-        tokens as given: order them by scale, as principal components are. Each head has to tell
-        subspaces apart by its own columns, so that narrow tokens want one head.
+        H in [1, d]. A head has d / H columns, rounded up or down. In the first block they are
+        columns of the tokens as given: order these by scale, as principal components are. Each head
+        has to tell subspaces apart by its own columns, so narrow tokens need a single head.
     mixing : float, default=0.3
         In [0, 1].
     shrinkage : float, default=0.1
@@ -163,12 +163,12 @@ class DeepSelfExpression(nn.Module):
         -------
         Tensor of shape (n_layers,)
         """
-        z, found = self._prepare_tokens(X, "X"), []
+        z, losses = self._prepare_tokens(X, "X"), []
         for block in range(self.n_layers):
             C = list(self._express_heads(block, z))
-            found.append(self._compute_loss(block, self._residual_covariance(z, C)))
+            losses.append(self._compute_loss(block, self._residual_covariance(z, C)))
             z = self._apply_block(block, z, C=C)
-        return torch.stack(found) if found else X.new_zeros(0)
+        return torch.stack(losses) if losses else X.new_zeros(0)
 
     @torch.no_grad()
     def fit_projections(self, X: Tensor) -> list[float]:
@@ -183,20 +183,20 @@ class DeepSelfExpression(nn.Module):
         list of float
             The loss of each layer. A layer without residuals keeps its projection.
         """
-        z, found = self._prepare_tokens(X, "X"), []
+        z, losses = self._prepare_tokens(X, "X"), []
         for block, projection in enumerate(self.projections):
             C = list(self._express_heads(block, z))
             covariance = self._residual_covariance(z, C)
             if covariance.diagonal().sum() > 0:
                 projection.copy_(self._best_projection(covariance))
-            found.append(float(self._compute_loss(block, covariance)))
+            losses.append(float(self._compute_loss(block, covariance)))
             z = self._apply_block(block, z, C=C)
-        return found
+        return losses
 
     def _apply_block(
         self, block: int, z: Tensor, k: Tensor | None = None, C: Iterable[Tensor] | None = None
     ) -> Tensor:
-        """Tokens after a block, expressed by the keys k, or by each other."""
+        """Tokens after a block, in which the keys k express them, or they express each other."""
         C = self._express_heads(block, z, k) if C is None else C
         k, W = z if k is None else k, self.projections[block].to(z.dtype)
         scale = self._norms_in_heads(k @ W)
@@ -228,24 +228,26 @@ class DeepSelfExpression(nn.Module):
         return norms.repeat(1, -(-self.in_features // self.num_heads))[:, : self.in_features]
 
     def _residual_covariance(self, z: Tensor, C: Iterable[Tensor]) -> Tensor:
-        """In float64, as all of the loss."""
+        """Covariance of the residuals, in float64 like the rest of the loss."""
         residual = torch.empty_like(z, dtype=torch.float64)
         for h, c in zip(self._columns_of_heads, C, strict=True):
             residual[:, h] = (z[:, h] - c @ z[:, h]).double()
         return residual.mT @ residual / len(residual)
 
     def _compute_loss(self, block: int, covariance: Tensor) -> Tensor:
-        """`covariance` is that of the residuals, and W_l is symmetric or not."""
+        """The loss of W_l, which need not be symmetric, at this covariance of the residuals."""
         W, d = self.projections[block].double(), self.in_features
         quadratic = (W * (self._shrink_covariance(covariance) @ W)).sum() / 2
         return (quadratic - torch.linalg.slogdet(W).logabsdet) / d
 
     def _best_projection(self, covariance: Tensor) -> Tensor:
+        """The W_l of the least loss at this covariance of the residuals."""
         values, vectors = torch.linalg.eigh(self._shrink_covariance(covariance))
         W = vectors * values.rsqrt()
         return W @ vectors.mT if self.num_heads == 1 else W
 
     def _shrink_covariance(self, covariance: Tensor) -> Tensor:
+        """``M + rho t I``."""
         mean = covariance.diagonal().mean()
         unit = torch.eye(self.in_features, dtype=covariance.dtype, device=covariance.device)
         return covariance + self.shrinkage * mean * unit

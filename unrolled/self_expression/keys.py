@@ -9,24 +9,25 @@ from ..attention import largest_eigenvalue, padding_mask
 
 
 def check_pair(queries: Tensor, keys: Tensor | None) -> Tensor:
-    """Return the keys, which are the queries if None, if both hold rows of one width.
+    """The keys, or the queries where `keys` is None, after a check of their shapes.
 
     Raises
     ------
     ValueError
+        If queries or keys are not rows of the same width.
     """
     other = queries if keys is None else keys
     if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
         shape = None if keys is None else tuple(keys.shape)
         raise ValueError(
-            f"queries: must be (..., n_queries, d) and keys (..., n_keys, d), got "
+            "queries: must be of shape (..., n_queries, d), and keys (..., n_keys, d), got "
             f"{tuple(queries.shape)} and {shape}"
         )
     return other
 
 
 def own_keys(own: Tensor | None, start: int, rows: Tensor, k: Tensor) -> Tensor | None:
-    """Where a key is the query itself, for a block of queries that begins at `start`."""
+    """Mask of each query's own key `own`, for a block of queries that begins at `start`."""
     if own is None:
         return None
     index = own[start : start + rows.shape[-2], None]
@@ -34,14 +35,14 @@ def own_keys(own: Tensor | None, start: int, rows: Tensor, k: Tensor) -> Tensor 
 
 
 def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:
-    """The keys with zeros for hidden ones: a zero key has no part in any quadratic problem."""
+    """The keys, with hidden ones set to zero: a zero key has no effect on a quadratic problem."""
     if mask is None:
         return k
     return torch.where(padding_mask(mask, k.shape[-2], name).mT, k, 0)
 
 
 def scaled_penalty(lam: Tensor, gram: Tensor, relative: bool) -> Tensor:
-    """The penalty in float64, if `relative` in units of the largest eigenvalue of `gram`.
+    """The penalty in float64, times the largest eigenvalue of `gram` if `relative`.
 
     Its derivatives are those of `largest_eigenvalue`.
     """
@@ -55,7 +56,8 @@ def scaled_penalty(lam: Tensor, gram: Tensor, relative: bool) -> Tensor:
 def key_products(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """``k^T k`` and ``k^T v`` in float64, in which a small penalty is not lost.
 
-    Both of one dtype, in which the gradients are taken: products with many rows again.
+    k and v have one dtype. Their gradients, which again are products with many rows, are computed
+    in it.
     """
     gram, moments = _KeyProducts.apply(k, v)
     return gram, moments

@@ -27,10 +27,10 @@ class LowRank(Operator):
     lam : float
         Penalty > 0. The papers give no default.
     relative : bool, default=False
-        The penalty is ``2 lam s_1^2``, s_1 the largest singular value of the visible keys, so that
-        directions with ``s^2 > lam s_1^2`` are active, and none at 1, whatever the size and number
-        of the keys: a fixed penalty means nothing across heads and depths. Gradients flow through
-        s_1.
+        The penalty is ``2 lam s_1^2``, s_1 the largest singular value of the visible keys. Then
+        directions with ``s^2 > lam s_1^2`` are active, and none at ``lam = 1``, whatever the size
+        and number of the keys; a fixed penalty cannot be compared across heads and depths.
+        Gradients flow through s_1.
     num_heads : int, optional
         One `lam` a head instead of one for all.
     learnable : bool, default=False
@@ -128,7 +128,7 @@ class _SpectralFilter(torch.autograd.Function):
 
 
 class _FilterGradient(torch.autograd.Function):
-    """The derivative of `_SpectralFilter` as a function in its own right."""
+    """The backward pass of `_SpectralFilter`, with a backward pass of its own."""
 
     generate_vmap_rule = True
 
@@ -155,16 +155,16 @@ class _FilterGradient(torch.autograd.Function):
         again = mixed + torch.einsum("...ijk,...ij,...jk->...ik", g.second_differences(), V, E)
         again = again - by_threshold * rates * E
         by_t = -(rates * E * V).sum((-2, -1), keepdim=True)
-        found = (R @ forward @ R.mT, R @ again @ R.mT, by_t)
-        saved = (gradient, gram, threshold)
-        return *(once_in(x, "LowRank: has no third derivative", *saved) for x in found), None, None
+        gradients = (R @ forward @ R.mT, R @ again @ R.mT, by_t)
+        message, saved = "LowRank: has no third derivative", (gradient, gram, threshold)
+        return *(once_in(x, message, *saved) for x in gradients), None, None
 
 
 class _Filter:
-    """g at eigenvalues w, with divided differences.
+    """The function g of `_SpectralFilter` at eigenvalues w, and its divided differences.
 
-    Those between active eigenvalues are written without a difference, which leaves nothing to
-    divide by where eigenvalues are equal.
+    Between active eigenvalues they are written without a quotient of differences, so that equal
+    eigenvalues do not divide by zero.
     """
 
     def __init__(self, w: Tensor, threshold: Tensor) -> None:
@@ -190,7 +190,7 @@ class _Filter:
         return self._weigh_pairs(-a * b * (a + b), self.slopes())
 
     def second_differences(self) -> Tensor:
-        """``(g[w_i, w_j] - g[w_j, w_k]) / (w_i - w_k)`` of any three, in any order."""
+        """``(g[w_i, w_j] - g[w_j, w_k]) / (w_i - w_k)`` for all i, j and k, in any order."""
         first, w, on = self.differences(), self.w, self.on
         a, b, c = self._as_column(self.inverse)
         active = a * b * c * (1 - self.t[..., None] * (a + b + c))
@@ -201,6 +201,7 @@ class _Filter:
         return torch.where(i & j & k, active, torch.where(i == k, inner, outer) * (i | j | k))
 
     def _weigh_pairs(self, active: Tensor, values: Tensor) -> Tensor:
+        """`active` for two active eigenvalues, else the divided differences of `values`."""
         rows, columns = self.on[..., :, None], self.on[..., None, :]
         gap = torch.where(rows == columns, 1, self.w[..., :, None] - self.w[..., None, :])
         mixed = (values[..., :, None] - values[..., None, :]) / gap

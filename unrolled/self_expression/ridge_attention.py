@@ -22,18 +22,18 @@ class Ridge(Operator):
 
         c_i v = q_i M k^T v + a_i / (1 - h_i) (k_i M k^T v - v_i)
 
-    Systems are as small as head_dim or the number of keys, and are formed and factored in float64
-    whatever the inputs are. All keys are coupled, so that masks may only hide whole keys: these
-    are as if absent.
+    The linear systems have the size of head_dim or of the number of keys, whichever is smaller.
+    They are formed and factored in float64 whatever the inputs are. All keys are coupled, so that
+    masks may only hide whole keys: these are as if absent.
 
     Parameters
     ----------
     lam : float
         Penalty > 0. The papers give no default.
     relative : bool, default=False
-        The penalty is ``lam s_1^2``, s_1 the largest singular value of the visible keys, in whose
-        direction queries then shrink by ``1 / (1 + lam)`` whatever the size and number of the keys:
-        a fixed penalty means nothing across heads and depths. Gradients flow through s_1.
+        The penalty is ``lam s_1^2``, s_1 the largest singular value of the visible keys. Queries
+        then shrink by ``1 / (1 + lam)`` in its direction, whatever the size and number of the keys;
+        a fixed penalty cannot be compared across heads and depths. Gradients flow through s_1.
     zero_diagonal : bool, default=False
         Exclude key i from the regression of query i; needs as many queries as keys.
     num_heads : int, optional
@@ -106,7 +106,7 @@ class Ridge(Operator):
         return self._coefficients(call).to(call.q.dtype)
 
     def _coefficients(self, call: Call) -> Tensor:
-        """``q k^T P`` for ``P = (k k^T + lam I)^-1``; minus ``diag / P_ii`` times row i of P."""
+        """``C = q k^T P``, ``P = (k k^T + lam I)^-1``; with `zero_diagonal`, C - C_ii / P_ii P."""
         q, k = call.q.double(), visible_keys(call.k, call.mask, "Ridge").double()
         gram = k @ k.mT
         lam = scaled_penalty(self.lam(), gram, self.relative)
@@ -143,8 +143,8 @@ def _leave_out(
 class _Leverage(torch.autograd.Function):
     """``t = k L^-T``, ``1 - |t_i|^2`` and ``k W - v``, for ``W = M k^T v`` and ``M = (L L^T)^-1``.
 
-    The last two vanish together where a key is alone in its direction, so that they are differences
-    of float64 numbers whatever the inputs are. Gradients are taken in the dtype of the inputs.
+    The last two vanish together where a key is alone in its direction, so they are computed in
+    float64 whatever the inputs are. Gradients are computed in the dtype of the inputs.
     """
 
     generate_vmap_rule = True

@@ -132,13 +132,13 @@ class SelfExpressiveNetwork(nn.Module):
         return self._express(queries, points, own)[0].to(queries.dtype)
 
     def objective(self, X: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Loss of each token, in all others.
+        """Loss of each token, expressed by all others.
 
         Parameters
         ----------
         X : Tensor of shape (n_tokens, d)
         rows : Tensor, optional
-            Indices of the tokens wanted, such as a batch, or a mask of them. None is all.
+            Tokens whose loss is returned, as indices or a mask, such as a batch. None is all.
 
         Returns
         -------
@@ -146,9 +146,9 @@ class SelfExpressiveNetwork(nn.Module):
         """
         own = self._match_points(X, None)[1]
         own = own if rows is None else own[rows]
-        found, l1, l2 = self._express(X[own], X, own)
+        reconstruction, l1, l2 = self._express(X[own], X, own)
         penalty = self.l1_ratio * l1 + (1 - self.l1_ratio) / 2 * l2
-        return self.gamma / 2 * (X[own] - found).square().sum(-1) + penalty
+        return self.gamma / 2 * (X[own] - reconstruction).square().sum(-1) + penalty
 
     def loss(self, X: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean of the `objective`, over all tokens or a batch of them in all of X."""
@@ -156,7 +156,7 @@ class SelfExpressiveNetwork(nn.Module):
 
     @torch.no_grad()
     def coefficients(self, queries: Tensor, keys: Tensor | None = None) -> csr_array:
-        """Coefficients C, for pictures and clustering, of queries in the keys.
+        """Sparse matrix of the coefficients C of queries in the keys, for pictures and clustering.
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class SelfExpressiveNetwork(nn.Module):
         Returns
         -------
         csr_array of shape (n_queries, n_keys)
-            On the CPU, float32 or float64; nothing is cut off.
+            On the CPU, float32 or float64. It holds all coefficients that are not zero.
         """
         points, own = self._match_points(queries, keys)
         K, rows = self._project(self.key, points), []
@@ -179,7 +179,7 @@ class SelfExpressiveNetwork(nn.Module):
         return block_array(rows, format="csr")
 
     def _match_points(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Any]:
-        """The keys, and where among them the queries stand: None if they do not."""
+        """The keys, and the index of each query among them: None if queries are not keys."""
         for name, points in (("queries", queries), ("keys", keys)):
             if points is not None and (points.ndim != 2 or points.shape[1] != self.in_features):
                 raise ValueError(
@@ -239,11 +239,11 @@ def _make_perceptron(sizes: list[int], factory: dict[str, Any]) -> nn.Sequential
 
 
 def _split_blocks(x: Tensor) -> list[tuple[int, Tensor]]:
-    """Blocks of rows with the index of their first."""
+    """Blocks of rows, each with the index of its first row."""
     size = block_size(_BLOCK)
     return [(i * size, rows) for i, rows in enumerate(x.split(size))]
 
 
 def _recompute_blocks(function: Callable[..., Any], n_blocks: int, *arguments: Any) -> Any:
-    """The function's value; of several blocks, gradients compute it again in their pass."""
+    """The function's value; with several blocks, the backward pass recomputes it."""
     return recomputed(function, *arguments) if n_blocks > 1 else function(*arguments)

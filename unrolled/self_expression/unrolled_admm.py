@@ -1,4 +1,4 @@
-"""Unrolled ADMM: each iteration attends to what is left by ridge attention, and thresholds."""
+"""Unrolled ADMM for self-expression: each iteration is ridge attention and a threshold."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _RELAXATION = 1.6
 class UnrolledADMM(nn.Module):
     """Elastic net self-expression by unrolled ADMM, for keys that are nearly parallel.
 
-    From ``C = U = 0``, an iteration is ridge attention of what is left and a threshold ::
+    From ``C = U = 0``, each iteration is ridge attention of the residual and a threshold ::
 
         V = B + (Q - B K) (K^T K + beta/2 I)^-1 K^T,     B = C - U
         V <- 1.6 V - 0.6 C
@@ -34,9 +34,9 @@ class UnrolledADMM(nn.Module):
         |Q - C K|_F^2 + sum_i l_i / r (r |c_i|_1 + (1 - r)/2 |c_i|^2),     r = l1_ratio
 
     that is to `solvers.ElasticNetSubspaceClustering` at ``gamma = 1 / lam``. On images, where the
-    steps of ISTA are short, ten iterations do what hundreds of `UnrolledSelfExpression` do. Each
-    costs as much. Rows are taken in blocks, recomputed in the backward pass, so that beside the
-    coefficients memory is O(block * n_keys).
+    steps of ISTA are short, ten iterations do what hundreds of `UnrolledSelfExpression` do, and
+    each costs as much. Rows are taken in blocks, recomputed in the backward pass, so that beside
+    the coefficients memory is O(block * n_keys).
 
     Parameters
     ----------
@@ -58,7 +58,8 @@ class UnrolledADMM(nn.Module):
     Raises
     ------
     ValueError
-        If an argument is out of range, queries and keys differ in width, or keys are not finite.
+        If an argument is out of range, queries and keys differ in width, keys or their products are
+        not finite, or `lam` is so small that rounding makes the ridge system singular.
 
     References
     ----------
@@ -128,7 +129,7 @@ class UnrolledADMM(nn.Module):
             squares = k.square().sum(-1).mean(-1)[..., None, None]
             beta = 2 * lam * squares / self.threshold().to(wide)
             beta = beta.clamp(min=torch.finfo(wide).tiny)
-            inverse = _invert_regularized(k, beta / 2)
+            inverse = _invert_regularized(k, beta / 2, "queries" if keys is None else "keys")
             own = torch.arange(k.shape[-2], device=k.device) if keys is None else None
 
             def block(rows: Tensor, start: int) -> Tensor:
@@ -137,8 +138,8 @@ class UnrolledADMM(nn.Module):
                 penalty = SparsePenalty(penalties, self.l1_ratio, hidden=hidden)
                 codes = dual = torch.zeros_like(products)
                 for _ in range(self.n_iter):
-                    given = codes - dual
-                    ridge = given + (rows - given @ k) @ inverse @ k.mT
+                    target = codes - dual
+                    ridge = target + (rows - target @ k) @ inverse @ k.mT
                     moved = _RELAXATION * ridge + (1 - _RELAXATION) * codes + dual
                     codes = penalty.prox(moved, 2 / beta)
                     dual = moved - codes
@@ -150,11 +151,17 @@ class UnrolledADMM(nn.Module):
         return f"n_iter={self.n_iter}, l1_ratio={self.l1_ratio:.4g}"
 
 
-def _invert_regularized(k: Tensor, ridge: Tensor) -> Tensor:
-    """``(k^T k + ridge I)^-1``, formed and factored in float64."""
+def _invert_regularized(k: Tensor, ridge: Tensor, name: str) -> Tensor:
+    """``(k^T k + ridge I)^-1``, formed and factored in float64; errors call the keys `name`."""
     k, unit = k.double(), torch.eye(k.shape[-1], dtype=torch.float64, device=k.device)
+    gram = k.mT @ k + ridge.double() * unit
     try:
-        factor = torch.linalg.cholesky(k.mT @ k + ridge.double() * unit)
+        factor = torch.linalg.cholesky(gram)
     except torch.linalg.LinAlgError as error:
-        raise ValueError("keys: they and their products must be finite") from error
+        if bool(gram.isfinite().all()):
+            raise ValueError(
+                f"lam: is too small for these {name}, the ridge {float(ridge.detach().min()):.3g} "
+                "is lost in rounding; increase lam or decrease threshold"
+            ) from error
+        raise ValueError(f"{name}: entries and their products must be finite") from error
     return torch.cholesky_inverse(factor).to(ridge.dtype)

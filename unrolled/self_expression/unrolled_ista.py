@@ -38,12 +38,12 @@ class UnrolledSelfExpression(nn.Module):
     and, if `relative`, on that with ``lam_i = lam 2 max_{j != i} |z_i . z_j|`` for row i, in units
     of the penalty that makes the row zero.
 
-    Steps are relative to the safe step and penalties are numbers, so that what is learned on some
-    points can be used on any others. Steps longer than the longest that is sure to converge, as
-    learned ones are, may diverge, above all for keys with fewer large singular values than those of
-    training: compare `objective` with ``|z|^2``, its value without coefficients. Other points are
-    coded in given ones by ``forward(queries, keys)``, for which no diagonal is excluded. Rows are
-    taken in blocks, recomputed in the backward pass, so that beside the coefficients memory is
+    Steps are relative to the safe step and penalties are numbers, so that a layer trained on some
+    points can be used on any others. Learned steps are longer than the longest that is sure to
+    converge, and may diverge, above all for keys with fewer large singular values than those of
+    training: compare `objective` with ``|z|^2``, its value at zero coefficients. To code other
+    points in given ones use ``forward(queries, keys)``, which excludes no diagonal. Rows are taken
+    in blocks, recomputed in the backward pass, so that beside the coefficients memory is
     O(block * n_keys).
 
     Parameters
@@ -127,8 +127,8 @@ class UnrolledSelfExpression(nn.Module):
         keys : Tensor of shape (..., n_keys, d), optional
             None takes the queries themselves, each without itself.
         own : Tensor of int of shape (n_queries,), optional
-            Index of the key that each query is, and that its code leaves out: for a batch of the
-            keys as queries.
+            For queries that are a batch of the keys: the index of each query among the keys. Its
+            code leaves this key out.
 
         Returns
         -------
@@ -197,10 +197,12 @@ class UnrolledSelfExpression(nn.Module):
     def _map_features(
         self, queries: Tensor, keys: Tensor | None, own: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Features of the queries and keys, and the index of each query's own key, if any."""
         check_pair(queries, keys)
         if own is not None and (keys is None or own.shape != queries.shape[-2:-1]):
             raise ValueError(
-                f"own: must be of shape ({queries.shape[-2]},), with keys, got {tuple(own.shape)}"
+                f"own: must be of shape ({queries.shape[-2]},) and needs keys, got shape "
+                f"{tuple(own.shape)} {'without' if keys is None else 'with'} keys"
             )
         q = self.features(queries)
         if not q.is_floating_point():

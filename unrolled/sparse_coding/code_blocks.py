@@ -1,4 +1,4 @@
-"""Unrolled ISTA times values in blocks of codes, with a backward pass that keeps none of them."""
+"""Unrolled ISTA times values, in blocks of codes, which are not stored for the backward pass."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -29,12 +29,12 @@ def ista_attention(
     """Output ``C v`` of `n_iter` ISTA iterations on ``|q - C k|_F^2 + lam |C|_1`` from ``C = 0``.
 
     ``C <- S_{step lam / 2}( C + step (q - C k) k^T )``, then zero where a key is absent: a fused
-    form of what `proximal_map` states.
+    form of `proximal_map`.
 
-    Codes are held for a block of rows at a time. The backward pass is given the residuals
-    ``q - C k`` of all iterations, computes the codes of a block from them anew, and needs of the
-    threshold only where codes are not zero. Where the gradient is differentiated in turn or
-    batched, all codes of all iterations are held.
+    Only the codes of one block of rows are in memory at a time. The forward pass stores the
+    residuals ``q - C k`` of all iterations, and the backward pass recomputes the codes of a block
+    from them. Where the gradient is itself differentiated, or batched, the codes of all iterations
+    are stored.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def ista_attention(
     zero_diagonal : bool, default=False
         Key i is absent from the code of query i.
     visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
-        The other keys are absent from a row's problem. The step lengths are to allow for that.
+        Keys where it is False are absent from a row's problem. `step` has to allow for that.
     is_causal : bool, default=False
         Query i sees the keys 0 to ``n_keys - n_queries + i``.
 
@@ -92,7 +92,7 @@ class _Settings(NamedTuple):
     n_iter: int
     nonnegative: bool
     zero_diagonal: bool
-    offset: int | None  # of the first query among the keys, if it sees none behind itself
+    offset: int | None  # index of the first query among the keys if causal, else None
     trained: bool
 
 
@@ -119,8 +119,8 @@ def _split_blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
     for head in range(0, n_heads, heads):
         for start in range(0, n_rows, rows):
             stop = min(start + rows, n_rows)
-            seen = n_keys if offset is None else stop + offset
-            yield _Block(slice(head, head + heads), slice(start, stop), seen)
+            n_seen = n_keys if offset is None else stop + offset
+            yield _Block(slice(head, head + heads), slice(start, stop), n_seen)
 
 
 def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:
@@ -131,7 +131,7 @@ def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:
 
 
 def _restrict_(codes: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings) -> None:
-    """Zero what a row may not use, in place."""
+    """Set the codes of keys that a row may not use to zero, in place."""
     start = block.rows.start
     if hidden is not None:
         heads = block.heads if len(hidden) > 1 else slice(None)
@@ -200,7 +200,7 @@ class _SparseAttention(torch.autograd.Function):
 def _iterate_explicitly(
     q: Tensor, k: Tensor, hidden: Tensor | None, settings: _Settings
 ) -> Callable[..., Tensor]:
-    """The same output from the same q, k, v, m and t, without blocks."""
+    """A function of q, k, v, m and t with the same output, computed without blocks."""
     allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
     allowed = allowed if settings.offset is None else allowed.tril(settings.offset)
     if settings.zero_diagonal:
@@ -246,11 +246,11 @@ class _Gradients(NamedTuple):
         codes: list[Tensor],
         dB: Tensor,
     ) -> None:
-        """Add what one block's codes give, from the gradient dB in the last of them."""
+        """Add the gradients by way of one block's codes, of which dB is that of the last ones."""
         gq, gm, gt = (block.of(x) for x in (self.q, self.m, self.t))
         gk = block.keys(self.k)
         for i in reversed(range(len(codes))):
-            # Zero where the code is: hidden, or under the threshold.
+            # The gradient is zero where the code is: hidden, or under the threshold.
             torch.ops.aten.softshrink_backward.grad_input(dB, codes[i], 0.0, grad_input=dB)
             D = torch.bmm(dB, K)
             gk.baddbmm_(dB.mT, R[i] * M)

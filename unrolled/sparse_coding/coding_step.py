@@ -1,4 +1,4 @@
-"""Steps on sparse codes with parameters of their own: of ISTA, of groups, of matching pursuit."""
+"""Steps on sparse codes with learned parameters: ISTA, group ISTA and matching pursuit."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ class CodingStep(nn.Module):
     step : float
         Step length > 0 at first.
     from_zero : bool, default=False
-        Codes given are always zero, and D is not a parameter.
+        The step always starts from zero codes, and D is not a parameter.
 
     Attributes
     ----------
@@ -76,15 +76,14 @@ class CodingStep(nn.Module):
     def forward(
         self, signals: Tensor, codes: Tensor | None = None, unit: Tensor | None = None
     ) -> Tensor:
-        """One step from given codes, or from zero.
-
+        """Take one step from `codes`, or from zero.
         Parameters
         ----------
         signals : Tensor of shape (n_signals, d)
         codes : Tensor of shape (n_signals, n_atoms), optional
             In units of `unit`.
         unit : Tensor of shape (n_atoms,), optional
-            What the codes given are multiples of: the thresholds of the step that they come from.
+            Unit of `codes`: the thresholds of the step that they come from.
 
         Returns
         -------
@@ -101,12 +100,12 @@ class CodingStep(nn.Module):
         moved = signals @ pull.mT.to(signals.dtype)
         if codes is None or unit is None or self.synthesis is None:
             return moved
-        kept = torch.diag(unit / self.threshold()) - (unit[:, None] * self.synthesis) @ pull.mT
-        return torch.addmm(moved, codes, kept.to(codes.dtype))
+        carried = torch.diag(unit / self.threshold()) - (unit[:, None] * self.synthesis) @ pull.mT
+        return torch.addmm(moved, codes, carried.to(codes.dtype))
 
 
 class GroupCodingStep(CodingStep):
-    """One step of ISTA in which an atom's energy in similar patches decides what is kept.
+    """One step of ISTA that shrinks a code by the energy of its atom in similar patches.
 
     With ``z = C + s (Y - C D) A^T`` of `CodingStep` and S_i the patches similar to patch i ::
 
@@ -153,7 +152,7 @@ class GroupCodingStep(CodingStep):
         codes: Tensor | None = None,
         unit: Tensor | None = None,
     ) -> Tensor:
-        """One step from given codes, or from zero, as that of `CodingStep`.
+        """Take one step from `codes`, or from zero, as `CodingStep` does.
 
         Parameters
         ----------
@@ -171,21 +170,21 @@ class GroupCodingStep(CodingStep):
         energy = torch.addcmul(
             (1 - share) * squares, share / similar.n_similar, similar.sums(squares)
         )
-        # Nothing is kept of energies of up to 1: thresholds are the unit.
+        # Thresholds are the unit: energies of up to 1 give zero.
         return z * (1 - F.threshold(energy, 1.0, 1.0).rsqrt())
 
 
 class PursuitStep(nn.Module):
-    """A mixture of experts of one atom each, one of which takes its part from the residual.
+    """One step of matching pursuit: a mixture of experts, each of which is one atom.
 
-    The router sends a residual x to the expert with the largest ``|x . r_j|``, whose code has
-    either sign ::
+    The router sends a residual x to the expert j with the largest ``|x . r_j|``. Its code z, of
+    either sign, and the new residual are ::
 
         z = max(1 - t / |x . r_j|, 0) (x . a_j),     x <- x - z p_j
 
     At first ``r_j = a_j = p_j`` is an atom d_j: a step of matching pursuit with the soft threshold
     t, and where ``|d_j| = 1`` the coordinate descent step of ``|x - c D|^2 + 2 t |c|_1`` on a code
-    c that is zero at j. The gate is what the router learns by.
+    c that is zero at j. The router learns by the gate, the factor ``max(...)``.
 
     Parameters
     ----------
@@ -226,7 +225,7 @@ class PursuitStep(nn.Module):
         )
 
     def forward(self, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is left of signals of shape (n_signals, d), the atoms chosen, and their codes."""
+        """Residuals after the step, of shape (n_signals, d), the chosen atoms and their codes."""
         router, analysis, synthesis, threshold = (
             x.to(residual.dtype)
             for x in (self.router, self.analysis, self.synthesis, self.threshold())

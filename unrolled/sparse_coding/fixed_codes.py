@@ -1,4 +1,4 @@
-"""Codes that ISTA comes to, solved for on their support, with the implicit gradient."""
+"""The codes that ISTA converges to, solved for on their support, with implicit gradients."""
 
 from collections.abc import Callable
 
@@ -11,30 +11,30 @@ Solver = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 _BLOCK = 100  # iterations between Newton steps
 _STEPS = 20  # Newton steps between iterations
-_ENTRIES = 2**22  # of the keys of many supports at once
+_ENTRIES = 2**22  # most entries of the keys of supports that are solved for at once
 _WARNED = torch.finfo(torch.float64).eps ** 0.5
 
 
 class FixedCodes(FixedPoint):
-    """Codes ``C = T(C)``, of which each row of T is a proximal gradient step of a Lasso.
+    """Codes ``C = T(C)``, where each row of T is a proximal gradient step of a Lasso.
 
     ::
 
         argmin_C |q - C k|_F^2 + penalty(C),        T(C)_i = prox(c_i + s_i (q_i - c_i k) k^T)
 
-    with the l1 norm for penalty, nonnegative or not, with masks and any step lengths s_i that stand
-    with the support. Forward, T is iterated with Nesterov's momentum, restarted in each row where
-    it leads uphill, and every 100 iterations rows go on by Newton's steps: on its support S a row
-    of T is affine, ``(I - J)_SS = s K_S K_S^T`` with the keys K_S. A row is done if T keeps the
-    signs of the point reached and ::
+    The penalty is the l1 norm, nonnegative or not, with masks; step lengths s_i may depend on the
+    support of the codes. The forward pass iterates T with Nesterov's momentum, which restarts in a
+    row where it leads uphill. After every 100 iterations rows take Newton steps: on its support S a
+    row of T is affine, with ``(I - J)_SS = s K_S K_S^T`` for its Jacobian J and the keys K_S. A row
+    is done if T keeps the signs of its code c and ::
 
         |T(c) - c| <= tol s sigma_min(K_S)^2 |c|
 
-    As no eigenvalue of ``(I - J)_SS`` is smaller, this bounds ``|c - c*| <= tol |c|``, unless a
-    key is within as much of the threshold. Codes smaller than a first step's ``s |q| max |k|``
-    are held to that size. Where rounding leaves more than the tolerance a row is done as well, with
-    a larger bound. Backward, ``(I - J^T) y = g`` is solved on S alike, and its residual, measured
-    with T itself, over the same eigenvalue bounds the error of y.
+    As ``s sigma_min(K_S)^2`` is the least eigenvalue of ``(I - J)_SS``, then ``|c - c*| <= tol
+    |c|``, unless a key is as close to the threshold. For codes smaller than a first step, ``s |q|
+    max |k|`` takes the place of ``|c|``. Where rounding exceeds the tolerance a row is done too,
+    with a larger bound. The backward pass solves ``(I - J^T) y = g`` on S in the same way. The
+    residual, computed with T itself, over the same eigenvalue bounds the error of y.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class FixedCodes(FixedPoint):
     Warns
     -----
     sklearn.exceptions.ConvergenceWarning
-        If a row is not done after `max_iter`, or the bound of its error, or of its y, is above
+        If a row is not done after `max_iter`, or the error bound of its code or its y is above both
         `tol` and 1.5e-8: then keys of its support are nearly dependent. Where they are dependent, y
         is the least squares solution of least norm.
 
@@ -81,7 +81,7 @@ class FixedCodes(FixedPoint):
         if start.numel() == 0:
             return start
         rounding = 64 * torch.finfo(start.dtype).eps
-        found = z = image = start
+        codes = z = image = start
         t = torch.ones_like(start[..., :1])
         bound, done = torch.full_like(t, torch.inf), torch.zeros_like(t, dtype=torch.bool)
         n_iter = 0
@@ -96,17 +96,18 @@ class FixedCodes(FixedPoint):
             z, t = torch.where(moved, image, z), torch.where(moved, 1, t)
             solved, error, least = self._certify(step, image, done)
             near = error <= (rounding / least).clamp(min=self.tol)
-            found = torch.where(near, solved, torch.where(done, found, image))
+            codes = torch.where(near, solved, torch.where(done, codes, image))
             bound, done = torch.where(near, error, bound), done | near
-        bound = torch.where(found.isfinite().all(-1, True), bound, 0)  # what is NaN is seen
+        bound = torch.where(codes.isfinite().all(-1, True), bound, 0)  # NaN needs no warning
         self._warn(bound, "codes", f"after {n_iter} iterations; increase max_iter, or the penalty")
-        return found
+        return codes
 
     def _descend(self, step: Callable[[Tensor], Tensor], codes: Tensor, done: Tensor) -> Tensor:
         """Newton steps on the supports of rows in which T keeps the signs.
 
-        Each ends where a code becomes zero, up to which the row's objective falls, and others
-        follow on what is left of the support. Far more keys than can be independent are left to T.
+        A step ends where a code becomes zero: up to there the row's objective falls. Further steps
+        follow on the rest of the support. Rows that use far more keys than can be independent are
+        left to T.
         """
         going = ~done
         for _ in range(_STEPS):
@@ -127,7 +128,10 @@ class FixedCodes(FixedPoint):
     def _certify(
         self, step: Callable[[Tensor], Tensor], codes: Tensor, done: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Newton's step in rows whose signs T keeps, bounds of their errors, least eigenvalues."""
+        """Codes after a Newton step in rows whose signs T keeps, error bounds, least eigenvalues.
+
+        The error bound is infinite in all other rows.
+        """
         applied, leaf = _apply_map(step, codes)
         stands = ~done & _have_same_signs(applied, codes)
         move, _, length, least = self._invert(
@@ -151,10 +155,9 @@ class FixedCodes(FixedPoint):
     def _invert(
         self, applied: Tensor, leaf: Tensor, on: Tensor, b: Tensor, solve: Solver
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``(I - J)_SS^-1 b_S`` of each row, where S is `on`, and three numbers of the row.
+        """``y = (I - J)_SS^-1 b_S`` of each row, its residual, step length and least eigenvalue.
 
-        These are the residual, the step length s, by which the Jacobian of T and ``K_S K_S^T``
-        differ, and the least eigenvalue.
+        S is where `on` is True, and the step length is s in ``(I - J)_SS = s K_S K_S^T``.
         """
         b = torch.where(on, b, 0)
         y, curved, least = _solve_on_supports(self.keys, on, b, solve)
@@ -173,16 +176,16 @@ class FixedCodes(FixedPoint):
 
 
 def _apply_map(step: Callable[[Tensor], Tensor], codes: Tensor) -> tuple[Tensor, Tensor]:
-    """T of the codes with its graph, and the leaf of this that the codes are."""
+    """T of a copy of the codes, with its graph, and this copy, the leaf of the graph."""
     with torch.enable_grad():
         leaf = codes.clone().requires_grad_()
         return step(leaf), leaf
 
 
 def _extrapolate(z: Tensor, image: Tensor, last: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """The next point to apply the map to, and its Nesterov sequence t, restarted row by row.
+    """The next z and number t of Nesterov's sequence, restarted in rows that go uphill.
 
-    `image` is the map of z, and `last` the image before.
+    `image` is the map of z, and `last` the image before it.
     """
     move = image - last
     uphill = ((z - image) * move).sum(dim=-1, keepdim=True) > 0
@@ -200,14 +203,14 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:
-    """Quotient with 0 / 0 = 0."""
+    """``x / y``, where 0 / 0 is 0."""
     return torch.where(x == 0, 0, x / y)
 
 
 def _solve_on_supports(
     k: Tensor, on: Tensor, b: Tensor, solve: Solver
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Solve ``x K_S K_S^T = b`` in each row, with S where it is `on`; b is zero elsewhere.
+    """Solve ``x K_S K_S^T = b`` in each row, with S where `on` is True; b is zero elsewhere.
 
     Returns
     -------
@@ -233,7 +236,7 @@ def _solve_on_supports(
 
 
 def _solve_least_norm(K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """``b (K K^T)^+``, and the least eigenvalue of the matrix but zeros."""
+    """``b (K K^T)^+``, and the least nonzero eigenvalue of ``K K^T``."""
     U, s, _ = torch.linalg.svd(K, full_matrices=False)
     dependent = s <= 8 * max(K.shape[-2:]) * torch.finfo(s.dtype).eps * s[:, :1]
     square = s.square().masked_fill(dependent, torch.inf)
@@ -242,7 +245,7 @@ def _solve_least_norm(K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _solve_damped(K: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """``b (K K^T + d I)^-1`` and d: a direction, which leads far where keys are dependent."""
+    """``b (K K^T + d I)^-1``, a direction that is long where keys are dependent, and d."""
     G = K @ K.mT
     diagonal = G.diagonal(dim1=-2, dim2=-1)
     damping = 1e-13 * diagonal.amax(dim=-1, keepdim=True)

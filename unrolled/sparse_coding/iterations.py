@@ -1,6 +1,6 @@
-"""Iterations on codes that are held whole: penalties, step lengths and their parameters.
+"""Iterations on whole matrices of codes: penalties, step lengths and their parameters.
 
-An iteration repeats a map of codes and step lengths, such as `proximal_map`: see `repeated`.
+An iteration applies a map of codes and step lengths, such as `proximal_map`: see `repeated`.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,8 +17,8 @@ _SMALLEST = 1e-30
 class SparsePenalty(NamedTuple):
     """``lam (r |c|_1 + (1 - r) / 2 |c|^2)`` of each row, r = l1_ratio, with its constraints.
 
-    Codes are zero where they are `hidden`, which broadcasts to them as `lam` does, and none is
-    negative if `nonnegative`.
+    Codes are zero where `hidden` is True, and none is negative if `nonnegative`. Both `lam` and
+    `hidden` broadcast to the codes.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def soft_threshold(z: Tensor, threshold: Tensor | float) -> Tensor:
 
 
 def lam_max_of(products: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """`lam_max` from all products ``q k^T`` at hand, and 0 for zero queries."""
+    """`lam_max` from the products ``q k^T``, but 0 for zero queries."""
     size = products.abs()
     return 2 * (size if hidden is None else size.masked_fill(hidden, 0)).amax(-1, keepdim=True)
 
@@ -93,7 +93,7 @@ def lam_max(q: Tensor, k: Tensor, strongest: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (..., n_queries, 1)
-        1 where it is below 1e-30, and so for zero queries: their code is zero for any penalty.
+        1 where it is below 1e-30, as for zero queries, whose code is zero for any penalty.
 
     References
     ----------
@@ -128,7 +128,7 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
         Each query's step is that of the keys it sees, so that hidden ones do not leak through it.
         If that differs from query to query, an n_keys x n_keys matrix is built.
     is_causal : bool, default=False
-        Row i is of the keys 0 to i; then `visible` is not given.
+        Row i is the step of the keys 0 to i; `visible` must then be None.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
 
 
 def _sum_squares(rows: Tensor, k: Tensor, start: int) -> Tensor:
-    """The squares that each key adds to those of the Gram matrix of the keys before it."""
+    """What each key adds to the sum of squares of the Gram matrix of the keys before it."""
     squares = (rows @ k[..., : start + rows.shape[-2], :].mT).square()
     earlier = squares.tril(start - 1).sum(dim=-1, keepdim=True)
     return 2 * earlier + squares.diagonal(start, -2, -1)[..., None]
@@ -173,8 +173,8 @@ def curvature(k: Tensor, support: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (..., n_queries, 1)
-        Zero for an empty support. Its gradient is that of a simple largest singular value; where
-        this is a multiple one, it is a subgradient.
+        Zero for an empty support. Its gradient is exact where the largest singular value is simple,
+        and a subgradient where it is multiple.
     """
     products = (k[..., :, None] * k[..., None, :]).flatten(-2)  # (..., n_keys, d * d)
     # (..., n_queries, d, d)
@@ -211,7 +211,7 @@ def proximal_step(
 
 
 def proximal_map(q: Tensor, k: Tensor, penalty: SparsePenalty) -> Move:
-    """`proximal_step` of ``|q - C k|_F^2`` from given codes, as a map of them and a step length.
+    """The map from codes and a step length to a `proximal_step` on ``|q - C k|_F^2 + penalty``.
 
     References
     ----------

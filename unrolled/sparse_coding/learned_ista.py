@@ -31,7 +31,7 @@ def analytic_weights(dictionary: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (n_atoms, d)
-        Computed in float64, in the dtype of `dictionary`.
+        In the dtype of `dictionary`; computed in float64.
 
     References
     ----------
@@ -64,7 +64,7 @@ def analytic_step(dictionary: Tensor) -> float:
 
 
 def _leverages(atoms: Tensor) -> tuple[Tensor, Tensor]:
-    """Transposed pseudoinverse, and its products with the atoms, row by row; 0 for zero atoms."""
+    """Rows p_i of the transposed pseudoinverse, and ``g_i = p_i . d_i``; both 0 for zero atoms."""
     rows = torch.linalg.pinv(atoms).mT * (atoms != 0).any(dim=1, keepdim=True)
     return rows, (rows * atoms).sum(dim=1)
 
@@ -112,9 +112,9 @@ class LISTA(nn.Module):
     Attributes
     ----------
     step, lam : ModuleList of Positive
-        ``step[t]()`` and ``lam[t]()`` are s_t and lam_t. Steps are ``1 / |D|_2^2`` at first, those
-        of "alista" the longest that are stable. Those of "adaptive" stand in units of the safe step
-        ``1 / |D^T D|_F`` of the dictionary given, and are 1 at first.
+        ``step[t]()`` and ``lam[t]()`` are s_t and lam_t. Steps are ``1 / |D|_2^2`` at first, and
+        `analytic_step`, the longest stable one, for "alista". For "adaptive" they are 1 at first,
+        in units of the safe step ``1 / |D^T D|_F`` of the dictionary given.
     input_weight, gram_weight : Parameter
         B and M, one for each iteration; or U and V of "adaptive", shared by all.
     weight : Parameter or Tensor
@@ -233,7 +233,7 @@ class LISTA(nn.Module):
         return (signals - codes @ D).square().sum(-1) + self.penalty * codes.abs().sum(-1)
 
     def _compute_pull(self, t: int, Y: Tensor, codes: Tensor | None, D: Tensor) -> Tensor:
-        """G_t: half the negative gradient, or what is learned in its place; None is zero codes."""
+        """``G_t(C)`` of the table; `codes` None stands for ``C = 0``."""
         layer = min(t, len(self.step) - 1)
         if self.parametrization == "lista":
             pull = Y @ self.input_weight[layer].to(Y.dtype)
@@ -248,20 +248,21 @@ class LISTA(nn.Module):
         return residual @ weight.to(Y.dtype).mT
 
     def _choose_dictionary(self, signals: Tensor, dictionary: Tensor | None) -> Tensor:
+        """The dictionary to code in, after a check of its width and that of the signals."""
         if dictionary is None:
             dictionary = self.dictionary
         elif self.parametrization != "adaptive":
             raise ValueError(
-                'dictionary: only the parametrization "adaptive" takes another one, this is '
-                f'"{self.parametrization}"'
+                'dictionary: must be None unless the parametrization is "adaptive", got a tensor '
+                f'with "{self.parametrization}"'
             )
         d = self.dictionary.shape[-1]
         if not signals.is_floating_point():
             raise ValueError(f"signals: must be of a floating dtype, got {signals.dtype}")
         if any(x.ndim < 2 or x.shape[-1] != d for x in (signals, dictionary)):
             raise ValueError(
-                f"signals: signals {tuple(signals.shape)} and dictionary "
-                f"{tuple(dictionary.shape)} must have rows of width {d}"
+                f"signals: signals and dictionary must have rows of width {d}, got shapes "
+                f"{tuple(signals.shape)} and {tuple(dictionary.shape)}"
             )
         return dictionary
 
@@ -278,12 +279,14 @@ def _check_dictionary(dictionary: ArrayLike | Tensor) -> Tensor:
     D = D if D.is_floating_point() else D.to(torch.get_default_dtype())
     if D.ndim != 2 or 0 in D.shape or not bool(D.isfinite().all()):
         raise ValueError(
-            f"dictionary: must be finite, of shape (n_atoms, d), got shape {tuple(D.shape)}"
+            f"dictionary: must be finite, of shape (n_atoms, d), got shape {tuple(D.shape)} with "
+            f"{int((~D.isfinite()).sum())} entries that are not finite"
         )
     return D
 
 
 def _choose_first_step(D: Tensor, parametrization: Parametrization) -> float:
+    """Step length of all iterations at construction."""
     if parametrization == "adaptive":
         return 1.0
     if parametrization == "alista":

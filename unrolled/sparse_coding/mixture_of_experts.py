@@ -16,9 +16,9 @@ class SparseMixtureOfExperts(nn.Module):
         y = sum_{j in top k of p} g_j relu(x Q_j^T) P_j^T = z Dict^T,   Dict = [P_1 ... P_M]
 
     where z holds ``g_j relu(x Q_j^T)`` for the chosen experts and zeros for the others: of its
-    M k' entries at most k k' are not zero. Only the chosen experts are computed, but in exported
-    programs and the transforms of ``torch.func`` all are. The code comes from routing, not from a
-    pursuit: z need not be the best code in the dictionary.
+    M k' entries at most k k' are not zero. Only the chosen experts are computed, except in exported
+    programs and the transforms of ``torch.func``, which compute all. The code comes from routing,
+    not from a pursuit: z need not be the best code in the dictionary.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ class SparseMixtureOfExperts(nn.Module):
     top_k : int, default=2
         Experts k that a token is sent to, 1 to M.
     renormalize : bool, default=False
-        False gates by the softmax over all experts, as printed, so that gates sum to less than one;
-        True by the softmax over the chosen ones (the print allows both readings, E0-p).
+        If False, gates are the softmax over all experts, as printed, and sum to less than one. If
+        True, they are the softmax over the chosen ones (the print allows both readings, E0-p).
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class SparseMixtureOfExperts(nn.Module):
 
 
 def _counts_are_unknown(x: Tensor) -> bool:
-    """How many tokens an expert gets: exported, transformed or on the meta device."""
+    """Whether the tokens of an expert cannot be counted: in exports, transforms, on meta."""
     return torch.compiler.is_exporting() or is_transformed() or x.is_meta
 
 

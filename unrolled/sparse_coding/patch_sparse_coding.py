@@ -10,15 +10,15 @@ from .patches import average_patches, check_patched, patch_rows, split_means
 
 
 class PatchSparseCoding(nn.Module):
-    """Iterations of ISTA on the codes of all overlapping patches, whose averages are the output.
+    """Denoise images by ISTA on the codes of all overlapping patches, and average the patches.
 
-    With the rows of Y the patches without the mean m of each of their channels ::
+    The rows of Y are the patches minus the mean m of each of their channels. The iteration ::
 
         C <- S_{s lam_j / 2}( C + s (Y - C D) D^T ),     C = 0 at first
 
-    repeated, with one dictionary D, step length s and penalties lam_j of atoms for all iterations.
-    Pixels are the means of ``m + C D`` over the patches that hold them; nothing is padded. At first
-    it is `twinsolve.solvers.sparse_coding.denoise_ista`.
+    is repeated, with one dictionary D, step length s and penalties lam_j of atoms. Each pixel of
+    the output is the mean of ``m + C D`` over the patches that contain it; nothing is padded. At
+    the initial parameters it is `twinsolve.solvers.sparse_coding.denoise_ista`.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ class PatchSparseCoding(nn.Module):
         self.patch_size = round((D.shape[-1] / channels) ** 0.5)
         if D.ndim != 2 or channels * self.patch_size**2 != D.shape[1] or not D.is_floating_point():
             raise ValueError(
-                f"dictionary: must be floating point rows of {channels} square patches, got "
-                f"{D.dtype} {tuple(D.shape)}"
+                f"dictionary: must be floating point, of shape (n_atoms, {channels} * "
+                f"patch_size^2), got {D.dtype} {tuple(D.shape)}"
             )
         step = float(torch.linalg.matrix_norm(D.double(), 2)) ** -2
         D = D.to(device)

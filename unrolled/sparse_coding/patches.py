@@ -1,4 +1,4 @@
-"""Patches of images: as rows of a matrix, the dictionaries of them, and those that are similar."""
+"""Patches of images: rows of a matrix, dictionaries for them, and the patches similar to each."""
 
 import math
 from pathlib import Path
@@ -38,7 +38,7 @@ def patch_rows(images: Tensor, patch_size: int) -> Tensor:
 
 
 def average_patches(rows: Tensor, shape: torch.Size) -> Tensor:
-    """Images of the shape given whose pixels are the means over the patches that hold them.
+    """Images of this shape from patches; each pixel is the mean over the patches that contain it.
 
     Parameters
     ----------
@@ -63,26 +63,26 @@ def average_patches(rows: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _count_covers(side: int, size: int, like: Tensor) -> Tensor:
-    """How many of the windows of `size` pixels hold each of `side` pixels."""
+    """For each of `side` pixels, the number of windows of `size` pixels that contain it."""
     place = torch.arange(side, device=like.device, dtype=like.dtype)
     reach = torch.minimum(place, side - 1 - place) + 1
     return reach.clamp(max=min(size, side - size + 1))
 
 
 def split_means(rows: Tensor, channels: int) -> tuple[Tensor, Tensor]:
-    """Patches without the means of their channels, and these, in the shape of `rows`."""
+    """Patches minus the mean of each channel, and these means, both in the shape of `rows`."""
     planes = rows.unflatten(1, (channels, -1))
     means = planes.mean(dim=2, keepdim=True)
     return (planes - means).flatten(1), means.expand_as(planes).flatten(1)
 
 
 def check_patched(images: Tensor, channels: int, patch_size: int) -> None:
-    """Refuse all but floating point images with so many channels, a patch or more in size.
+    """Check that images are floating point, have `channels` channels and hold a whole patch.
 
     Raises
     ------
     ValueError
-        With the shape that came.
+        If they do not. The message gives their dtype and shape.
     """
     fits = images.ndim == 4 and images.shape[1] == channels
     if not (fits and min(images.shape[-2:]) >= patch_size and images.is_floating_point()):
@@ -120,7 +120,7 @@ def photograph_dictionary(channels: int = 1) -> Tensor:
 
     Learned by `twinsolve.solvers.ksvd` (``n_nonzero=6, n_iter=15, random_state=0``) from 15,512
     patches of 380 grey photographs without noise, the first of the 400 of 180 x 180 pixels that
-    denoisers are often trained on. Of several channels, each has these atoms for itself.
+    denoisers are often trained on. With several channels, each has its own copy of these atoms.
 
     Returns
     -------
@@ -141,28 +141,28 @@ def photograph_dictionary(channels: int = 1) -> Tensor:
 
 
 def _repeat_in_channels(atoms: Tensor, channels: int) -> Tensor:
-    """Atoms of unit norm, a set of them for each channel."""
+    """Atoms of unit norm, copied for each channel and zero in the other channels."""
     atoms = atoms / torch.linalg.vector_norm(atoms, dim=1, keepdim=True)
     return torch.kron(torch.eye(channels, dtype=atoms.dtype), atoms)
 
 
 @torch.no_grad()
 def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int) -> Tensor:
-    """Indices of the patches closest to each patch, itself among them, in rows of `patch_rows`.
+    """For each patch, the indices in `patch_rows` of the closest patches, itself among them.
 
     Parameters
     ----------
     images : Tensor of shape (batch, channels, height, width)
     patch_size : int
     window : int
-        Most pixels between the places of two patches along an axis, >= 0.
+        Largest distance in pixels between two patches along an axis, >= 0.
     n_similar : int
-        Of at least as many that the smallest window holds.
+        Number of patches chosen, at most the number that the smallest window holds.
 
     Returns
     -------
     Tensor of int64 of shape (n_patches, n_similar)
-        The closest by squared distance, in no order. A gradient does not flow through a choice.
+        The closest by squared distance, unordered. No gradient flows through the choice.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
         distance = _sum_boxes(_sum_boxes(squares, patch_size, -1), patch_size, -2)
         row = torch.arange(down, device=wide.device)[:, None] + dy
         outside = beside[:, None] | (row < 0) | (row >= down)
-        # Of an image that is not finite no patch is near another one, but all are inside.
+        # A distance that is not finite becomes the largest finite one: far, but not outside.
         far = torch.finfo(distance.dtype).max
         distance = distance.nan_to_num(nan=far, posinf=far)
         distances.append(distance.masked_fill(outside, torch.inf))
@@ -203,8 +203,8 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
 def _sum_boxes(x: Tensor, size: int, dim: int) -> Tensor:
     """Sums over windows of `size` entries along an axis.
 
-    They are sums of sums over 1, 2, 4, ... entries, rounded alike at all places and in all tiles of
-    an image, and no digits cancel, as they would between sums from the border on.
+    Each is composed of sums over 1, 2, 4, ... entries. So rounding is the same at all places and in
+    all tiles of an image, and no digits cancel, as they would between cumulative sums.
     """
     n = x.shape[dim] - size + 1
     total, done = torch.zeros_like(x.narrow(dim, 0, n)), 0
@@ -213,31 +213,31 @@ def _sum_boxes(x: Tensor, size: int, dim: int) -> Tensor:
         if size & length:
             total, done = total + x.narrow(dim, done, n), done + length
         if 2 * length <= size:
-            kept = x.shape[dim] - length
-            x = x.narrow(dim, 0, kept) + x.narrow(dim, length, kept)
+            n_pairs = x.shape[dim] - length
+            x = x.narrow(dim, 0, n_pairs) + x.narrow(dim, length, n_pairs)
     return total
 
 
 class Bags(NamedTuple):
-    """For each row, which rows to add up: `members` from one of the `starts` to the next."""
+    """Sets of row indices, one for each row: `members` from one of the `starts` to the next."""
 
     members: Tensor
     starts: Tensor
 
     def sums(self, x: Tensor) -> Tensor:
-        """The sum over each bag of the rows of x."""
+        """For each bag, the sum of its rows of x."""
         return F.embedding_bag(self.members, x, self.starts, mode="sum")
 
 
 class Similar(NamedTuple):
-    """The patches similar to each, and those that each is similar to."""
+    """For each patch, the patches similar to it (`forth`) and those it is similar to (`back`)."""
 
     forth: Bags
     back: Bags
 
     @classmethod
     def of(cls, indices: Tensor) -> Self:
-        """From indices of shape (n, n_similar)."""
+        """Bags from the indices of `similar_patches`, of shape (n, n_similar)."""
         n, k = indices.shape
         flat = indices.flatten()
         counts = torch.bincount(flat, minlength=n)
@@ -247,33 +247,33 @@ class Similar(NamedTuple):
 
     @classmethod
     def around(cls, images: Tensor, patch_size: int, window: int, n_similar: int) -> Self:
-        """Those of `similar_patches`, fewer where the window of a corner holds fewer."""
+        """Bags of `similar_patches`, with fewer patches if the window of a corner holds fewer."""
         fewest = math.prod(min(window, side - patch_size) + 1 for side in images.shape[-2:])
         return cls.of(similar_patches(images, patch_size, window, min(n_similar, fewest)))
 
     def sums(self, x: Tensor) -> Tensor:
-        """The sum over each row's similar ones of the rows of x."""
+        """For each row, the sum of the rows of x that are similar to it."""
         total: Tensor = _BagSums.apply(x, self.forth, self.back)
         return total
 
     def transposed_sums(self, x: Tensor) -> Tensor:
-        """The sum over the rows that each row is similar to: the transpose of `sums`."""
+        """For each row, the sum of the rows of x that it is similar to: the transpose of `sums`."""
         total: Tensor = _BagSums.apply(x, self.back, self.forth)
         return total
 
     @property
     def indices(self) -> Tensor:
-        """The rows similar to each, of shape (n, n_similar)."""
+        """The rows similar to each row, of shape (n, n_similar)."""
         return self.forth.members.reshape(-1, self.n_similar)
 
     @property
     def n_similar(self) -> int:
-        """How many are similar to each."""
+        """Number of rows similar to each row."""
         return len(self.forth.members) // max(len(self.forth.starts), 1)
 
 
 class _BagSums(torch.autograd.Function):
-    """Sums over bags, whose backward pass is the sums over the reversed ones: no scattering."""
+    """Sums over bags. The backward pass sums over the reversed bags, so that it never scatters."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forth: Bags, back: Bags) -> Tensor:

@@ -37,9 +37,9 @@ Step = Literal["safe", "support"]
 
 
 class SparseCoding(Operator):
-    """Sparse attention: code each query sparsely in the keys, combine the values alike.
+    """Sparse attention: code each query sparsely in the keys, and apply the codes to the values.
 
-    `n_iter` ISTA iterations from zero on ::
+    `n_iter` ISTA iterations from ``C = 0`` on ::
 
         C* = argmin_C |q - C k|_F^2 + lam |C|_1,      output C v
 
@@ -56,8 +56,8 @@ class SparseCoding(Operator):
         papers give no default.
     relative : bool, default=False
         The penalty of row i is ``lam lam_max_i``, ``lam_max_i = 2 max_j |q_i . k_j|`` over the keys
-        that the row may use, so that 1 is the penalty that makes it zero whatever the sizes of
-        queries and keys: a fixed one means nothing across heads and depths. Gradients flow through
+        that the row may use. Then ``lam = 1`` makes the row zero whatever the sizes of queries and
+        keys; a fixed penalty cannot be compared across heads and depths. Gradients flow through
         lam_max_i, by the key that attains it (the first, if several do). On digits, in four layers
         of width 32, 92, 80, 59, 45 and 26 % of the entries are not zero after five iterations at
         0.05, 0.1, 0.2, 0.3 and 0.5, trained or not, and 99 % at an absolute penalty of 0.1.
@@ -81,9 +81,9 @@ class SparseCoding(Operator):
     learnable : bool, default=False
         Train `lam` and, with the safe step, `relative_step` (their logarithms).
     per_iteration : bool, default=False
-        Train them for each of the `n_iter` iterations apart: then `lam` and `relative_step` are
-        lists of `Positive`, of which the last serves all iterations that follow. Codes are then
-        held whole for a block of queries, in as many copies as iterations while it is trained.
+        Train separate ones for each of the `n_iter` iterations: then `lam` and `relative_step` are
+        lists of `Positive`, of which the last serves all further iterations. Training then holds
+        the codes of a block of queries once for every iteration.
 
     Raises
     ------
@@ -126,17 +126,23 @@ class SparseCoding(Operator):
         if step == "support" and relative_step != 1:
             raise ValueError(f"relative_step: must be 1 with step='support', got {relative_step!r}")
         if per_iteration and (step == "support" or not learnable):
-            raise ValueError('per_iteration: needs learnable=True and step="safe"')
+            raise ValueError(
+                'per_iteration: needs learnable=True and step="safe", got '
+                f"learnable={learnable!r} and step={step!r}"
+            )
         self.step: Step = step
         self.n_iter = check_count(n_iter, "n_iter", 1 if per_iteration else 0)
         self.relative = relative
         self.per_iteration = per_iteration
-        given: dict[str, Any] = {"num_heads": num_heads, "device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"num_heads": num_heads, "device": device, "dtype": dtype}
         self.lam, self.relative_step = (
-            positive_per_iteration(value, n_iter, name, **given)
+            positive_per_iteration(value, n_iter, name, **factory)
             if per_iteration
             else Positive(
-                value, name=name, learnable=learnable and (name == "lam" or step == "safe"), **given
+                value,
+                name=name,
+                learnable=learnable and (name == "lam" or step == "safe"),
+                **factory,
             )
             for name, value in (("lam", lam), ("relative_step", relative_step))
         )
@@ -181,7 +187,7 @@ class SparseCoding(Operator):
         return repeated(self.iteration(call), zero, range(self.n_iter)).to(call.q.dtype)
 
     def iteration(self, call: Call) -> Callable[..., Tensor]:
-        """The map of codes that is iterated, from zero codes.
+        """The map of codes that the layer iterates, starting from zero codes.
 
         Parameters
         ----------
@@ -223,7 +229,7 @@ class SparseCoding(Operator):
         return map_query_blocks(block, q)
 
     def _list_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Penalties and relative steps of all iterations, of which the last stands for the rest."""
+        """Penalties and relative steps by iteration; further iterations use the last ones."""
         lam, relative_step = (
             [numbers()] if isinstance(numbers, Positive) else [number() for number in numbers]
             for numbers in (self.lam, self.relative_step)
@@ -239,7 +245,7 @@ class SparseCoding(Operator):
         visible: Tensor | None,
         start: int,
     ) -> Callable[..., Tensor]:
-        """The iterations of the rows from `start` on."""
+        """The map of `iteration` for a block q of the queries, which begins at row `start`."""
         wide = self._widen(q)
         q, k = q.to(wide), k.to(wide)
         seen = mask_rows(visible, q, start)
@@ -263,6 +269,8 @@ class SparseCoding(Operator):
         return iterate
 
     def _lam_max(self, q: Tensor, k: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
+        """lam_max_i of every query, over the keys that it may use."""
+
         def strongest(rows: Tensor, start: int) -> Tensor:
             allowed = self._find_allowed(mask_rows(visible, rows, start), start, rows, k)
             if is_causal:
@@ -283,6 +291,7 @@ class SparseCoding(Operator):
     def _find_allowed(
         self, visible: Tensor | None, start: int, q: Tensor, k: Tensor
     ) -> Tensor | None:
+        """Mask of the keys that each query may use; None stands for all keys."""
         if not self.zero_diagonal:
             return visible
         own = torch.arange(start, start + q.shape[-2], device=q.device)

@@ -23,7 +23,7 @@ def visible_mean(
     is_causal : bool, default=False
         Query i sees the keys 0 to ``n_keys - n_queries + i``; with a mask, both apply.
     n_queries : int, optional
-        At most as many as keys, which is None; only a causal mask needs it.
+        Number of queries, at most that of keys, which is the default; only a causal mask needs it.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from ..attention import (
 )
 from ..kernel_smoothing import Gaussian, Softmax
 
-# Their rows depend on the query alone, not on its index or context: blocks of them can be made.
+# A row depends on its query alone, not on index or context, so that blocks of rows can be made.
 _ROWS_ALONE = (Gaussian, Softmax)
 
 

@@ -162,7 +162,7 @@ def test_windows_and_class_attention_are_served():
 
 @pytest.mark.parametrize("options", [{"scale": FeatScale}, {"residual": GeneralizedResidual}])
 def test_other_blocks_are_refused(options):
-    with pytest.raises(ValueError, match="model: the bounds are for plain residual"):
+    with pytest.raises(ValueError, match="model: must have plain residual connections"):
         high_frequency_bounds(Block(6, 2, **options), torch.randn(1, 5, 6))
-    with pytest.raises(ValueError, match="model: holds no Block, got Linear"):
+    with pytest.raises(ValueError, match="model: must be or contain a twinsolve Block, got"):
         condition_bounds(torch.nn.Linear(3, 3), torch.randn(5, 3))

@@ -144,7 +144,7 @@ def test_what_an_operator_does_not_read_is_not_measured():
 
 def test_a_model_without_operators_is_refused():
     with (
-        pytest.raises(ValueError, match="model: holds no Operator, got Linear"),
+        pytest.raises(ValueError, match="model: must be or contain an Operator, got Linear"),
         record(nn.Linear(2, 2)),
     ):
         pass

@@ -224,7 +224,7 @@ def test_arguments_that_are_not_served_are_refused():
 
 def test_a_window_without_mask_and_a_causal_model_may_be_refused():
     x = torch.randn(1, 2, 5, 8)
-    with pytest.raises(ValueError, match="sliding_window: Softmax got no mask that holds it"):
+    with pytest.raises(ValueError, match="sliding_window: Softmax needs a mask that holds it"):
         attend("twinsolve_softmax", x, x, x, sliding_window=3)
     attend("twinsolve_softmax", x, x, x, sliding_window=5)
     model = build("llama")
@@ -366,7 +366,7 @@ def test_state_between_layers_needs_attaching_and_the_attached_model(monkeypatch
         model.model(IDS)
 
 
-@pytest.mark.filterwarnings("ignore:positions. .* takes them as a feature of its own")
+@pytest.mark.filterwarnings("ignore:positions. .* takes them as a separate feature")
 def test_positions_go_through_the_layers_projections():
     model = build("vit")
     layer = model.get_submodule(next(n for n, m in model.named_modules() if hasattr(m, "q_proj")))

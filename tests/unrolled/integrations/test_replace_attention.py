@@ -406,14 +406,16 @@ def test_stages_of_different_size_are_refused_by_name():
     model = vision_model()
     model.run = [call, lambda block, x: block(x[:, ::2]), call]
     replace_attention(model, FromFirst())
-    with pytest.raises(ValueError, match=r"first_values: shape \(2, 3, 7, 4\), .* \(2, 3, 4, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"first_values: must .* \(2, 3, 4, 4\) .* got \(2, 3, 7, 4\)"
+    ):
         model(X)
 
 
 # Positions
 
 
-@pytest.mark.filterwarnings("ignore:positions. .* takes them as a feature of its own")
+@pytest.mark.filterwarnings("ignore:positions. .* takes them as a separate feature")
 @pytest.mark.parametrize("given", ["name", "tensor"])
 def test_positions_go_through_each_layers_projections(given):
     model = vision_model()

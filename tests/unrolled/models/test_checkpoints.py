@@ -186,7 +186,7 @@ def test_positions_of_another_grid_are_refused_or_resampled():
     assert_close(vit.positions.weight[:1], first)
 
 
-@pytest.mark.filterwarnings("ignore:positions. .* takes them as a feature of its own")
+@pytest.mark.filterwarnings("ignore:positions. .* takes them as a separate feature")
 @pytest.mark.parametrize("operator", ["bilateral", "elliptical", "neutreno"])
 def test_huggingface_models_with_operators_are_measured_as_ours_with_their_weights(operator):
     """The same operator in their model and in ours: equal scores, and equal rows of `record`."""

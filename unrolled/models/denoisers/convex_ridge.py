@@ -8,15 +8,15 @@ from ...nonlocal_energy import ConvexRidge
 
 
 class ConvexRidgeDenoiser(nn.Module):
-    """Denoise by the minimiser of a learned energy, which is convex whatever was learned.
+    """Denoise by the minimiser of a learned energy, which is convex at all parameters.
 
     See `ConvexRidge` for the energy. At the start it is smoothed l1 analysis with the discrete
     cosine transform of windows ::
 
         1/2 |u - f|^2 + lam sigma / filter_size^2 sum over windows w of  sum_i huber(<d_i, u_w>)
 
-    with a Huber function of slope 1 beyond ``threshold * sigma``, but for the proved bound of the
-    filters' norm, which is within 0.2 % of ``filter_size``.
+    with a Huber function of slope 1 beyond ``threshold * sigma``. In the place of ``filter_size``
+    stands the proved bound of the filters' norm, which is within 0.2 % of it.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class ConvexRidgeDenoiser(nn.Module):
         return denoised
 
     def certificate(self, noisy: Tensor, denoised: Tensor) -> Tensor:
-        """Proved distances of images from the minimiser; see `ConvexRidge.certificate`."""
+        """Proved bounds of distances from the minimiser; see `ConvexRidge.certificate`."""
         return self.ridge.certificate(noisy, denoised)
 
     def extra_repr(self) -> str:

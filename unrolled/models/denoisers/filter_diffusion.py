@@ -97,7 +97,7 @@ class FilterDiffusionDenoiser(nn.Module):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, a pixel of the answer sees."""
+        """How far along an axis, in pixels, an output pixel depends on the input."""
         return self.n_layers * (self.filter_size - 1)
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
@@ -117,17 +117,17 @@ class FilterDiffusionDenoiser(nn.Module):
 class NonlocalFilterDiffusionDenoiser(FilterDiffusionDenoiser):
     """`FilterDiffusionDenoiser` whose filters respond to similar windows as well.
 
-    What each filter responds to is a learned mixture of a window and of the mean of those of the
-    noisy image that are closest to it: see `NonlocalFilterDiffusion`. They are found once. At first
-    the windows are alone, so that these are the steps of `FilterDiffusionDenoiser`.
+    Each filter responds to a learned mixture of a window and the mean of the windows of the noisy
+    image that are closest to it: see `NonlocalFilterDiffusion`. These are found once. At first the
+    mixture is the window alone, so that the steps are those of `FilterDiffusionDenoiser`.
 
     Parameters
     ----------
     n_similar : int, default=8
-        Windows that are averaged over, the window itself among them, >= 1; fewer where an image has
+        Number of windows in the mean, the window itself among them, >= 1; fewer where an image has
         fewer.
     window : int, default=5
-        Most pixels between them along an axis, >= 0.
+        Largest distance between them along an axis, in pixels, >= 0.
     sigma, n_layers, filter_size, threshold, lam
         Those of `FilterDiffusionDenoiser`.
 
@@ -181,11 +181,11 @@ class NonlocalFilterDiffusionDenoiser(FilterDiffusionDenoiser):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, a pixel of the answer sees."""
+        """How far along an axis, in pixels, an output pixel depends on the input."""
         return super().margin + 2 * self.n_layers * self.window
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
-        """The similar windows, of each channel its own."""
+        """The similar windows, found in each channel by itself."""
         check_images(noisy, "u", self.filter_size)
         planes = noisy.flatten(0, 1)[:, None]
         return (Similar.around(planes, self.filter_size, self.window, self.n_similar),)

@@ -19,12 +19,13 @@ _PATCH_SIZE = 8
 class MixtureOfExpertsDenoiser(nn.Module):
     """Denoise images by mixtures of experts that take one atom after the other from each patch.
 
-    Each of the K layers sends what is left of a patch, without the mean of each of its channels,
-    to one of its experts, an atom with a signed code: see `PursuitStep`. Pixels are the means of
-    what was taken, and of the mean, over the patches that hold them. At first all atoms are those
-    of a K-SVD dictionary of photographs, and these are K steps of matching pursuit with a soft
-    threshold, as in `twinsolve.solvers.sparse_coding.denoise_matching`. The router's choice need
-    not be that of orthogonal matching pursuit, as the paper conjectures: `codes` shows it.
+    The first residual is a patch minus the mean of each of its channels. Each of the K layers sends
+    the residual to one of its experts, an atom with a signed code, and subtracts this part: see
+    `PursuitStep`. A pixel of the output is the mean of all subtracted parts, with the patch's mean,
+    over the patches that contain it. At first all atoms are those of a K-SVD dictionary of
+    photographs, and the layers are K steps of matching pursuit with a soft threshold, as in
+    `twinsolve.solvers.sparse_coding.denoise_matching`. The router's choice need not be that of
+    orthogonal matching pursuit, as the paper conjectures: `codes` shows it.
 
     Parameters
     ----------
@@ -33,9 +34,9 @@ class MixtureOfExpertsDenoiser(nn.Module):
     sigma : float, default=25/255
         Noise level in grey levels that `threshold` is for, > 0.
     threshold : float, optional
-        Of each layer at first, > 0; None is ``2 sigma``.
+        Threshold of each layer at first, > 0; None is ``2 sigma``.
     channels : int, default=1
-        Of the images.
+        Number of channels of the images.
 
     Attributes
     ----------
@@ -84,27 +85,28 @@ class MixtureOfExpertsDenoiser(nn.Module):
     def forward(self, noisy: Tensor) -> Tensor:
         """Denoise images of shape (batch, channels, height, width).
 
-        Those of bfloat16 and float16 are pursued in float32, as rounding would choose other atoms.
+        Images of bfloat16 and float16 are computed in float32, as rounding would choose other
+        atoms.
         """
         signals, means = self._patches(noisy)
-        left = signals
+        residual = signals
         for layer in self.layers:
-            left, _, _ = layer(left)
-        return average_patches(means + signals - left, noisy.shape).to(noisy.dtype)
+            residual, _, _ = layer(residual)
+        return average_patches(means + signals - residual, noisy.shape).to(noisy.dtype)
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, a pixel of the answer sees."""
+        """How far along an axis, in pixels, an output pixel depends on the input."""
         return self.patch_size - 1
 
     def codes(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
         """Atoms that the routers choose and their codes, each of shape (n_patches, n_layers)."""
-        left, _ = self._patches(noisy)
-        chosen = []
+        residual, _ = self._patches(noisy)
+        by_layer = []
         for layer in self.layers:
-            left, atoms, codes = layer(left)
-            chosen.append((atoms, codes))
-        atoms, codes = (torch.stack(columns, dim=1) for columns in zip(*chosen, strict=True))
+            residual, atoms, codes = layer(residual)
+            by_layer.append((atoms, codes))
+        atoms, codes = (torch.stack(columns, dim=1) for columns in zip(*by_layer, strict=True))
         return atoms, codes
 
     def _patches(self, noisy: Tensor) -> tuple[Tensor, Tensor]:

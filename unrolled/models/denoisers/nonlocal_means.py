@@ -1,4 +1,4 @@
-"""Denoising by unrolled non-local means: each layer searches in the estimate of the last."""
+"""Denoising by unrolled non-local means, on the patches of the estimate of the layer before."""
 
 from typing import ClassVar
 
@@ -16,9 +16,9 @@ class NonLocalMeansStep(nn.Module):
 
         u+ = (1 - lam) (tau A_u (y + rho u) - (tau rho + tau - 1) u) + lam y
 
-    with A_u the `EmbeddedMeans` of the estimate u. It is SOS boosting, for ``tau = 1, rho = -1``
-    L2 boosting, of which the second step is twicing, and non-local means of y with the weights of
-    u for ``tau = 1, rho = 0``. At first ``lam = 0``.
+    with A_u the `EmbeddedMeans` of the estimate u. It is SOS boosting. For ``tau = 1, rho = -1`` it
+    is L2 boosting, whose second step is twicing; for ``tau = 1, rho = 0`` it is non-local means of
+    y with the weights of u. At first ``lam = 0``.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class NonLocalMeansStep(nn.Module):
     noise : float
         Noise level at first, >= 0, that distances in u are corrected for.
     tau, rho : float, default=1.0, 0.0
-        At first.
+        Values at first.
     **settings
         Those of `EmbeddedMeans`.
 
@@ -62,11 +62,11 @@ class NonLocalMeansStep(nn.Module):
         **settings: int | str,
     ) -> None:
         super().__init__()
-        kind = {"device": device, "dtype": dtype}
-        self.means = EmbeddedMeans(h, noise=noise, **settings, **kind)  # type: ignore[arg-type]
-        self.tau = nn.Parameter(torch.full((), tau, **kind))  # type: ignore[arg-type]
-        self.rho = nn.Parameter(torch.full((), rho, **kind))  # type: ignore[arg-type]
-        self.lam = nn.Parameter(torch.zeros((), **kind))  # type: ignore[arg-type]
+        factory = {"device": device, "dtype": dtype}
+        self.means = EmbeddedMeans(h, noise=noise, **settings, **factory)  # type: ignore[arg-type]
+        self.tau = nn.Parameter(torch.full((), tau, **factory))  # type: ignore[arg-type]
+        self.rho = nn.Parameter(torch.full((), rho, **factory))  # type: ignore[arg-type]
+        self.lam = nn.Parameter(torch.zeros((), **factory))  # type: ignore[arg-type]
 
     def forward(self, u: Tensor, noisy: Tensor) -> Tensor:
         """Step from u, of shape (batch, channels, height, width)."""
@@ -94,9 +94,9 @@ class NonLocalMeansDenoiser(nn.Module):
     h : float, default=0.9
         Decay of the first layer at first, in noise levels, > 0.
     h_later : float, default=0.5
-        That of the layers after it.
+        Decay of the other layers at first, in noise levels, > 0.
     noise_later : float, default=0.3
-        Noise level of their guides at first, in that of the images, >= 0.
+        Noise level of the guides of the other layers at first, over that of the images, >= 0.
     tau : float, default=0.2
         Step of boosting at first.
     patch_size : int, default=7
@@ -106,13 +106,13 @@ class NonLocalMeansDenoiser(nn.Module):
     patch_weights : {"uniform", "gaussian"}, default="gaussian"
         Weights of the pixels of a patch at first.
     channels : int, default=1
-        Of the images.
+        Number of channels of the images.
 
     Attributes
     ----------
     layers : ModuleList of NonLocalMeansStep
     rate_multipliers : dict
-        Learning rates of numbers, relative to that of embeddings.
+        Learning rates of scalar parameters, relative to that of embeddings.
 
     Raises
     ------
@@ -188,7 +188,7 @@ class NonLocalMeansDenoiser(nn.Module):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, a pixel of the answer sees."""
+        """How far along an axis, in pixels, an output pixel depends on the input."""
         return self.n_layers * (self.patch_distance + self.patch_size // 2)
 
     def extra_repr(self) -> str:

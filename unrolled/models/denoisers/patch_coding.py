@@ -20,16 +20,16 @@ from ...sparse_coding.patches import (
 class PatchCodingDenoiser(nn.Module):
     """Denoise images by unrolled ISTA on the codes of all overlapping patches.
 
-    A patch y of the image, without the mean m of each of its channels, has its code by K steps ::
+    Let y be a patch of the image minus the mean m of each of its channels. K steps give its code ::
 
         c <- S_{t_k}( c + s_k (y - c D_k) A_k^T ),     c = 0 at first
 
-    and pixels are the means of ``m + c W`` over the patches that hold them. At first ``A_k = D_k =
-    W`` is an overcomplete DCT dictionary D, ``s_k = 1 / |D|_2^2`` and ``t_k = s_k lam / 2``, so
+    and each pixel is the mean of ``m + c W`` over the patches that contain it. At first ``A_k = D_k
+    = W`` is an overcomplete DCT dictionary D, ``s_k = 1 / |D|_2^2`` and ``t_k = s_k lam / 2``, so
     that these are K iterations of ISTA on ``|Y - C D|_F^2 + lam |C|_1``, as in
-    `twinsolve.solvers.denoise_ista`. Patches lie within the image, of which nothing is padded.
-    Memory is linear in pixels: `n_atoms` numbers each. In training, bfloat16 autocast is
-    several times as fast.
+    `twinsolve.solvers.denoise_ista`. Patches lie within the image; nothing is padded. Memory is
+    linear in pixels: `n_atoms` numbers each. In training, bfloat16 autocast is several times as
+    fast.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class PatchCodingDenoiser(nn.Module):
     patch_size : int, default=8
         Side of the patches, >= 2; images are at least as large.
     n_frequencies : int, default=11
-        Of the cosines along each axis, so that there are ``channels (n_frequencies^2 - 1)`` atoms.
+        Number of cosines along each axis: there are ``channels (n_frequencies^2 - 1)`` atoms.
     channels : int, default=1
-        Of the images.
+        Number of channels of the images.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class PatchCodingDenoiser(nn.Module):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, a pixel of the answer sees."""
+        """How far along an axis, in pixels, an output pixel depends on the input."""
         return self.patch_size - 1
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
@@ -132,19 +132,19 @@ class PatchCodingDenoiser(nn.Module):
 class GroupCodingDenoiser(PatchCodingDenoiser):
     """`PatchCodingDenoiser` whose thresholds attend to the codes of similar patches.
 
-    What each layer keeps of an atom in a patch depends on the atom's mean energy over the patches
-    of the noisy image that are closest to that patch in a window: see `GroupCodingStep`. They are
-    found once. At first the weights of these means are zero, so that these are the iterations of
-    `PatchCodingDenoiser` and of `twinsolve.solvers.denoise_ista`.
+    How far each layer shrinks an atom in a patch depends on the atom's mean energy over the patches
+    of the noisy image that are closest to that patch in a window: see `GroupCodingStep`. These
+    patches are found once. At first the weights of the means are zero, so that the iterations are
+    those of `PatchCodingDenoiser` and of `twinsolve.solvers.denoise_ista`.
 
     Parameters
     ----------
     n_layers : int, default=6
     n_similar : int, default=8
-        Patches that are averaged over, the patch itself among them, >= 1; fewer where an image has
+        Number of patches in the mean, the patch itself among them, >= 1; fewer where an image has
         fewer.
     window : int, default=5
-        Most pixels between them along an axis, >= 0.
+        Largest distance between them along an axis, in pixels, >= 0.
     sigma, lam, patch_size, n_frequencies, channels
         Those of `PatchCodingDenoiser`.
 
@@ -199,7 +199,7 @@ class GroupCodingDenoiser(PatchCodingDenoiser):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, a pixel of the answer sees."""
+        """How far along an axis, in pixels, an output pixel depends on the input."""
         return super().margin + self.n_layers * self.window
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
