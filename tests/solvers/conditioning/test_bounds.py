@@ -61,7 +61,7 @@ def test_erratum_e4_a_fewer_tokens_than_features():
     assert_allclose(condition_number(X @ Wq @ eye @ X.T @ X @ eye), 1e4)
     printed = condition_number(Wq) * condition_number(eye) ** 2 * condition_number(X) ** 3
     assert_allclose(printed, 1)
-    with pytest.raises(ValueError, match=r"^X: needs at least as many tokens"):
+    with pytest.raises(ValueError, match=r"^X: must have at least as many tokens"):
         attention_condition_bound(X, Wq, eye, eye)
 
 
@@ -105,14 +105,16 @@ def test_erratum_e4_d_shapes_and_order_of_the_feed_forward_layer():
     kappa, bound = feed_forward_condition_bound(X, up, down)
     assert_allclose(kappa, condition_number(X @ up @ down), rtol=1e-10)
     assert kappa <= bound
-    with pytest.raises(ValueError, match=r"^up_weight: has 5 rows, but X has 4 columns"):
+    with pytest.raises(
+        ValueError, match=r"^up_weight: must have one row for each of the 4 columns"
+    ):
         feed_forward_condition_bound(X, down, up)
     with pytest.raises(ValueError, match=r"^down_weight: must have 5 rows and at most 4 columns"):
         feed_forward_condition_bound(X, up, rng.standard_normal((5, 5)))
     wide, tall = np.eye(3, 6), rotation()[:, :3]
     assert_allclose(condition_number(wide) * condition_number(tall), 1)
     assert_allclose(condition_number(wide @ tall), 1e4)
-    with pytest.raises(ValueError, match=r"^X: needs at least as many tokens"):
+    with pytest.raises(ValueError, match=r"^X: must have at least as many tokens"):
         feed_forward_condition_bound(wide, tall, np.eye(3))
 
 
@@ -249,12 +251,12 @@ def test_assumptions_are_checked_and_named():
             lambda: attention_condition_bound(np.diag([1.0, 1e-7]), eye, eye, eye),
             "X: the output is too ill-conditioned",
         ),
-        (lambda: feed_forward_condition_bound(X, np.eye(3), eye), "up_weight: has 3 rows"),
+        (lambda: feed_forward_condition_bound(X, np.eye(3), eye), "up_weight: must have one row"),
         (lambda: feed_forward_condition_bound(X, eye, np.eye(3)), "down_weight: must have 2 rows"),
         (lambda: skip_condition_bound(X, [[1.0, 1.0], [0.0, 1.0]]), "M: must be symmetric"),
         (lambda: skip_condition_bound(X, -eye), "M: must be positive semidefinite"),
         (lambda: skip_condition_bound(X, [[np.nan] * 2] * 2), "M: .*NaN"),
-        (lambda: skip_condition_bound(X[:1], eye), "X: needs at least as many tokens"),
+        (lambda: skip_condition_bound(X[:1], eye), "X: must have at least as many tokens"),
     ]:
         with pytest.raises(ValueError, match=f"^{words}"):
             call()

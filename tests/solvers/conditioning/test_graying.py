@@ -191,7 +191,7 @@ def test_errata_e4_l_and_e4_m_shares_of_draws_with_a_lower_condition(record_prop
 
 def test_bad_input_is_named():
     for change, words in [
-        ({"X": [1.0]}, "X: needs at least two dimensions"),
+        ({"X": [1.0]}, "X: must have at least two dimensions"),
         ({"X": [[[1.0, 2.0]], [[1.0]]]}, "X: "),
         ({"eps": 1.01}, r"eps: must be in \(0, 1\], got 1.01"),
         ({"transform": "fft"}, 'transform: must be "svd" or "dct", got \'fft\''),

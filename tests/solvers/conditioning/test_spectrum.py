@@ -64,7 +64,7 @@ def test_sk_4_the_tolerance_grows_with_the_larger_side():
 def test_bad_input_is_named():
     for X, words in [
         ([[[np.inf]]], ".*infinity"),
-        ([1.0], "needs at least two dimensions, got 1"),
+        ([1.0], "must have at least two dimensions, got 1"),
         ([[1.0], [1.0, 2.0]], ""),
         (np.ones((2, 3, 0)), ".*0 feature"),
     ]:
