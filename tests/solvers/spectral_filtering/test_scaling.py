@@ -111,7 +111,7 @@ def test_weight_on_a_hidden_key_is_refused_however_small():
     visible = np.array([[True, True, False]])
     high_pass_scale([[0.5, 0.5, 0.0]], 0.1, visible=visible)
     for hidden in (1e-300, 1e-14, 0.5, -0.5):
-        with pytest.raises(ValueError, match=r"^visible: A has weight on a key"):
+        with pytest.raises(ValueError, match=r"^visible: must be True where A has weight"):
             high_pass_scale([[0.5, 0.5 - hidden, hidden]], 0.1, visible=visible)
 
 
@@ -130,7 +130,10 @@ def test_bad_input_is_named():
     blind[2] = False
     for call, words in [
         (lambda: high_pass_scale(2 * A, 0.1), "A: every row must sum to 1"),
-        (lambda: high_pass_scale(A, 0.1, visible=visible), "visible: A has weight on a key"),
+        (
+            lambda: high_pass_scale(A, 0.1, visible=visible),
+            "visible: must be True where A has weight",
+        ),
         (lambda: high_pass_scale(A, 0.1, visible=visible * 1.0), "visible: must be boolean"),
         (lambda: high_pass_scale(A, 0.1, visible=[True, True]), "visible: must broadcast to"),
         (lambda: high_pass_scale(A, 0.1, visible=[[True], [True, False]]), "visible: must be an"),
