@@ -1,4 +1,4 @@
-"""Denoising by groups of similar patches whose matrices are of low rank."""
+"""Denoise images by low-rank matrices of groups of similar patches."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,14 +24,16 @@ def denoise_low_rank(
 ) -> Array:
     """Denoise an image by reweighted nuclear norms of groups of similar patches.
 
-    The n patches closest to each of a grid are the rows of a matrix Y, less their mean patch. Its
-    singular values s are shrunk to the fixed point of reweighting, at which ``x = s - c / x`` ::
+    For each patch of a grid, the n patches closest to it, less their mean patch, are the rows of a
+    matrix Y. Each singular value s of Y is shrunk to the fixed point x of reweighting, at which
+    ``x = s - c / x`` ::
 
         x = (s + sqrt(s^2 - 4 c)) / 2,     c = 2 gain sqrt(n) sigma^2
 
-    or to zero where ``s^2 < 4 c``: a stationary point of ``|Y - X|_F^2 / 2 + c sum_i log x_i``.
-    Pixels are the means over all patches of all groups, each weighted by one over the rank of its
-    group plus one. This is the first iteration of the published method.
+    or to zero if ``s^2 < 4 c``. The result is a stationary point of
+    ``|Y - X|_F^2 / 2 + c sum_i log x_i``. Each pixel is the weighted mean over all patches of all
+    groups, with the weight ``1 / (rank + 1)`` for a group. This is the first iteration of the
+    published method.
 
     Parameters
     ----------
@@ -40,13 +42,13 @@ def denoise_low_rank(
         Noise level > 0, in grey levels.
     patch_size : int, default=7
     n_similar : int, default=60
-        n; fewer where a window holds fewer.
+        Number n of patches in a group, at most as many as a window holds.
     window : int, default=15
-        Most pixels between patches of a group along an axis.
+        Largest distance of the patches of a group along an axis, in pixels.
     stride : int, default=3
-        Pixels between patches of the grid, at most `patch_size`.
+        Distance of neighbouring patches of the grid, in pixels; at most `patch_size`.
     gain : float, default=2.8
-        > 0; ``2 sqrt(2)`` in the paper.
+        Factor > 0; ``2 sqrt(2)`` in the paper.
     channel_axis : int, optional
 
     Returns
@@ -97,13 +99,13 @@ def denoise_low_rank(
 
 
 def _grid(down: int, across: int, stride: int) -> Array:
-    """Places (top, left) a stride apart, and those at the far ends."""
+    """Positions (top, left) a stride apart, and the last ones along each axis."""
     tops, lefts = (np.union1d(np.arange(0, n, stride), n - 1) for n in (down, across))
     return np.stack(np.meshgrid(tops, lefts, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Array]:
-    """Groups (n_groups, n_similar, d) of shrunk singular values, and the weights of each."""
+    """Groups (n_groups, n_similar, d) with shrunk singular values, and the weight of each group."""
     n = groups.shape[1]
     means = groups.mean(axis=1, keepdims=True)
     U, s, Vt = np.linalg.svd(groups - means, full_matrices=False)
@@ -114,7 +116,7 @@ def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Arr
 
 
 def _sum_patches(rows: Array, shape: tuple[int, ...], size: int) -> Array:
-    """Add the rows of `patch_rows` up at their places."""
+    """Image of the sums of the rows of `patch_rows` at their positions."""
     channels, height, width = shape
     grid = rows.reshape(height - size + 1, width - size + 1, channels, size, size)
     total = np.zeros(shape)
