@@ -82,7 +82,7 @@ def test_labels_none_takes_the_spectral_ones():
     [
         (([[0, 1], [2, 0]], None, 2), "affinity: must be symmetric"),
         (([[0, -1], [-1, 0]], None, 2), "affinity: must be nonnegative"),
-        ((np.ones((2, 2)), [0], 2), "labels: must be one for each of 2"),
+        ((np.ones((2, 2)), [0], 2), "labels: must hold one label for each of the 2"),
         ((np.ones((2, 2)), None, 3), "n_clusters: must be at most"),
     ],
 )
