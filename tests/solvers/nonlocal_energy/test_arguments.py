@@ -56,7 +56,7 @@ def test_matrices_are_checked():
         marked[0, 0] = np.nan
         uneven[0, 1] += 1e-3
         for bad, words in [
-            (negative, "must be nonnegative, smallest entry -0.2"),
+            (negative, "must be nonnegative, got an entry of -0.2"),
             (marked, "NaN"),
             (uneven, "must be symmetric|must sum to 1"),
             (good[:, :4], "must be 5 x 5|must be square"),
@@ -76,7 +76,7 @@ def test_functions_are_taken_or_refused(name, argument):
         return
     call(name, **{argument: lambda u: good @ u})
     for bad, words in [
-        (lambda u: u[:2], r"returned shape \(2, 1\)"),
+        (lambda u: u[:2], r"must return the shape .* got \(2, 1\)"),
         (lambda u: np.nan * u, "NaN"),
         (lambda u: -2 * u, "must be nonnegative|must sum to 1"),
     ]:
@@ -92,7 +92,7 @@ def test_unknown_fidelities_are_refused(name, argument):
 
 
 def test_directed_weights_are_told_what_to_pass():
-    with pytest.raises(ValueError, match=r"of directed weights k pass k \+ k\.T"):
+    with pytest.raises(ValueError, match=r"for directed weights k pass k \+ k\.T"):
         call("smoothness", K=np.triu(WEIGHTS))
 
 
