@@ -76,7 +76,7 @@ def test_ratio_is_of_norms_and_degenerate_cases_are_right():
     assert signal_to_noise_ratio(u[..., None], np.ones((2, 2, 1))) == pytest.approx(2.5)
     assert signal_to_noise_ratio(u, 0 * u) == np.inf
     assert signal_to_noise_ratio(0 * u, u) == 0
-    with pytest.raises(ValueError, match="signal: is zero and so is the noise"):
+    with pytest.raises(ValueError, match="signal: must not be zero if the noise is"):
         signal_to_noise_ratio(0 * u, 0 * u)
     with pytest.raises(ValueError, match="noise: has shape"):
         signal_to_noise_ratio(u, u[:1])

@@ -154,7 +154,7 @@ def test_bad_input_is_named():
     for smoother, values, words in [
         (np.eye(2), np.ones((3, 1)), "smoother: must be 3 x 3"),
         (np.ones((2, 3)), np.ones((3, 1)), "smoother: must be 3 x 3"),
-        (np.eye(2), np.ones((2, 2, 3)), "smoother: a matrix acts on values of two dimensions"),
+        (np.eye(2), np.ones((2, 2, 3)), "smoother: a matrix needs values of two dimensions"),
         (np.eye(1), np.full((1, 1, 1), np.inf), "values: Input values contains infinity"),
         (np.eye(1), np.ones(3), "values: must have two or three dimensions"),
         (np.eye(1), np.ones((1, 1, 1, 1)), "values: must have two or three dimensions"),
