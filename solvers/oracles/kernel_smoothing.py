@@ -8,7 +8,7 @@ from ..solution import Array
 
 
 def weighted_least_squares(weights: ArrayLike, values: ArrayLike) -> Array:
-    """Solve ``min_u sum_j K_ij |y_j - u|^2`` for every row i of the weights K.
+    """Solve ``min_u sum_j K_ij |y_j - u|^2`` for each row i of the weights K and values y_j.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def sinkhorn(logits: ArrayLike) -> Array:
     Parameters
     ----------
     logits : array-like of shape (n_samples, n_samples)
-        Minus infinity is a zero of P.
+        Minus infinity makes a zero of P.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def entropic_linear_program(logits: ArrayLike, *, temperature: float = 1.0) -> A
     z = np.asarray(logits, dtype=float)
     p = cp.Variable(z.shape)
     objective = cp.sum(cp.multiply(z, p)) + temperature * cp.sum(cp.entr(p))
-    return _solve_on_simplex(cp.Maximize(objective), p, tol=1e-11)  # all that the cone gives
+    return _solve_on_simplex(cp.Maximize(objective), p, tol=1e-11)  # the cone solver gives no more
 
 
 def _solve_on_simplex(objective: cp.Minimize | cp.Maximize, p: cp.Variable, *, tol: float) -> Array:
