@@ -211,7 +211,7 @@ def test_stopping_early_is_said():
 def test_bad_input_is_named():
     for C, changed, words in [
         (np.eye(4)[:3], {}, "weights: must be square"),
-        (np.ones((1, 1)), {}, "weights: must be square, of 2 rows"),
+        (np.ones((1, 1)), {}, "weights: must be square, with at least 2 rows"),
         (np.ones((4, 4)), {}, "weights: every row must sum to 1"),
         (np.full((4, 4), 0.25), {"n_components": 4}, r"n_components: .* in \[1, 3\], got 4"),
         (np.full((4, 4), 0.25), {"random_state": "a"}, "'a' cannot be used to seed"),
