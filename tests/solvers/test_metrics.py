@@ -16,7 +16,9 @@ def test_accuracy_is_invariant_to_names_and_counts_unmatched_clusters():
     assert clustering_accuracy(y, (y + 1) % 3) == 1
     assert clustering_accuracy(y, np.zeros(12)) == pytest.approx(1 / 3)
     assert clustering_accuracy([0, 0, 1, 1], [0, 1, 2, 3]) == 0.5
-    with pytest.raises(ValueError, match="labels_pred: needs as many as labels_true, got 1 for 2"):
+    with pytest.raises(
+        ValueError, match="labels_pred: must be as many as labels_true, got 1 for 2"
+    ):
         clustering_accuracy([0, 1], [0])
 
 
@@ -91,13 +93,13 @@ def test_connectivity_as_a_loop():
 def test_connectivity_leaves_out_classes_of_one():
     A = np.ones((4, 4)) - np.eye(4)
     assert connectivity(A, [0, 0, 0, 1]) == pytest.approx(1.5)
-    with pytest.raises(ValueError, match="labels_true: needs a class with at least two"):
+    with pytest.raises(ValueError, match="labels_true: must have a class with at least two"):
         connectivity(A, [0, 1, 2, 3])
 
 
 def test_bad_arguments_of_graph_metrics_are_named():
     for metric in [subspace_preserving_error, connectivity]:
-        with pytest.raises(ValueError, match="labels_true: needs one label a sample"):
+        with pytest.raises(ValueError, match="labels_true: must hold one label for each sample"):
             metric(np.eye(3), [0, 1])
         with pytest.raises(ValueError, match=r"(affinity|coef): .*NaN"):
             metric(np.full((2, 2), np.nan), [0, 0])
