@@ -260,9 +260,9 @@ def test_quality_quoted_on_denoising_stands_in_the_committed_results():
     assert max(verdict.p for verdict in verdicts) < 0.01
     assert "for these six, each p over images is under 0.01." in " ".join(page.split())
     readme = (ROOT / "README.md").read_text()
-    (told,) = re.findall(r"learned steps of diffusion.* \| ([\d.]+) \|", readme)
+    (told,) = re.findall(r"learned diffusion steps.* \| ([\d.]+) \|", readme)
     assert float(told) == db["FilterDiffusionDenoiser, trained"]
-    assert f"(BM3D: {db['BM3D']:.2f};" in readme
+    assert f"(BM3D has {db['BM3D']:.2f};" in readme
 
 
 def _paired(folder):
@@ -322,7 +322,7 @@ def test_pairs_quoted_on_denoising_stand_in_the_committed_results():
     assert f"neither experts ({experts}) nor non-local means ({means})" in page
     apart, p, word = pairs["FilterDiffusion", "all"]
     readme = (ROOT / "README.md").read_text()
-    told = f"it is {apart.removeprefix('+')} behind, an interval that is not corrected; corrected p"
+    told = f"BM3D is {apart.removeprefix('+')} behind, uncorrected; corrected p"
     assert (word, f"{told} {p})" in readme) == ("ahead", True)
     psnr = table.pivot(index="image", columns="method", values="psnr")
     plain = "FilterDiffusionDenoiser, trained"

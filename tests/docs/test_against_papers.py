@@ -1,0 +1,44 @@
+"""What the pages say against figures and tables of the papers stands in the results."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def read_table(name):
+    return pd.DataFrame(json.loads((DOCS / "results" / name / "table.json").read_text()))
+
+
+def read_page(name):
+    return " ".join((DOCS / name).read_text().split())
+
+
+def test_smoothness_over_depth():
+    table = read_table("inspect")
+    found = table[table.J.notna()].sort_values("layer").J
+    quoted = re.search(
+        r"J of what attention puts out is ([\d., ]+) in layers", read_page("inspection.md")
+    )
+    assert [f"{x:.3f}" for x in found] == quoted[1].split(", ")
+
+
+def test_cosines_and_times_of_digits():
+    table, page = read_table("classify-digits"), read_page("classification.md")
+    cosine = table.pivot(index="seed", columns="row", values="token_cosine")
+    rise = cosine.sub(cosine["softmax"], axis=0).mean()
+    quoted = re.search(
+        r"rises by (\S+) with GRC, by (\S+) with bilateral \+ GRC and by (\S+) with AttnScale", page
+    ).groups()
+    assert quoted == tuple(f"{rise[row]:.3f}" for row in ("GRC", "bilateral + GRC", "AttnScale"))
+    assert 0 < rise["FeatScale"] < 0.01
+    assert "NeuTRENO and twicing lower it by 0.23." in page
+    assert rise[["NeuTRENO", "twicing"]].to_numpy() == pytest.approx([-0.23, -0.23], abs=0.005)
+    speed = table.groupby("row")[["inference", "flops"]].mean()
+    assert speed.flops["NeuTRENO"] == speed.flops["softmax"]
+    times = speed.inference["softmax"] / speed.inference["NeuTRENO"]
+    assert f"its inference takes {times:.2f} times that of softmax" in page
