@@ -199,7 +199,7 @@ def check_range(X: Array, name: str) -> None:
     if outside.any():
         row = int(outside.argmax())
         raise ValueError(
-            f"{name}: the largest entry of row {row} has the size {largest[row]:.3g}, whose square "
+            f"{name}: the largest entry of row {row} is {largest[row]:.3g} in size, and its square "
             f"loses precision in float64; rescale to between {_SMALLEST:g} and {_LARGEST:g}"
         )
 
