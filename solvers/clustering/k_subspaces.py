@@ -28,8 +28,8 @@ class KSubspaces(ClusterMixin, BaseEstimator):
     Parameters
     ----------
     n_clusters : int, default=8
-        Must be given: without an affinity there is no eigengap that tells the number, and the
-        objective falls with every further subspace.
+        Not None: without an affinity there is no eigengap that tells the number, and the objective
+        falls with every further subspace.
     dimension : int, default=1
         Dimension of every subspace, at most `n_features`.
     n_init : int, default=20

@@ -48,9 +48,8 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     Parameters
     ----------
     n_clusters : int, default=2
-        Number of motions. It must be given, as the low-rank affinities depend on it. The sparse
-        affinities do not, but their eigengap gives the right number on only one in ten sequences
-        of Hopkins 155.
+        Number of motions. Not None: the low-rank affinities depend on it. The sparse affinities do
+        not, but their eigengap gives the right number on only one in ten sequences of Hopkins 155.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
         Clustering method of the spectral step.
     random_state : int, RandomState or None
