@@ -102,18 +102,18 @@ def subset_parts(subset: str) -> tuple[str, ...]:
 
 def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.ndarray, np.ndarray]:
     """Images and classes of an archive; decoded parts are kept in the user's cache folder."""
-    kept = {part: load_unpacked(path, f"cifar10-{part}") for part in parts}
-    absent = tuple(part for part in parts if kept[part] is None)
+    by_part = {part: load_unpacked(path, f"cifar10-{part}") for part in parts}
+    absent = tuple(part for part in parts if by_part[part] is None)
     if absent:
         stamp = stamp_of(path)
         images, target = read(path, absent)
         ends = np.cumsum([_SIZES[part] for part in absent])[:-1]
         split = zip(absent, np.split(images, ends), np.split(target, ends), strict=True)
         for part, own_images, own_target in split:
-            kept[part] = arrays = {"images": own_images, "target": own_target}
+            by_part[part] = arrays = {"images": own_images, "target": own_target}
             keep_unpacked(path, f"cifar10-{part}", arrays, stamp)
-    by_part = [kept[part] or {} for part in parts]
-    images, target = (np.concatenate([x[name] for x in by_part]) for name in ("images", "target"))
+    ordered = [by_part[part] or {} for part in parts]
+    images, target = (np.concatenate([x[name] for x in ordered]) for name in ("images", "target"))
     return images, target
 
 

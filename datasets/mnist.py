@@ -232,10 +232,10 @@ def _from_openml(name: str, cache: Path) -> Bunch:
     places = [folder / "openml.org" for folder in (cache / "openml", cache.parent)]
     listed = f"data_name/{name.lower()}"
     with TemporaryDirectory() as elsewhere:
-        kept = next((place for place in places if any(place.rglob(listed))), None)
-        if kept is not None:
-            links = Path(elsewhere, "openml", kept.name)
-            copytree(kept.resolve(), links, copy_function=os.symlink)
+        stored = next((place for place in places if any(place.rglob(listed))), None)
+        if stored is not None:
+            links = Path(elsewhere, "openml", stored.name)
+            copytree(stored.resolve(), links, copy_function=os.symlink)
         dataset = fetch_openml(name, version=1, as_frame=False, data_home=elsewhere)
         if any(path.is_file() and not path.is_symlink() for path in Path(elsewhere).rglob("*")):
             _keep(elsewhere, cache)

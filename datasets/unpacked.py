@@ -15,8 +15,8 @@ def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
     """Arrays that were kept of an archive; None if there are none or the archive has changed."""
     try:
         with _place(archive, name).open("rb") as file:
-            kept = np.load(file, allow_pickle=False)
-            arrays = {key: kept[key] for key in kept.files}
+            stored = np.load(file, allow_pickle=False)
+            arrays = {key: stored[key] for key in stored.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # no file, or a broken one
         return None
     stamp = arrays.pop("stamp", None)

@@ -54,8 +54,8 @@ def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
     C = check_dense_or_sparse(coef, "coef").copy()
     for row in np.split(C.data, C.indptr[1:-1]) if isinstance(C, csr_array) else C:
         order = np.argsort(-np.abs(row), kind="stable")
-        held = np.cumsum(np.abs(row[order]), dtype=np.float64)
-        row[order[1:][held[:-1] >= mass * held[-1:]]] = 0
+        cumulated = np.cumsum(np.abs(row[order]), dtype=np.float64)
+        row[order[1:][cumulated[:-1] >= mass * cumulated[-1:]]] = 0
     if isinstance(C, csr_array):
         C.eliminate_zeros()
     return C
@@ -432,8 +432,8 @@ def _ends(S: Array, count: int) -> tuple[Array, Array]:
 def _cosines(U: Array, s: Array) -> Array:
     """``M M^T`` for ``M = U S^(1/2)`` with unit rows; entries at rounding level become zero."""
     rounding = len(U) * np.finfo(s.dtype).eps
-    kept = s > rounding * s.max()
-    M = U[:, kept] * np.sqrt(s[kept])
+    significant = s > rounding * s.max()
+    M = U[:, significant] * np.sqrt(s[significant])
     norms = np.linalg.norm(M, axis=1, keepdims=True)
     M = M / np.where(norms > rounding * np.sqrt(s.max()), norms, np.inf)
     return M @ M.T

@@ -74,19 +74,19 @@ def _best_of_restarts(
     n, k = len(X), uniform.shape[1] + 1
     rounding = _ROUNDING * distances.sum() / n
     labels = np.empty(n, np.int32)
-    kept = np.empty(n, np.int32)
+    best_labels = np.empty(n, np.int32)
     best = np.inf
     for restart in range(len(first)):
-        chosen, left = _choose_centres(distances, first[restart], uniform[restart])
-        if left <= rounding:
-            return kept, True
+        chosen, potential = _choose_centres(distances, first[restart], uniform[restart])
+        if potential <= rounding:
+            return best_labels, True
         inertia = _alternate(X, distances, chosen, labels, tol)
         if inertia < 0:
-            return kept, True
-        if inertia < best and (restart == 0 or not _has_same_clusters(labels, kept, k)):
+            return best_labels, True
+        if inertia < best and (restart == 0 or not _has_same_clusters(labels, best_labels, k)):
             best = inertia
-            kept[:] = labels
-    return kept, False
+            best_labels[:] = labels
+    return best_labels, False
 
 
 @jit_reordered

@@ -186,5 +186,5 @@ def _affine_subspace(points: Array) -> tuple[Array, Array]:
     """Mean and orthonormal directions of the principal affine subspace of dimension 3."""
     mean = points.mean(axis=0)
     _, s, Rt = np.linalg.svd(points - mean, full_matrices=False)
-    kept = s[:3] > max(points.shape) * np.finfo(s.dtype).eps * max(s[0], np.abs(mean).max())
-    return mean, Rt[:3][kept]
+    significant = s[:3] > max(points.shape) * np.finfo(s.dtype).eps * max(s[0], np.abs(mean).max())
+    return mean, Rt[:3][significant]

@@ -86,7 +86,7 @@ def local_linear_regression(
     array([[2.]])
     """
     K, Q, X, Y = (np.asarray(x, dtype=float) for x in (weights, queries, keys, values))
-    found = []
+    estimates = []
     for w, q in zip(K, Q, strict=True):
         spread = w @ ((X - w @ X) ** 2).sum(axis=1)
         a, B = cp.Variable((1, Y.shape[1])), cp.Variable((X.shape[1], Y.shape[1]))
@@ -96,8 +96,8 @@ def local_linear_regression(
         cp.Problem(cp.Minimize(objective)).solve(
             solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
         )
-        found.append(np.asarray(a.value)[0])
-    return np.array(found)
+        estimates.append(np.asarray(a.value)[0])
+    return np.array(estimates)
 
 
 def sinkhorn(logits: ArrayLike) -> Array:

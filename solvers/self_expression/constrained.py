@@ -106,8 +106,8 @@ def basis_pursuit_self_expression(
     X = check_points(X, min_rows=2)
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    given, centred = _lift(X.astype(np.float64), affine)
-    points, solvable = _project_on_span(centred, given, X.dtype)
+    uncentred, centred = _lift(X.astype(np.float64), affine)
+    points, solvable = _project_on_span(centred, uncentred, X.dtype)
     largest = lam_max(points, points, zero_diagonal=True)
     largest[largest == 0] = 1.0
     atoms, rows = Atoms(points), [csr_array((1, len(X)))] * len(X)
@@ -131,21 +131,22 @@ def basis_pursuit_self_expression(
         ).coef
         nu = 2 * (target - C @ points) / lam[:, None]
         for at, i in enumerate(open_rows.tolist()):
-            row, feasible, found = _polish(points, i, C[[at]], nu[at])
-            if found < gap[i]:
-                rows[i], dual[i], gap[i] = row, feasible, found
+            row, feasible, row_gap = _polish(points, i, C[[at]], nu[at])
+            if row_gap < gap[i]:
+                rows[i], dual[i], gap[i] = row, feasible, row_gap
         n_iter[open_rows] += 1
-        left = np.flatnonzero(gap[open_rows] > aim(tol, X.dtype))
-        open_rows, nu, C = open_rows[left], nu[left], C[left]
+        unfinished = np.flatnonzero(gap[open_rows] > aim(tol, X.dtype))
+        open_rows, nu, C = open_rows[unfinished], nu[unfinished], C[unfinished]
     coef = csr_array(vstack(rows, format="csr"))
     coef = _scale_to_sum_one(coef) if affine else coef
     coef.sort_indices()
 
     def certify(codes: csr_array) -> tuple[Array, Array, Array]:
         objective = abs(codes).sum(axis=1)
-        missed = np.linalg.norm(given - codes @ given, axis=1)
-        found = _take_larger_violation(objective, (dual * centred).sum(axis=1), missed, centred)
-        return objective, np.where(solvable, found, np.inf), _restore_dual(dual, given, centred)
+        missed = np.linalg.norm(uncentred - codes @ uncentred, axis=1)
+        violation = _take_larger_violation(objective, (dual * centred).sum(axis=1), missed, centred)
+        violation[~solvable] = np.inf
+        return objective, violation, _restore_dual(dual, uncentred, centred)
 
     solution = certified(
         coef,
@@ -279,23 +280,23 @@ def _lift(X: Array, affine: bool) -> tuple[Array, Array]:
     return np.hstack([X, constant]), np.hstack([centred, constant])
 
 
-def _restore_dual(dual: Array, given: Array, centred: Array) -> Array:
+def _restore_dual(dual: Array, uncentred: Array, centred: Array) -> Array:
     """Turn dual points for centred data into dual points for X with a constant feature of 1."""
-    if given is centred:
+    if uncentred is centred:
         return dual
-    centre, weight = (given - centred)[0, :-1], given[0, -1]
+    centre, weight = (uncentred - centred)[0, :-1], uncentred[0, -1]
     constant = weight * dual[:, -1] - dual[:, :-1] @ centre
     return np.column_stack([dual[:, :-1], constant])
 
 
-def _project_on_span(points: Array, given: Array, dtype: np.dtype) -> tuple[Array, Array]:
+def _project_on_span(points: Array, uncentred: Array, dtype: np.dtype) -> tuple[Array, Array]:
     """Project points on their span without rounding errors; say which are in the others' span.
 
-    Directions count as rounding errors if `given`, rounded to `dtype`, may have such parts.
+    Directions count as rounding errors if `uncentred`, rounded to `dtype`, may have such parts.
     """
     U, s, Rt = np.linalg.svd(points, full_matrices=False)
     eps, longest = float(np.finfo(dtype).eps), max(points.shape)
-    significant = s > eps * (longest * s[0] + 2 * np.sqrt(longest) * np.abs(given).max())
+    significant = s > eps * (longest * s[0] + 2 * np.sqrt(longest) * np.abs(uncentred).max())
     solvable = 1 - (U[:, significant] ** 2).sum(axis=1) > _IN_SPAN
     return (points if significant.all() else points @ Rt[significant].T @ Rt[significant]), solvable
 

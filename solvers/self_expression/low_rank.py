@@ -125,5 +125,5 @@ def thin_svd(X: Array) -> tuple[Array, Array, Array]:
     """
     U, s, Rt = np.linalg.svd(X.astype(np.float64), full_matrices=False)
     U[~X.any(axis=1)] = 0
-    kept = s > rank_cutoff(X, s)
-    return U[:, kept], s[kept], Rt[kept]
+    significant = s > rank_cutoff(X, s)
+    return U[:, significant], s[significant], Rt[significant]

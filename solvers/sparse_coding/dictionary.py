@@ -102,8 +102,8 @@ def _update_atom(Y: Array, D: Array, C: Array, residual: Array, j: int) -> None:
         if residual[worst].any():
             D[j] = Y[worst] / np.linalg.norm(Y[worst])
         return
-    left = residual[users] + np.outer(C[users, j], D[j])
-    U, s, Vt = np.linalg.svd(left, full_matrices=False)
+    unexplained = residual[users] + np.outer(C[users, j], D[j])
+    U, s, Vt = np.linalg.svd(unexplained, full_matrices=False)
     if s[0] > 0:
         D[j], C[users, j] = Vt[0], s[0] * U[:, 0]
-    residual[users] = left - np.outer(C[users, j], D[j])
+    residual[users] = unexplained - np.outer(C[users, j], D[j])

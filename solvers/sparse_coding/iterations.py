@@ -297,8 +297,8 @@ class _Problem(NamedTuple):
         on = C != 0
         steps = [1 / self._square_norm(np.flatnonzero(S)) if S.any() else step for S in on]
         long = self.proximal_step(C, np.array(steps)[:, None])
-        kept = ~((long != 0) & ~on).any(axis=1)
-        return np.where(kept[:, None], long, self.proximal_step(C, step))
+        same_support = ~((long != 0) & ~on).any(axis=1)
+        return np.where(same_support[:, None], long, self.proximal_step(C, step))
 
     def _square_norm(self, S: Array) -> float:
         """``|D_S|_2^2``, from the smaller Gram matrix of D_S."""

@@ -83,15 +83,15 @@ def denoise_low_rank(
     size = check_integer(patch_size, "patch_size", minimum=1, maximum=min(height, width))
     stride = check_integer(stride, "stride", minimum=1, maximum=size)
     window = check_integer(window, "window", minimum=0)
-    places = _grid(height - size + 1, width - size + 1, stride)
+    corners = _grid(height - size + 1, width - size + 1, stride)
     corner = min(window, height - size) + 1, min(window, width - size) + 1
     n_similar = min(check_integer(n_similar, "n_similar", minimum=1), corner[0] * corner[1])
     rows = patch_rows(values, size)
     total, mass = np.zeros_like(rows), np.zeros(len(rows))
-    for start in range(0, len(places), _BLOCK_GROUPS):
-        groups = closest(values, places[start : start + _BLOCK_GROUPS], size, window, n_similar)
-        found, weights = _shrink_groups(rows[groups], sigma, gain)
-        np.add.at(total, groups, weights[:, None, None] * found)
+    for start in range(0, len(corners), _BLOCK_GROUPS):
+        groups = closest(values, corners[start : start + _BLOCK_GROUPS], size, window, n_similar)
+        shrunk, weights = _shrink_groups(rows[groups], sigma, gain)
+        np.add.at(total, groups, weights[:, None, None] * shrunk)
         np.add.at(mass, groups, np.broadcast_to(weights[:, None], groups.shape))
     denoised = _sum_patches(total, values.shape, size)
     denoised /= _sum_patches(np.repeat(mass[:, None], rows.shape[1], axis=1), values.shape, size)
@@ -110,9 +110,9 @@ def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Arr
     means = groups.mean(axis=1, keepdims=True)
     U, s, Vt = np.linalg.svd(groups - means, full_matrices=False)
     beyond = s**2 - 8 * gain * np.sqrt(n) * sigma**2
-    kept = np.where(beyond > 0, (s + np.sqrt(np.maximum(beyond, 0))) / 2, 0)
-    rank = (kept > 0).sum(axis=1)
-    return (U * kept[:, None]) @ Vt + means, 1.0 / (1 + rank)
+    shrunk = np.where(beyond > 0, (s + np.sqrt(np.maximum(beyond, 0))) / 2, 0)
+    rank = (shrunk > 0).sum(axis=1)
+    return (U * shrunk[:, None]) @ Vt + means, 1.0 / (1 + rank)
 
 
 def _sum_patches(rows: Array, shape: tuple[int, ...], size: int) -> Array:

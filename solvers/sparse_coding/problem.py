@@ -155,12 +155,12 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     units = (Y / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
     atoms = (D / (lengths.max() or 1)).astype(np.float32)
     products = np.empty((min(len(Y), _BLOCK_ROWS), len(D)), np.float32)
-    found = np.empty(len(Y))
+    correlations = np.empty(len(Y))
     for rows in row_blocks(len(Y)):
         rough = products[: len(Y[rows])]
         np.matmul(units[rows], atoms.T, out=rough)
-        found[rows] = strongest(rough, rounding32(D.shape[1]), own[rows], Y[rows], D)
-    return 2 * found
+        correlations[rows] = strongest(rough, rounding32(D.shape[1]), own[rows], Y[rows], D)
+    return 2 * correlations
 
 
 def check_signals(

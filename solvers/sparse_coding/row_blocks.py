@@ -136,23 +136,23 @@ def solve_rows(
         folder /= _name_solve(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
-    found = {rows: codes for rows in bounds if (codes := _read_block(folder, rows))}
+    codes_by_rows = {rows: codes for rows in bounds if (codes := _read_block(folder, rows))}
     tasks = [
         (rows, tol, max_rounds, options, tuple(arrays), *arrays.values())
         for rows in bounds
-        if rows not in found
+        if rows not in codes_by_rows
     ]
 
     def finish() -> Iterator[tuple[tuple[int, int], Codes]]:
-        yield from list(found.items())
+        yield from list(codes_by_rows.items())
         for rows, codes in spread(_solve_rows_of, tasks, n_jobs, in_order=False):
             _write_block(folder, rows, codes)
             yield rows, codes
 
     with _threads.limit(limits=1, user_api="blas"):
         finished = progress(finish(), len(bounds)) if progress else finish()
-        found.update(finished)
-    return _join_blocks([found[rows] for rows in bounds], m)
+        codes_by_rows.update(finished)
+    return _join_blocks([codes_by_rows[rows] for rows in bounds], m)
 
 
 def _bounds(n: int) -> list[tuple[int, int]]:
@@ -217,9 +217,9 @@ def _read_only(array: Array) -> Array:
 def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
     """Name of a solve: a hash of all that its blocks depend on, including the source code."""
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
-    given = {name: array for name, array in arrays.items() if name not in derived}
-    found = arrays["gram"].size > 0, derived[-1] in arrays
-    return str(joblib.hash((given, found, rule, _hash_code())))
+    inputs = {name: array for name, array in arrays.items() if name not in derived}
+    choices = arrays["gram"].size > 0, derived[-1] in arrays
+    return str(joblib.hash((inputs, choices, rule, _hash_code())))
 
 
 @cache

@@ -41,7 +41,7 @@ def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int)
 def closest(planes: Array, places: Array, size: int, window: int, n_similar: int) -> Array:
     """`similar_patches` of the patches at the positions (top, left) in `places`."""
     down, across = planes.shape[1] - size + 1, planes.shape[2] - size + 1
-    found = np.empty((len(places), n_similar), np.int64)
+    indices = np.empty((len(places), n_similar), np.int64)
     best = np.empty(n_similar)
     for row in range(len(places)):
         top, left = places[row]
@@ -60,7 +60,7 @@ def closest(planes: Array, places: Array, size: int, window: int, n_similar: int
                 if distance < best[-1]:
                     k = n_similar - 1
                     while k > 0 and best[k - 1] > distance:
-                        best[k], found[row, k] = best[k - 1], found[row, k - 1]
+                        best[k], indices[row, k] = best[k - 1], indices[row, k - 1]
                         k -= 1
-                    best[k], found[row, k] = distance, i * across + j
-    return found
+                    best[k], indices[row, k] = distance, i * across + j
+    return indices
