@@ -1,4 +1,7 @@
-"""Data sets: `load_*` is packaged, `make_*` generated, `fetch_*` read from the data root."""
+"""Data sets: `load_*` reads packaged data or your files, `make_*` draws, `fetch_*` reads the root.
+
+The data root is the folder of the published data sets, see `data_root`.
+"""
 
 from sklearn.datasets import load_digits
 

@@ -1,4 +1,4 @@
-"""Files in archives, read from front to back; nothing is unpacked onto the disk."""
+"""Read the files in an archive from front to back, without unpacking it onto the disk."""
 
 import gzip
 import lzma
@@ -21,21 +21,22 @@ def packed_files(
                 yield names, file.read_bytes()
         return
     unpack = gzip.open if path.suffix == ".gz" else lzma.open
-    # The files are decoded outside of `naming`, so that a damaged one is named itself.
+    # The caller decodes each file outside of `naming`, so that an error names that file.
     with ExitStack() as stack:
         with naming(path, "tar archive"):
             stream = stack.enter_context(unpack(path))
             archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))
-        while (found := _next_file(path, archive, wanted)) is not None:
-            yield found
+        while (named_content := _next_file(path, archive, wanted)) is not None:
+            yield named_content
         with naming(path, "tar archive"):
-            while stream.read(1 << 20):  # to the end, where the checksum is
+            while stream.read(1 << 20):  # read to the end, where the checksum is
                 pass
 
 
 def _next_file(
     path: Path, archive: tarfile.TarFile, wanted: Callable[[list[str]], bool]
 ) -> tuple[list[str], bytes] | None:
+    """Name parts and content of the next wanted file; None at the end of the archive."""
     with naming(path, "tar archive"):
         while (member := archive.next()) is not None:
             names = member.name.split("/")

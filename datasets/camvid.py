@@ -1,4 +1,4 @@
-"""CamVid, road scenes with a class for every pixel."""
+"""CamVid: road scenes with a class for every pixel."""
 
 import io
 from pathlib import Path
@@ -27,8 +27,8 @@ IGNORED = len(_CLASSES)
 def fetch_camvid(*, subset: str = "train", data_home: str | None = None) -> Bunch:
     """Load CamVid: road scenes with a class for every pixel.
 
-    The archive is read from front to back; the decoded pictures are kept in the user's cache folder
-    (54 MB) and read from there until the archive changes.
+    The decoded pictures of an archive are kept in the user's cache folder (54 MB) and read from
+    there until the archive changes.
 
     Parameters
     ----------
@@ -44,12 +44,13 @@ def fetch_camvid(*, subset: str = "train", data_home: str | None = None) -> Bunc
     Bunch
         ``images``: uint8 ndarray of shape (n_images, 120, 160, 3); ``target``: uint8 ndarray of
         shape (n_images, 120, 160), classes 0 to 10, and ``ignored`` (11) where there is no label;
-        ``target_names``: those of the 11 classes; ``names``; ``DESCR``. Sorted by name.
+        ``target_names``: names of the 11 classes; ``names``: file names without suffix; ``DESCR``.
+        Images are sorted by name.
 
     Raises
     ------
     FileNotFoundError
-        If neither is there: names them, the folder and where the data set comes from.
+        If neither exists: names them, the folder and where the data set comes from.
     ValueError
         If a file is damaged, pictures are missing, or `subset` is unknown.
     ImportError
@@ -64,46 +65,48 @@ def fetch_camvid(*, subset: str = "train", data_home: str | None = None) -> Bunc
     if subset not in _SIZES:
         raise ValueError(f"subset: must be 'train', 'val' or 'test', got {subset!r}")
     path = first_data_file(("CamVid", "camvid-160x120.tar.xz"), data_home, _SOURCE)
-    kept = None if path.is_dir() else load_unpacked(path, "camvid")
-    if kept is None:
+    arrays = None if path.is_dir() else load_unpacked(path, "camvid")
+    if arrays is None:
         stamp = stamp_of(path)
-        kept = _pictures(path)
+        arrays = _pictures(path)
         if not path.is_dir():
-            keep_unpacked(path, "camvid", kept, stamp)
+            keep_unpacked(path, "camvid", arrays, stamp)
     return Bunch(
-        images=kept[f"{subset}-images"],
-        target=kept[f"{subset}-target"],
+        images=arrays[f"{subset}-images"],
+        target=arrays[f"{subset}-target"],
         target_names=list(_CLASSES),
         ignored=IGNORED,
-        names=kept[f"{subset}-names"].tolist(),
+        names=arrays[f"{subset}-names"].tolist(),
         DESCR=f"CamVid: {_SOURCE}.",
     )
 
 
 def _pictures(path: Path) -> dict[str, np.ndarray]:
-    """Pictures, classes and names of all subsets."""
+    """Read images, classes and names of all subsets."""
     read = picture_reader()
-    found: dict[tuple[str, str], np.ndarray] = {}
+    by_place: dict[tuple[str, str], np.ndarray] = {}
     folders = {name + part for name in _SIZES for part in ("", "annot")}
     for names, content in packed_files(path, lambda names: _is_picture(names, folders)):
         place = f"{path}: {'/'.join(names)}"
         image = read(io.BytesIO(content), place, "L" if names[-2].endswith("annot") else "RGB")
         if image.shape[:2] != _SHAPE:
             raise ValueError(f"{place}: must be 160 x 120, got {image.shape[1]} x {image.shape[0]}")
-        found[names[-2], names[-1]] = image
+        by_place[names[-2], names[-1]] = image
     arrays = {}
     for subset, size in _SIZES.items():
-        names = sorted(name for folder, name in found if folder == subset)
-        labelled = sorted(name for folder, name in found if folder == f"{subset}annot")
+        names = sorted(name for folder, name in by_place if folder == subset)
+        labelled = sorted(name for folder, name in by_place if folder == f"{subset}annot")
         if len(names) != size or names != labelled:
             raise ValueError(
-                f"{path}: must hold {size} pictures in {subset} and as many of their names in "
-                f"{subset}annot, got {len(names)} and {len(labelled)}"
+                f"{path}: must hold {size} pictures in {subset} and one of the same name for each "
+                f"in {subset}annot, got {len(names)} and {len(labelled)}"
             )
-        arrays[f"{subset}-images"] = np.stack([found[subset, name] for name in names])
-        target = np.stack([found[f"{subset}annot", name] for name in names])
+        arrays[f"{subset}-images"] = np.stack([by_place[subset, name] for name in names])
+        target = np.stack([by_place[f"{subset}annot", name] for name in names])
         if target.max() > IGNORED:
-            raise ValueError(f"{path}: {subset}annot holds classes above {IGNORED}")
+            raise ValueError(
+                f"{path}: {subset}annot holds classes above {IGNORED}, got {target.max()}"
+            )
         arrays[f"{subset}-target"] = target
         arrays[f"{subset}-names"] = np.array([Path(name).stem for name in names])
     return arrays

@@ -1,4 +1,4 @@
-"""CIFAR-10 from the binary batches or from class folders of pictures; never from pickles."""
+"""CIFAR-10, from the binary batches or from class folders of pictures; never from pickles."""
 
 import io
 from collections.abc import Callable
@@ -40,17 +40,18 @@ def fetch_cifar10(
 ) -> Bunch:
     """Load CIFAR-10: 60,000 colour images of 10 classes.
 
-    Read from the first of these that the folder holds: ``cifar-10-batches-bin`` (the binary
-    version, unpacked), ``cifar-10-binary.tar.gz`` (the same as published), ``cifar-10-images``
-    (class folders of JPEG or PNG files) and ``cifar-10-images.tar.xz`` (the same, packed).
-    Archives are read from front to back, which takes minutes for pictures; the decoded images are
-    kept in the user's cache folder, ``$XDG_CACHE_HOME/twinsolve`` or ``~/.cache/twinsolve`` (154 MB
-    for training images), and read from there until the archive changes.
+    The first of these that exists in the folder is read: ``cifar-10-batches-bin`` (the binary
+    version, unpacked), ``cifar-10-binary.tar.gz`` (the binary version as published),
+    ``cifar-10-images`` (class folders of JPEG or PNG files) and ``cifar-10-images.tar.xz`` (these
+    folders, packed). Reading an archive of pictures takes minutes; the decoded images are kept in
+    the user's cache folder, ``$XDG_CACHE_HOME/twinsolve`` or ``~/.cache/twinsolve`` (154 MB for
+    training images), and read from there until the archive changes.
 
     Parameters
     ----------
     subset : {"train", "test", "all"}, default="train"
-        The 50,000 training images, the 10,000 test images, or the ones after the others.
+        The 50,000 training images, the 10,000 test images, or the training and then the test
+        images.
     data_home : str, optional
         Folder that holds the files. None is the folder in the environment variable
         TWINSOLVE_DATA, else the user's cache folder.
@@ -61,14 +62,14 @@ def fetch_cifar10(
     -------
     Bunch
         ``images``: uint8 ndarray of shape (n_images, 32, 32, 3); ``data``: the same as float32
-        rows of 3,072 grey levels, 0 to 255; ``target``: classes 0 to 9; ``target_names``;
-        ``DESCR``. Images of the binary version come in its order, pictures by class and name.
-        JPEG files differ slightly from the original pixels.
+        rows of 3,072 pixel values, 0 to 255; ``target``: classes 0 to 9; ``target_names``;
+        ``DESCR``. The binary version keeps its own order; pictures are sorted by class, then file
+        name. JPEG files differ slightly from the original pixels.
 
     Raises
     ------
     FileNotFoundError
-        If none of the files is there: names them, the folder and where the data set comes from.
+        If none of them exists: names them, the folder and where the data set comes from.
     ValueError
         If a file is damaged or images are missing, or `subset` is unknown.
     ImportError
@@ -93,66 +94,70 @@ def fetch_cifar10(
 
 
 def subset_parts(subset: str) -> tuple[str, ...]:
-    """Parts of a data set that `subset` asks for."""
+    """Names of the parts of a data set that make up `subset`."""
     if subset not in ("train", "test", "all"):
         raise ValueError(f"subset: must be 'train', 'test' or 'all', got {subset!r}")
     return ("train", "test") if subset == "all" else (subset,)
 
 
 def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes of an archive, whose parts are read once and kept."""
-    kept = {part: load_unpacked(path, f"cifar10-{part}") for part in parts}
-    absent = tuple(part for part in parts if kept[part] is None)
+    """Images and classes of an archive; decoded parts are kept in the user's cache folder."""
+    by_part = {part: load_unpacked(path, f"cifar10-{part}") for part in parts}
+    absent = tuple(part for part in parts if by_part[part] is None)
     if absent:
         stamp = stamp_of(path)
         images, target = read(path, absent)
         ends = np.cumsum([_SIZES[part] for part in absent])[:-1]
         split = zip(absent, np.split(images, ends), np.split(target, ends), strict=True)
         for part, own_images, own_target in split:
-            kept[part] = arrays = {"images": own_images, "target": own_target}
+            by_part[part] = arrays = {"images": own_images, "target": own_target}
             keep_unpacked(path, f"cifar10-{part}", arrays, stamp)
-    found = [kept[part] or {} for part in parts]
-    images, target = (np.concatenate([x[name] for x in found]) for name in ("images", "target"))
+    ordered = [by_part[part] or {} for part in parts]
+    images, target = (np.concatenate([x[name] for x in ordered]) for name in ("images", "target"))
     return images, target
 
 
 def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Images and classes of the binary version, a folder or an archive."""
     batches = {name for part in parts for name in _BATCHES[part]}
     members = packed_files(path, lambda names: names[-1] in batches)
-    found = {names[-1]: content for names, content in members}
+    by_name = {names[-1]: content for names, content in members}
     records = []
     for part in parts:
         for name in _BATCHES[part]:
             expected = _SIZES[part] // len(_BATCHES[part]) * _RECORD
-            content = found.get(name, b"")
+            content = by_name.get(name, b"")
             if len(content) != expected:
-                raise ValueError(f"{path}: {name} has {len(content)} bytes instead of {expected}")
+                raise ValueError(f"{path}: {name} must have {expected} bytes, got {len(content)}")
             records.append(np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD))
     rows = np.concatenate(records)
     if rows[:, 0].max() >= len(_CLASSES):
-        raise ValueError(f"{path}: holds labels above {len(_CLASSES) - 1}")
+        raise ValueError(
+            f"{path}: labels must be at most {len(_CLASSES) - 1}, got {rows[:, 0].max()}"
+        )
     images = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), rows[:, 0].astype(np.int64)
 
 
 def _pictures(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Images and classes of class folders of pictures, in a folder or an archive."""
     read = picture_reader()
-    found: dict[tuple[int, int, str], np.ndarray] = {}
+    by_place: dict[tuple[int, int, str], np.ndarray] = {}
     for names, content in packed_files(path, lambda names: _is_picture(names, parts)):
         place = f"{path}: {'/'.join(names)}"
         image = read(io.BytesIO(content), place, "RGB")
         if image.shape != (32, 32, 3):
             raise ValueError(f"{place}: must be 32 x 32, got {image.shape[1]} x {image.shape[0]}")
-        found[parts.index(names[-3]), _CLASSES.index(names[-2]), names[-1]] = image
+        by_place[parts.index(names[-3]), _CLASSES.index(names[-2]), names[-1]] = image
     for index, part in enumerate(parts):
-        counts = np.bincount([key[1] for key in found if key[0] == index], minlength=10)
+        counts = np.bincount([key[1] for key in by_place if key[0] == index], minlength=10)
         if (counts != _SIZES[part] // 10).any():
             raise ValueError(
                 f"{path}: must hold {_SIZES[part] // 10} pictures a class in {part}, "
                 f"got {dict(zip(_CLASSES, counts.tolist(), strict=True))}"
             )
-    keys = sorted(found)
-    return np.stack([found[key] for key in keys]), np.array([key[1] for key in keys])
+    keys = sorted(by_place)
+    return np.stack([by_place[key] for key in keys]), np.array([key[1] for key in keys])
 
 
 def _is_picture(names: list[str], parts: tuple[str, ...]) -> bool:

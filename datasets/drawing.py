@@ -6,11 +6,11 @@ import numpy as np
 
 
 def per_group(value: Any, name: str, n_groups: int) -> list[int]:
-    """One whole number >= 1 for each group; a single one holds for all."""
+    """Return one whole number >= 1 for each group; a single number counts for all groups."""
     values = np.broadcast_to(value, n_groups) if np.ndim(value) == 0 else np.asarray(value)
     if values.shape != (n_groups,) or values.dtype.kind not in "iu" or values.min() < 1:
         raise ValueError(
-            f"{name}: needs one whole number >= 1 for each of {n_groups} groups, got {value!r}"
+            f"{name}: must hold one whole number >= 1 for each of {n_groups} groups, got {value!r}"
         )
     return [int(entry) for entry in values]
 
@@ -22,5 +22,5 @@ def sphere(rng: np.random.RandomState, n: int, n_features: int) -> np.ndarray:
 
 
 def orthonormal_rows(rng: np.random.RandomState, n: int, n_features: int) -> np.ndarray:
-    """Rows of a frame drawn uniformly."""
+    """Orthonormal rows that span a subspace drawn uniformly."""
     return np.linalg.qr(rng.standard_normal((n_features, n)))[0].T

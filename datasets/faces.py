@@ -1,4 +1,4 @@
-"""Extended Yale B, the faces of subspace clustering, and its standard trials."""
+"""Extended Yale B, the face images of subspace clustering, and its standard trials."""
 
 from itertools import combinations
 
@@ -60,10 +60,10 @@ def fetch_extended_yale_b(*, data_home: str | None = None, return_X_y: bool = Fa
 
 
 def yale_b_subsets(n_subjects: int) -> list[tuple[int, ...]]:
-    """List the standard trials of Extended Yale B: all subsets inside four groups of subjects.
+    """List the standard trials of Extended Yale B: all subsets of subjects of one group.
 
-    The groups are subjects 1-10, 11-20, 21-30 and 31-38. There are 163, 416, 812, 136 and 3
-    subsets of 2, 3, 5, 8 and 10 subjects, and one of all 38.
+    The four groups are subjects 1-10, 11-20, 21-30 and 31-38. There are 163, 416, 812, 136 and 3
+    subsets of 2, 3, 5, 8 and 10 subjects, and one trial of all 38.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ def yale_b_subsets(n_subjects: int) -> list[tuple[int, ...]]:
     -------
     list of tuple of int
         Subjects from 0, as in the ``target`` of `fetch_extended_yale_b`, group by group in
-        lexicographic order. `select_classes` cuts a trial out of the data.
+        lexicographic order. `select_classes` selects the images of a trial.
 
     Raises
     ------
     ValueError
-        If no group holds so many subjects.
+        If no group has `n_subjects` subjects.
 
     References
     ----------
@@ -99,26 +99,26 @@ def yale_b_subsets(n_subjects: int) -> list[tuple[int, ...]]:
 
 
 def select_classes(X: ArrayLike, y: ArrayLike, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Keep the samples of some classes, and count their labels from 0.
+    """Select the samples of some classes, and count their labels from 0.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, ...)
     y : array-like of shape (n_samples,)
     classes : array-like of shape (n_classes,)
-        Labels in `y`, each once.
+        Labels that occur in `y`, without repetition.
 
     Returns
     -------
     X : ndarray
         The samples of the classes, in their order in `X`.
     y : ndarray of int
-        For each its class's position in `classes`.
+        Position in `classes` of the class of each sample.
 
     Raises
     ------
     ValueError
-        If `X` and `y` differ in length, or a class is not in `y` or named twice.
+        If `X` and `y` differ in length, or a class is not in `y` or is repeated.
 
     Examples
     --------
@@ -129,10 +129,10 @@ def select_classes(X: ArrayLike, y: ArrayLike, classes: ArrayLike) -> tuple[np.n
     """
     X, y, classes = np.asarray(X), np.asarray(y), np.asarray(classes)
     if y.shape != X.shape[:1]:
-        raise ValueError(f"y: must have shape {X.shape[:1]} as X has rows, got {y.shape}")
+        raise ValueError(f"y: must have shape {X.shape[:1]}, one label a row of X, got {y.shape}")
     if classes.ndim != 1 or len(np.unique(classes)) != len(classes):
         raise ValueError(f"classes: must be a list of different labels, got {classes.tolist()}")
     if unknown := sorted(set(classes.tolist()) - set(y.tolist())):
-        raise ValueError(f"classes: not in y: {unknown}")
+        raise ValueError(f"classes: must be labels in y, got {unknown} which are not")
     chosen, position = np.nonzero(y[:, None] == classes)
     return X[chosen], position

@@ -1,4 +1,4 @@
-"""Feature maps: principal components of points, windowed Fourier energies of images."""
+"""Feature maps: principal components of points and windowed Fourier energies of images."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,12 +13,13 @@ _BATCH = 4096
 def pca_features(X: ArrayLike, n_components: int, *, center: bool = False) -> np.ndarray:
     """Coordinates of the rows of X along their leading principal directions.
 
-    ``X V``, or ``(X - mean) V`` if `center`, with the leading right singular vectors as columns of
-    V. Without centring, linear subspaces through the origin stay such, as self-expression asks.
+    The result is ``X V``, or ``(X - mean) V`` if `center`. The columns of V are the leading right
+    singular vectors. Without centring, linear subspaces through the origin stay linear subspaces,
+    as self-expression needs.
 
-    With no more rows than features the singular vectors come from the singular value
-    decomposition; otherwise they are the eigenvectors of ``X^T X``, summed over batches of rows,
-    which cannot tell singular values below about 1e-8 of the largest from zero. Both in float64.
+    With at most as many rows as features, V comes from the singular value decomposition. With
+    more rows, V holds eigenvectors of ``X^T X``, summed over batches of rows; singular values
+    below about 1e-8 of the largest then count as zero. Both are computed in float64.
 
     Parameters
     ----------
@@ -30,8 +31,8 @@ def pca_features(X: ArrayLike, n_components: int, *, center: bool = False) -> np
     Returns
     -------
     ndarray of shape (n_samples, n_components)
-        float32 for float32 input, else float64. Columns by decreasing energy; the sign of each is
-        such that the largest entry of its direction is positive.
+        float32 for float32 input, else float64. Columns have decreasing energy. The sign of each
+        makes the largest entry of its direction positive.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Data files: what is damaged or foreign is named, nothing is executed; all are written whole."""
+"""Read and write data files: errors name the file, nothing is executed, no file is half written."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -30,19 +30,20 @@ def naming(place: Path | str, kind: str) -> Iterator[None]:
 
 
 class NotWritten(OSError):
-    """A file of ours that cannot be written."""
+    """Error of a file that twinsolve cannot write."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write; it gets its name, and its folder is made, when all is on disk.
+    """Open a file to write, which appears under its name only when all of it is on disk.
 
-    No two writers meet, and one that fails leaves nothing.
+    Missing folders are made. Several writers do not disturb each other; one that fails leaves no
+    file.
 
     Raises
     ------
     NotWritten
-        If that fails: names the file, or what stands in its way.
+        If the file cannot be written: names it, or the file that lies where its folder should be.
     """
     unfinished = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:
@@ -60,8 +61,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         place = Path(error.filename or unfinished)
         if place not in (unfinished, *unfinished.parents):
             raise
-        named = next(filter(Path.is_file, path.parents), path)
-        raise NotWritten(error.errno, error.strerror, str(named)) from error
+        obstacle = next(filter(Path.is_file, path.parents), path)
+        raise NotWritten(error.errno, error.strerror, str(obstacle)) from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -72,7 +73,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @cache
 def remove_leftovers(folder: Path) -> None:
-    """Remove, once, what is called ``.part`` and was there before this process: of a killed one."""
+    """Remove, once, the ``.part`` files of killed processes: those older than this process."""
     for part in folder.glob("*.part"):
         with suppress(OSError):
             if part.stat().st_mtime < _STARTED:
@@ -80,7 +81,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def read_mat(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a MATLAB file, of version 7.3 too, by name."""
+    """Read the arrays of a MATLAB file, also of version 7.3, by name."""
     if is_hdf5(path):
         return {name: array.T for name, array in read_hdf5(path).items()}
     with naming(path, "MATLAB"):
@@ -93,14 +94,14 @@ def read_mat(path: Path) -> dict[str, np.ndarray]:
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether HDF5 starts at once or, as in MATLAB 7.3, after 512 bytes."""
+    """Whether HDF5 content starts at byte 0 or, as in MATLAB 7.3, at byte 512."""
     with open(path, "rb") as file:
         start = file.read(520)
     return start[:8] == _HDF5_MAGIC or start[512:] == _HDF5_MAGIC
 
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of numbers and of strings by their names, those in groups as group/name."""
+    """Read all arrays of numbers and strings by name; an array in a group is called group/name."""
     try:
         import h5py
     except ImportError as error:
@@ -108,13 +109,13 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
     arrays: dict[str, np.ndarray] = {}
 
-    def keep(name: str, thing: Any) -> None:
-        if not isinstance(thing, h5py.Dataset) or thing.shape is None:
+    def keep(name: str, item: Any) -> None:
+        if not isinstance(item, h5py.Dataset) or item.shape is None:
             return
-        if thing.dtype.kind in "biuf":
-            arrays[name] = np.asarray(thing[()])
-        elif h5py.check_string_dtype(thing.dtype):
-            arrays[name] = np.asarray(thing.asstr()[()], dtype=str)
+        if item.dtype.kind in "biuf":
+            arrays[name] = np.asarray(item[()])
+        elif h5py.check_string_dtype(item.dtype):
+            arrays[name] = np.asarray(item.asstr()[()], dtype=str)
 
     with naming(path, "HDF5"), h5py.File(path, "r") as file:
         file.visititems(keep)
@@ -122,7 +123,10 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
 
 def picture_reader() -> Callable[[Any, Path | str, str], np.ndarray]:
-    """Return a function that decodes a picture, from a path or an open file, in a mode."""
+    """Return a function that decodes a picture, from a path or an open file, in a mode of pillow.
+
+    An error calls the picture by the second argument of the function.
+    """
     try:
         from PIL import Image
     except ImportError as error:
@@ -136,14 +140,14 @@ def picture_reader() -> Callable[[Any, Path | str, str], np.ndarray]:
 
 
 def whole_labels(values: np.ndarray, place: Path | str) -> np.ndarray:
-    """Labels counted from 0; refuses what is not a vector of whole numbers."""
+    """Return labels, which must be whole numbers, counted from 0."""
     labels = np.asarray(values).ravel()
     numbers = labels.dtype.kind in "biuf" and labels.size and np.isfinite(labels).all()
     if not numbers or (labels != np.rint(labels)).any():
-        raise ValueError(f"{place}: labels must be whole numbers")
+        raise ValueError(f"{place}: labels must be whole numbers, got {labels[:10].tolist()}")
     return labels.astype(np.int64) - int(labels.min())
 
 
 def image_rows(images: np.ndarray) -> np.ndarray:
-    """One image a row."""
+    """Images as rows, each flattened."""
     return images.reshape(len(images), -1)

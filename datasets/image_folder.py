@@ -1,4 +1,4 @@
-"""Images of a user's folder, in memory or packed into one file that is memory-mapped."""
+"""Images of a user's folder, in memory or packed into one memory-mapped file."""
 
 import hashlib
 import json
@@ -12,28 +12,28 @@ from .files import naming, whole_file, write_whole
 from .root import cache_folder
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
-_FORM = "2"  # of packed files
+_FORM = "2"  # version of the packed files
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
 
 
 def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> Bunch:
-    """Load the pictures of a folder and of the folders in it.
+    """Load the pictures of a folder and of its subfolders.
 
     Parameters
     ----------
     path : path
         Folder of PNG, JPEG, BMP or TIFF files, such as those of the Berkeley segmentation data.
-        Other files are passed over.
+        Other files are ignored.
     colour : bool, default=False
-        Red, green and blue; else grey, by the luma of Rec. 601, in whole levels of 8 bits where
-        the file is in colour.
+        True gives red, green and blue. False gives grey; a file in colour becomes the luma of
+        Rec. 601, rounded to 8 bits.
 
     Returns
     -------
     Bunch
         ``images``: list of ndarrays of shape (height, width) or, in colour, (height, width, 3),
-        levels in [0, 1]; ``names``: the files' names below the folder, sorted, without endings
-        unless two would be the same; ``DESCR``.
+        levels in [0, 1]; ``names``: paths of the files below the folder, sorted, without suffixes
+        unless two names would then be the same; ``DESCR``.
 
     Raises
     ------
@@ -63,12 +63,14 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
 def read_pictures(
     path: str | os.PathLike[str], *, colour: bool = False
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Images of a folder by their names, as `load_image_folder` has them, and why others are none.
+    """Read the images of a folder by name, and the reason for each file that cannot be read.
+
+    Names and images are those of `load_image_folder`.
 
     Raises
     ------
     FileNotFoundError, ImportError, ValueError
-        If there is no folder, or it holds no picture, or pillow is not installed.
+        If there is no such folder, pillow is not installed, or the folder holds no picture.
     """
     files = _pictures_in(Path(path))
     images, left_out = {}, {}
@@ -81,20 +83,20 @@ def read_pictures(
 
 
 def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> Bunch:
-    """Decode the pictures of a folder once, one after another, into a memory-mapped file.
+    """Decode the pictures of a folder once, into a memory-mapped file.
 
     The file lies in the user's cache folder, ``$XDG_CACHE_HOME/twinsolve/packed`` or
-    ``~/.cache/twinsolve/packed``, with a byte a pixel and colour, and is made again when a picture
-    is added, removed or changed. Memory holds one picture at a time.
+    ``~/.cache/twinsolve/packed``. It has one byte for each pixel and channel, and is written again
+    when a picture is added, removed or changed. Memory holds one picture at a time.
 
-    Parameters, errors and names as in `load_image_folder`.
+    Parameters, errors and names are those of `load_image_folder`.
 
     Returns
     -------
     Bunch
         ``images``: list of read-only uint8 ndarrays, 0 to 255, of shape (height, width) or
-        (height, width, 3), which are read from the disk where they are looked at; ``names``;
-        ``key``: tells these pictures and names from others, wherever they lie; ``DESCR``.
+        (height, width, 3), read from the disk when they are used; ``names``; ``key``: hash of the
+        pictures and names, the same in any folder; ``DESCR``.
 
     Examples
     --------
@@ -108,7 +110,7 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     packed /= f"{_hash(_stamps(folder, files))}.u8"
     if not packed.with_suffix(".json").exists():
         _pack(files, _names(folder, files), packed, colour)
-        for old in packed.parent.iterdir():  # of the folder as it was
+        for old in packed.parent.iterdir():  # packed before the folder changed
             if old.stem != packed.stem and old.suffix in (".u8", ".json"):
                 old.unlink(missing_ok=True)
     index = json.loads(packed.with_suffix(".json").read_text())
@@ -121,13 +123,13 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
 
 
 def _stamps(folder: Path, files: list[Path]) -> list[tuple[str, int, int]]:
-    """By what it is known that pictures are as they were when they were packed, in this form."""
+    """Version of the packed files, then name, size and time of the last change of each picture."""
     stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
     return [(_FORM, 0, 0), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)]
 
 
 def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> None:
-    """Write pixels, then the index, which says that they are there; both whole or not at all."""
+    """Write the pixels, then the index: where the index exists, the pixels are complete."""
     shapes, digest = [], hashlib.sha256()
     with whole_file(packed) as stream:
         for file in files:
@@ -141,22 +143,24 @@ def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> No
 
 
 def _pictures_in(folder: Path) -> list[Path]:
+    """Paths of the pictures in a folder and its subfolders, sorted."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: is no folder of pictures")
-    found = (file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
-    if files := sorted(file for file in found if file.is_file()):
+    pictures = (file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
+    if files := sorted(file for file in pictures if file.is_file()):
         return files
     raise ValueError(f"{folder}: holds no picture; looked for {', '.join(_SUFFIXES)}")
 
 
 def _names(folder: Path, files: list[Path]) -> list[str]:
-    whole = [file.relative_to(folder) for file in files]
-    short = [name.with_suffix("").as_posix() for name in whole]
-    return short if len(set(short)) == len(short) else [name.as_posix() for name in whole]
+    """Paths below the folder, without suffixes unless two would then be the same."""
+    full = [file.relative_to(folder) for file in files]
+    short = [name.with_suffix("").as_posix() for name in full]
+    return short if len(set(short)) == len(short) else [name.as_posix() for name in full]
 
 
 def _levels(file: Path, colour: bool) -> np.ndarray:
-    """Levels in [0, 1] of a picture, upright as its camera says."""
+    """Levels in [0, 1] of a picture, turned upright by its EXIF orientation."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:
@@ -165,11 +169,14 @@ def _levels(file: Path, colour: bool) -> np.ndarray:
     with naming(file, "picture"), Image.open(file) as stored:
         picture = ImageOps.exif_transpose(stored)
         if picture.mode == "F":
-            raise ValueError("levels are floating-point numbers; must be of 8 or 16 bits")
+            raise ValueError("levels must have 8 or 16 bits, got floating-point numbers")
         if picture.mode in _SIXTEEN_BITS:
-            levels = np.asarray(picture, dtype=np.float64) / 65535
-            if not 0 <= levels.min() <= levels.max() <= 1:
-                raise ValueError("levels are not within those of 16 bits")
+            pixels = np.asarray(picture, dtype=np.float64)
+            if not 0 <= pixels.min() <= pixels.max() <= 65535:
+                raise ValueError(
+                    f"levels must be 0 to 65535, got {pixels.min():g} to {pixels.max():g}"
+                )
+            levels = pixels / 65535
             return np.repeat(levels[:, :, None], 3, axis=2) if colour else levels
         return np.asarray(picture.convert("RGB" if colour else "L")) / 255
 

@@ -28,7 +28,7 @@ def load_photographs(*, colour: bool = False) -> Bunch:
     Parameters
     ----------
     colour : bool, default=False
-        Red, green and blue; else grey (luma of Rec. 709).
+        True gives red, green and blue; False gives grey (luma of Rec. 709).
 
     Returns
     -------
@@ -93,8 +93,8 @@ def fetch_set12(*, data_home: str | None = None) -> Bunch:
 def fetch_train400(*, data_home: str | None = None) -> Bunch:
     """Load the 400 grey images on which denoising networks are trained.
 
-    They hold no image of Set12. The archive is read from front to back; the decoded images are
-    kept in the user's cache folder (13 MB) and read from there until the archive changes.
+    They hold no image of Set12. The decoded images of an archive are kept in the user's cache
+    folder (13 MB) and read from there until the archive changes.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def fetch_train400(*, data_home: str | None = None) -> Bunch:
     Raises
     ------
     FileNotFoundError
-        If neither is there: names them, the folder and where the data set comes from.
+        If neither exists: names them, the folder and where the data set comes from.
     ValueError
         If a file is damaged or images are missing.
     ImportError
@@ -125,29 +125,30 @@ def fetch_train400(*, data_home: str | None = None) -> Bunch:
     """
     path = first_data_file(("train400", "train400.tar.xz"), data_home, _TRAIN400_SOURCE)
     names = [f"test_{number:03d}" for number in range(1, 401)]
-    kept = None if path.is_dir() else load_unpacked(path, "train400")
-    if kept is None:
+    arrays = None if path.is_dir() else load_unpacked(path, "train400")
+    if arrays is None:
         stamp = stamp_of(path)
-        kept = {"images": _train400_pixels(path, names)}
+        arrays = {"images": _train400_pixels(path, names)}
         if not path.is_dir():
-            keep_unpacked(path, "train400", kept, stamp)
-    return Bunch(images=kept["images"] / 255, names=names, DESCR=f"train400: {_TRAIN400_SOURCE}.")
+            keep_unpacked(path, "train400", arrays, stamp)
+    return Bunch(images=arrays["images"] / 255, names=names, DESCR=f"train400: {_TRAIN400_SOURCE}.")
 
 
 def _train400_pixels(path: Path, names: list[str]) -> np.ndarray:
+    """Images as bytes of shape (400, 180, 180), from a folder or an archive."""
     read = picture_reader()
     files = {f"{name}.png" for name in names}
-    found = {}
+    by_name = {}
     for parts, content in packed_files(path, lambda parts: parts[-1] in files):
         place = f"{path}: {'/'.join(parts)}"
         image = read(io.BytesIO(content), place, "L")
         if image.shape != (180, 180):
             size = f"{image.shape[1]} x {image.shape[0]}"
             raise ValueError(f"{place}: must be 180 x 180, got {size}")
-        found[parts[-1]] = image
-    if absent := sorted(files - set(found)):
+        by_name[parts[-1]] = image
+    if absent := sorted(files - set(by_name)):
         raise ValueError(f"{path}: {len(absent)} of 400 images are missing, such as {absent[0]}")
-    return np.stack([found[f"{name}.png"] for name in names])
+    return np.stack([by_name[f"{name}.png"] for name in names])
 
 
 def make_noisy_crop(
@@ -190,7 +191,9 @@ def make_noisy_crop(
     """
     pixels = np.asarray(image, dtype=np.float64)
     if pixels.ndim != 2 or not 1 <= size <= min(pixels.shape):
-        raise ValueError(f"size: no {size} x {size} square in an image of shape {pixels.shape}")
+        raise ValueError(
+            f"size: an image of shape {pixels.shape} holds no square of {size} x {size} pixels"
+        )
     rng = check_random_state(random_state)
     top, left = (rng.randint(extent - size + 1) for extent in pixels.shape)
     clean = pixels[top : top + size, left : left + size].copy()

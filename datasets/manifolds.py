@@ -1,4 +1,4 @@
-"""Points on unions of curved manifolds, which bend away from subspaces by degrees."""
+"""Points on unions of curved manifolds, which turn into subspaces as the curvature goes to 0."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,23 +23,23 @@ def make_union_of_manifolds(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw points from a union of curved manifolds; at curvature 0 they lie in subspaces.
 
-    A point of manifold l is ``f(a) B_l + o_l + e``: `B_l` a random orthonormal frame, `e` Gaussian
-    with standard deviation ``noise / sqrt(n_features)`` per entry. With c for `curvature` and d
-    for `dimension`:
+    A point of manifold l is ``f(a) B_l + o_l + e``. The rows of `B_l` are a random orthonormal
+    frame; `e` is Gaussian with standard deviation ``noise / sqrt(n_features)`` per entry. With c
+    for `curvature` and d for `dimension`:
 
     - ``shape="closed"``: ``f(a) = (a, c h(a)) / sqrt(1 + c^2)`` with `a` uniform on the unit
       sphere of R^d and `h(a)` the harmonics of degree 2, ``a a^T - I / d`` scaled to unit norm;
       ``o_l = 0``. All points have unit norm. For d = 2 these are the closed curves
-      ``(cos t, sin t, c cos 2t, c sin 2t)``, the double turn of a trefoil; at c = 0 the points
-      are those of a linear subspace of dimension d.
-    - ``shape="roll"``: a flat sheet, ``a`` uniform in [-2, 2]^d, whose first direction is rolled
-      up at both ends, never stretched, into an Euler spiral: at arc length s it has turned by
-      ``3 pi c s^2 / 4``, one and a half turns at either end for c = 1; `o_l` a random unit vector.
-      At c = 0 the points lie in an affine subspace of dimension d.
+      ``(cos t, sin t, c cos 2t, c sin 2t)``, the double turn of a trefoil. At c = 0 the points
+      lie in a linear subspace of dimension d.
+    - ``shape="roll"``: a flat sheet, ``a`` uniform in [-2, 2]^d. Its first direction is rolled up
+      at both ends into an Euler spiral, without stretching: at arc length s it has turned by
+      ``3 pi c s^2 / 4``, which is one and a half turns at either end for c = 1. `o_l` is a random
+      unit vector. At c = 0 the points lie in an affine subspace of dimension d.
     - ``shape="torus"``: ``f(a, b) = ((1 + c cos b) a, c sin b)`` with `a` uniform on the unit
-      sphere of R^d and `b` a uniform angle, a tube of radius c around that sphere: the ring of R^3
-      for d = 2; `o_l` a random unit vector. At c = 0 the points lie in an affine subspace of
-      dimension d.
+      sphere of R^d and `b` a uniform angle: a tube of radius c around that sphere, for d = 2 the
+      ring torus of R^3. `o_l` is a random unit vector. At c = 0 the points lie in an affine
+      subspace of dimension d.
 
     Parameters
     ----------
@@ -47,15 +47,15 @@ def make_union_of_manifolds(
         Points on each manifold; a sequence gives unequal sizes.
     n_manifolds : int, default=4
     n_features : int, default=6
-        Ambient dimension. The fewer, the more do the linear spans of the manifolds overlap (closed
-        curves span 4 dimensions each), and the less do linear models tell them apart.
+        Ambient dimension. With fewer features the linear spans of the manifolds overlap more
+        (each closed curve spans 4 dimensions), and linear models separate them less well.
     dimension : int, default=2
-        Dimension d of the subspaces at curvature 0: at least 2 for tori and if closed, where the
-        manifold itself has d - 1 dimensions, and at least 1 for rolls.
+        Dimension d of the subspaces at curvature 0: at least 2 for tori and closed manifolds (which
+        themselves have d - 1 dimensions), at least 1 for rolls.
     shape : {"closed", "roll", "torus"}, default="closed"
     curvature : float, default=1.0
     noise : float, default=0.0
-        Expected norm of the noise; closed manifolds have points of norm 1.
+        Expected norm of the noise, for comparison with the norm 1 of points of closed manifolds.
     random_state : int, RandomState or None
 
     Returns
@@ -106,12 +106,13 @@ def make_union_of_manifolds(
 
 
 def _closed(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
+    """Points ``(a, c h(a)) / sqrt(1 + c^2)``."""
     a = sphere(rng, n, dimension)
     harmonics = np.sqrt(dimension / (dimension - 1)) * (
         a[:, :, None] * a[:, None] - np.eye(dimension) / dimension
     )
     rows, columns = np.triu_indices(dimension, 1)
-    # Traceless symmetric matrices in orthonormal coordinates: the diagonal loses one.
+    # Traceless symmetric matrices in orthonormal coordinates: the diagonal has dimension - 1.
     h = np.hstack(
         [
             math.sqrt(2) * harmonics[:, rows, columns],
@@ -127,6 +128,7 @@ def _traceless(dimension: int) -> np.ndarray:
 
 
 def _roll(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
+    """Points of a sheet whose first direction is an Euler spiral."""
     a = rng.uniform(-2, 2, size=(n, dimension))
     s = a[:, 0]
     # fresnel(z) integrates sin and cos of pi t^2 / 2: at z = rate s the angle is 3 pi c s^2 / 4.
@@ -136,6 +138,7 @@ def _roll(rng: np.random.RandomState, n: int, dimension: int, curvature: float) 
 
 
 def _torus(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
+    """Points ``((1 + c cos b) a, c sin b)``."""
     a, b = sphere(rng, n, dimension), rng.uniform(0, 2 * math.pi, size=(n, 1))
     return np.hstack([(1 + curvature * np.cos(b)) * a, curvature * np.sin(b)])
 

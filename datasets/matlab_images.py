@@ -1,4 +1,4 @@
-"""Grey image sets as one matrix and one vector of labels, the form that MATLAB users exchange."""
+"""Sets of grey images as one matrix and one vector of labels, as MATLAB users exchange them."""
 
 from pathlib import Path
 
@@ -115,15 +115,14 @@ def fetch_yale(*, data_home: str | None = None, return_X_y: bool = False) -> Bun
 def fetch_usps(*, data_home: str | None = None, return_X_y: bool = False) -> Bunch:
     """Load USPS: 9,298 handwritten digits.
 
-    Parameters, errors and fields as in `fetch_coil20`. The file is ``USPS.mat``, images in
-    column-major order as in its sisters, else ``usps.h5``, images in row-major order, training
-    part before test part. ``data`` has shape (9298, 256) and keeps the file's grey levels;
-    ``target_names`` are the digits.
+    Parameters, errors and fields as in `fetch_coil20`. The file is ``USPS.mat``, with images in
+    column-major order as in the other MATLAB files, or else ``usps.h5``, with images in row-major
+    order, the training part before the test part. ``data`` has shape (9298, 256) and keeps the
+    file's grey levels; ``target_names`` are the digits.
 
-    Copies of ``USPS.mat`` that list the pixels row by row circulate too, and nothing in the file
-    tells them apart: their digits come out mirrored at the diagonal. Distances, inner products and
-    principal components are the same in both readings; feature maps that depend on the
-    orientation are not.
+    Some copies of ``USPS.mat`` list the pixels row by row, and nothing in the file says so: their
+    digits come out mirrored at the diagonal. This does not change distances, inner products or
+    principal components; it does change feature maps that depend on the orientation.
 
     Examples
     --------
@@ -155,12 +154,14 @@ def image_bunch(
     return_X_y: bool,
     target_names: list[str] | None = None,
 ) -> Bunch:
-    """Check images against labels and return them as a Bunch, or as data and target."""
+    """Return images and labels, once checked, as a Bunch, or as data and target."""
     target = whole_labels(labels, path)
     if len(target) != len(images):
         raise ValueError(f"{path}: holds {len(images)} images but {len(target)} labels")
     if target_names is not None and target.max() >= len(target_names):
-        raise ValueError(f"{path}: holds more than {len(target_names)} classes")
+        raise ValueError(
+            f"{path}: must hold at most {len(target_names)} classes, got {target.max() + 1}"
+        )
     images = np.ascontiguousarray(images, dtype=np.float64)
     if not np.isfinite(images).all():
         raise ValueError(f"{path}: holds NaN or infinite grey levels")
@@ -172,14 +173,14 @@ def image_bunch(
 
 
 def column_major_images(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Images of `shape` from rows that list them column by column."""
+    """Images of `shape` from rows that list the pixels column by column."""
     return _reshape(rows, shape[::-1]).transpose(0, 2, 1)
 
 
 def _reshape(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Images from rows; a transposed matrix is refused, which NumPy would reshape too."""
+    """Images of `shape` from rows; refuses a transposed matrix, which NumPy would reshape too."""
     if rows.ndim != 2 or rows.shape[1] != shape[0] * shape[1]:
-        raise ValueError(f"{shape[0] * shape[1]} pixels must be a row, got shape {rows.shape}")
+        raise ValueError(f"rows must have {shape[0] * shape[1]} pixels, got shape {rows.shape}")
     return rows.reshape(-1, *shape)
 
 
@@ -190,6 +191,7 @@ def _two_keys(
     return_X_y: bool,
     target_names: list[str] | None = None,
 ) -> Bunch:
+    """Read a MATLAB file with the images in `fea` and the labels in `gnd`."""
     content = read_mat(path)
     try:
         images = column_major_images(content["fea"], shape)

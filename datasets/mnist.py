@@ -1,4 +1,4 @@
-"""MNIST and the sets in its form, from IDX files or from OpenML."""
+"""MNIST and the data sets in its form, from IDX files or from OpenML."""
 
 import os
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ def fetch_mnist(
 
     Read from the four IDX files ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``,
     ``t10k-images-idx3-ubyte`` and ``t10k-labels-idx1-ubyte``, plain or with the suffix ``.gz``, in
-    the folder ``mnist`` of the data root or in the root itself, else from OpenML by scikit-learn,
-    of which a copy is kept in the folder ``openml`` there once it is whole; one that scikit-learn
-    keeps there by itself serves too.
+    the folder ``mnist`` of the data root or in the root itself. Without them, scikit-learn
+    downloads the data from OpenML; the complete copy is kept in the folder ``openml`` of the data
+    root. A copy that scikit-learn itself has kept there serves too.
 
     Parameters
     ----------
@@ -65,13 +65,13 @@ def fetch_mnist(
     -------
     Bunch
         ``images``: uint8 ndarray of shape (n_images, 28, 28); ``data``: the same as float32 rows
-        of 784 grey levels, 0 to 255; ``target``: classes from 0; ``target_names``; ``DESCR``.
+        of 784 pixel values, 0 to 255; ``target``: classes from 0; ``target_names``; ``DESCR``.
 
     Raises
     ------
     FileNotFoundError
-        If the files are missing and OpenML cannot be reached, or the folder cannot keep its copy:
-        names them, the folder and the source.
+        If the files are missing and OpenML cannot be reached, or the folder cannot be written:
+        names the files, the folder and the source.
     ValueError
         If a file is damaged or does not hold the expected arrays, or `subset` is unknown.
 
@@ -120,7 +120,7 @@ def fetch_emnist(
     Parameters
     ----------
     split : {"balanced", "byclass", "bymerge", "letters", "digits", "mnist"}, default="balanced"
-        Of 47, 62, 47, 26, 10 and 10 classes.
+        They have 47, 62, 47, 26, 10 and 10 classes.
 
     Examples
     --------
@@ -145,6 +145,7 @@ def _idx_or_openml(
     data_home: str | None,
     return_X_y: bool,
 ) -> Bunch:
+    """Load a data set from its IDX files, else from OpenML."""
     parts = subset_parts(subset)
     prefixes = {"train": "train", "test": "t10k"}
     try:
@@ -160,6 +161,8 @@ def _idx_or_openml(
 
 
 def _idx_pair(folder: str, prefix: str, data_home: str | None, source: str) -> tuple[Path, Path]:
+    """Paths of the IDX files of the images and of the labels."""
+
     def find(kind: str) -> Path:
         name = f"{prefix}-{kind}-ubyte"
         places = [f"{place}{name}{end}" for place, end in product(_places(folder), ("", ".gz"))]
@@ -169,7 +172,8 @@ def _idx_pair(folder: str, prefix: str, data_home: str | None, source: str) -> t
 
 
 def _places(folder: str) -> tuple[str, ...]:
-    # The files of Fashion-MNIST bear the names of MNIST's: only the folder tells them apart.
+    """Folders below the data root where the IDX files of a data set may lie."""
+    # The files of Fashion-MNIST have the same names as those of MNIST: the folder must differ.
     if folder == "fashion-mnist":
         return (f"{folder}/",)
     return (f"{folder}/", f"{folder}/gzip/", "") if folder == "emnist" else (f"{folder}/", "")
@@ -178,6 +182,7 @@ def _places(folder: str) -> tuple[str, ...]:
 def _read_pairs(
     pairs: Sequence[tuple[Path, Path]], *, first: int, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Images and classes of pairs of IDX files; `first` is the number of the first class."""
     images, target = [], []
     for image_path, label_path in pairs:
         pixels, labels = read_idx(image_path), read_idx(label_path)
@@ -205,46 +210,49 @@ def _read_pairs(
 def _openml(
     name: str, data_home: str | None, missing: FileNotFoundError
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Images and classes from OpenML, training part first; `missing` says what is not on disk."""
     cache = data_root(data_home) / "openml" / name
     try:
-        found = _from_openml(name, cache)
+        dataset = _from_openml(name, cache)
     except OSError as error:
-        raise FileNotFoundError(f"{missing} Nor is it to be had from OpenML: {error}") from error
-    images = np.asarray(found.data)
+        raise FileNotFoundError(f"{missing} Nor did it come from OpenML: {error}") from error
+    images = np.asarray(dataset.data)
     n_images = sum(_SIZES.values())
     if images.shape != (n_images, 28 * 28):
         raise ValueError(f"{cache}: {name} must hold {n_images} images, got {images.shape}")
-    return images.reshape(-1, 28, 28).astype(np.uint8), np.asarray(found.target).astype(np.int64)
+    return images.reshape(-1, 28, 28).astype(np.uint8), np.asarray(dataset.target).astype(np.int64)
 
 
 def _from_openml(name: str, cache: Path) -> Bunch:
-    """What is kept, completed elsewhere: a failure leaves nothing in the data root.
+    """Fetch a data set by scikit-learn, from the copy in `cache` if it is there.
 
-    Links stand for the files in `cache`, or in the folder that scikit-learn keeps by itself.
+    scikit-learn works in a temporary folder, with links to the files in `cache` or in its own
+    folder beside it. New files go to `cache` when all are there: a failure leaves nothing.
     """
     places = [folder / "openml.org" for folder in (cache / "openml", cache.parent)]
     listed = f"data_name/{name.lower()}"
     with TemporaryDirectory() as elsewhere:
-        kept = next((place for place in places if any(place.rglob(listed))), None)
-        if kept is not None:
-            links = Path(elsewhere, "openml", kept.name)
-            copytree(kept.resolve(), links, copy_function=os.symlink)
-        found = fetch_openml(name, version=1, as_frame=False, data_home=elsewhere)
+        stored = next((place for place in places if any(place.rglob(listed))), None)
+        if stored is not None:
+            links = Path(elsewhere, "openml", stored.name)
+            copytree(stored.resolve(), links, copy_function=os.symlink)
+        dataset = fetch_openml(name, version=1, as_frame=False, data_home=elsewhere)
         if any(path.is_file() and not path.is_symlink() for path in Path(elsewhere).rglob("*")):
             _keep(elsewhere, cache)
-    return found
+    return dataset
 
 
-def _keep(whole: str, cache: Path) -> None:
+def _keep(folder: str, cache: Path) -> None:
+    """Copy a complete folder to `cache`, which appears there all at once."""
     cache.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(cache.parent)
     part = cache.with_name(f"{cache.name}.{os.getpid()}.part")
     try:
-        copytree(whole, part)
+        copytree(folder, part)
         part.rename(cache)
     except OSError:
         rmtree(part, ignore_errors=True)
-        if not cache.is_dir():  # else another process was faster
+        if not cache.is_dir():  # otherwise another process was faster
             raise
 
 

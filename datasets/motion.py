@@ -17,7 +17,7 @@ _LEFT_OUT = "dancing"
 
 
 def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = False) -> list[Bunch]:
-    """Load Hopkins 155: trajectories of tracked points on 2 or 3 rigid motions a sequence.
+    """Load Hopkins 155: trajectories of tracked points in sequences of 2 or 3 rigid motions.
 
     Parameters
     ----------
@@ -30,11 +30,11 @@ def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = Fa
     Returns
     -------
     list of Bunch
-        One for each sequence, sorted by name. ``X``: ndarray of shape (n_points, 2 n_frames), row i
-        the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on, scaled so that
-        the image is the square from -1 to 1 with y downwards; ``labels``: motions from 0; ``name``;
-        ``n_motions``; ``width`` and ``height`` of the frames in pixels, None where the file lacks
-        them; ``DESCR``.
+        One for each sequence, sorted by name. ``X``: ndarray of shape (n_points, 2 n_frames); row i
+        holds the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on, scaled so
+        that the image is the square from -1 to 1, with y downwards; ``labels``: motions from 0;
+        ``name``; ``n_motions``; ``width`` and ``height`` of the frames in pixels, None where the
+        file does not say; ``DESCR``.
 
     Raises
     ------
@@ -63,8 +63,8 @@ def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = Fa
 def project_trajectories(X: ArrayLike, dimension: int) -> np.ndarray:
     """Coordinates of the rows of X along their leading right singular vectors, without centring.
 
-    ``X R`` with the `dimension` leading right singular vectors as columns of R; n motions span at
-    most 4 n dimensions. With fewer than `dimension` singular vectors, all are taken.
+    The result is ``X R``; the columns of R are the `dimension` leading right singular vectors, or
+    all of them if there are fewer. The trajectories of n motions span at most 4 n dimensions.
 
     Parameters
     ----------
@@ -121,6 +121,7 @@ def homogeneous_coordinates(X: ArrayLike) -> np.ndarray:
 
 
 def _read(path: Path, name: str) -> Bunch:
+    """Read the sequence `name`."""
     content = read_mat(path)
     try:
         x, labels = content["x"], whole_labels(content["s"], path)

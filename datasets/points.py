@@ -25,47 +25,48 @@ def load_points(
 ) -> Bunch:
     """Load points, and labels if there are any, from a file.
 
-    It is a ``.npz``, ``.mat``, ``.csv``, ``.h5`` or ``.hdf5`` file, or an IDX file, plain or with
-    the suffix ``.gz``, which is known by ``idx`` in its name; its labels are another IDX file.
+    The file is a ``.npz``, ``.mat``, ``.csv``, ``.h5`` or ``.hdf5`` file, or an IDX file, plain or
+    with the suffix ``.gz``. An IDX file must have ``idx`` in its name; its labels are in another
+    IDX file.
 
-    Points are rows, in MATLAB files as MATLAB shows them. Nothing in a file is executed: NumPy
-    archives with pickled objects are refused. HDF5 and MATLAB files of version 7.3 need h5py. The
-    first line of a ``.csv`` file is its header if none of its fields is a number, or one is
-    `target_key`.
+    Points are rows; in a MATLAB file, rows as MATLAB shows them. Nothing in a file is executed:
+    NumPy archives with pickled objects are refused. HDF5 and MATLAB files of version 7.3 need h5py.
+    The first line of a ``.csv`` file is its header if none of its fields is a number, or if one of
+    them is `target_key`.
 
     Parameters
     ----------
     path : str or Path
     data_key : str, optional
-        Array of ``.npz``, ``.mat`` and HDF5 files that holds the points as rows, in a group as
-        group/name. None takes the one named X, x, data, fea or features, else the only matrix.
+        Name of the array with the points in ``.npz``, ``.mat`` and HDF5 files; an array in a group
+        is called group/name. None takes the array named X, x, data, fea or features, else the only
+        matrix.
     target_key : str or int, optional
-        Array that holds the labels, or column of a ``.csv`` file, by its name in the header or else
-        its number (-1 is the last), or name of the IDX file of the labels, in the same folder. None
-        takes the array or column named y, target, targets, label, labels, gnd, gt or s, and the IDX
-        file named like that of the points with labels for images and idx1 for idx3; and no labels
-        if there is none. One named s counts only if it is as long as a
-        side of the array of the points.
+        Where the labels are: the name of an array; the name or number of a column of a ``.csv``
+        file (-1 is the last); or the name of an IDX file in the same folder. None takes the array
+        or column named y, target, targets, label, labels, gnd, gt or s (s only if it is as long as
+        a side of the array of the points), or the IDX file named like that of the points with
+        labels for images and idx1 for idx3. If there is none, the points have no labels.
     transpose : bool, default=False
-        The columns of the array are the points.
+        Whether the columns of the array are the points.
 
     Returns
     -------
     Bunch
-        ``data``: ndarray of shape (n_samples, n_features), float32 if the file has it, else
-        float64; ``target``: labels counted from 0, or None; ``target_names``: the labels in the
-        file, sorted, ``target_names[target]`` gives them back, or None; ``feature_names``: the
-        header of a ``.csv`` file, or None; ``DESCR``, with what the file holds;
-        ``images``: of IDX files of images, these,
-        as (n_samples, height, width), whose pixels ``data`` has in row-major order.
+        ``data``: ndarray of shape (n_samples, n_features), float32 if the array in the file is,
+        else float64; ``target``: labels counted from 0, or None; ``target_names``: the different
+        labels in the file, sorted, or None (``target_names[target]`` are the labels of the
+        points); ``feature_names``: the header of a ``.csv`` file without the labels, or None;
+        ``DESCR``: path of the file and what it holds; ``images``, only for IDX files of images:
+        ndarray of shape (n_samples, height, width), whose pixels ``data`` holds in row-major order.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged or of another kind, a key is not in it, or the arrays are not
-        finite numbers of fitting shapes; the message says what the file holds.
+        If the file is damaged or of another kind, a key is not in it, or the arrays have shapes
+        that do not fit or entries that are not finite; the message says what the file holds.
     ImportError
         If the file needs h5py and it is not installed.
 
@@ -85,7 +86,7 @@ def load_points(
     images: dict[str, np.ndarray] = {}
     if path.suffix == ".csv":
         if data_key is not None:
-            raise ValueError("data_key: a .csv file holds a single table, leave it out")
+            raise ValueError("data_key: a .csv file holds a single table; leave data_key out")
         data, labels, feature_names = _read_csv(path, target_key)
     elif path.suffix in _READ:
         arrays = _READ[path.suffix](path)
@@ -93,22 +94,22 @@ def load_points(
         data, labels = _choose(path, arrays, data_key, target_key, transpose)
     elif "idx" in path.name:
         if data_key is not None:
-            raise ValueError("data_key: an IDX file holds a single array, leave it out")
+            raise ValueError("data_key: an IDX file holds a single array; leave data_key out")
         data, labels, images = _read_idx_pair(path, target_key)
     else:
         raise ValueError(f"path: must end in {_KINDS}, got {path}")
     if transpose and path.suffix not in _READ:
-        raise ValueError(f"transpose: points are the rows of {path}")
+        raise ValueError(f"transpose: must be False for {path}, whose points are rows")
     target_names = target = None
     if labels is not None:
         if len(labels) != len(data):
             read, other = ("columns", "rows") if transpose else ("rows", "columns")
-            way_out = f": its {other} are as many, " + (
-                "leave out transpose=True" if transpose else "transpose=True takes these"
+            advice = f"; as many as {other}: " + (
+                "leave out transpose=True" if transpose else "set transpose=True"
             )
             raise ValueError(
-                f"{path}{holds}: takes {len(data)} {read} for points, but there are {len(labels)} "
-                f"labels{way_out * (len(labels) == data.shape[1])}"
+                f"{path}{holds}: the points are {len(data)} {read}, but there are {len(labels)} "
+                f"labels{advice * (len(labels) == data.shape[1])}"
             )
         if labels.dtype.kind not in "biufUS":
             raise ValueError(f"{path}: labels must be numbers or strings, got {labels.dtype}")
@@ -126,7 +127,7 @@ def load_points(
 
 
 def point_files(path: str | Path, target_key: str | int | None = None) -> list[Path]:
-    """Files that `load_points` reads: one, or that of the points and that of the labels."""
+    """Files that `load_points` reads: the file of the points, and that of the labels if any."""
     path = Path(path)
     if "idx" not in path.name or path.suffix in (*_READ, ".csv"):
         return [path]
@@ -134,31 +135,32 @@ def point_files(path: str | Path, target_key: str | int | None = None) -> list[P
 
 
 def _label_file(path: Path, target_key: str | int | None) -> Path | None:
-    """The IDX file of the labels beside that of the points, packed or not."""
+    """Path of the IDX file of the labels, plain or gzipped, beside that of the points."""
     if target_key is not None:
-        found = path.with_name(str(target_key))
-        if not found.is_file():
-            raise ValueError(f"target_key: no file {found}")
-        return found
+        label_file = path.with_name(str(target_key))
+        if not label_file.is_file():
+            raise ValueError(f"target_key: no file {label_file}")
+        return label_file
     own = path.name.removesuffix(".gz")
     name = own.replace("images", "labels").replace("idx3", "idx1")
-    places = [path.with_name(name + end) for end in ("", ".gz") if name != own]
-    return next((place for place in places if place.is_file()), None)
+    candidates = [path.with_name(name + end) for end in ("", ".gz") if name != own]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def _read_idx_pair(
     path: Path, target_key: str | int | None
 ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
+    """Points, labels and, if the file holds images, these under the name `images`."""
     pixels = read_idx(path)
     if pixels.ndim < 2:
         raise ValueError(
-            f"{path}: holds {pixels.dtype} in shape {pixels.shape}, as labels are; name the file "
+            f"{path}: holds {pixels.dtype} in shape {pixels.shape}, like labels; name the file "
             "of the points"
         )
-    found = _label_file(path, target_key)
-    labels = None if found is None else read_idx(found)
+    label_file = _label_file(path, target_key)
+    labels = None if label_file is None else read_idx(label_file)
     if labels is not None and labels.ndim != 1:
-        raise ValueError(f"{found}: labels must be a vector, got shape {labels.shape}")
+        raise ValueError(f"{label_file}: labels must be a vector, got shape {labels.shape}")
     data = _numbers(path, image_rows(pixels) if len(pixels) else pixels, "the array")
     return data, labels, {"images": pixels} if pixels.ndim == 3 else {}
 
@@ -176,6 +178,7 @@ def _choose(
     target_key: str | int | None,
     transpose: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
+    """Choose the arrays of the points and of the labels."""
     held = _held(arrays)
     data_key, target_key = (key if key is None else str(key) for key in (data_key, target_key))
     for key, value in (("data_key", data_key), ("target_key", target_key)):
@@ -192,7 +195,8 @@ def _choose(
         if len(matrices) != 1:
             known = ", ".join(_DATA_NAMES)
             raise ValueError(
-                f"data_key: name the points in {path}, which holds {held}; known are {known}"
+                f"data_key: name the array of the points in {path}, which holds {held}; without "
+                f"data_key, the names {known} are tried"
             )
         (data_key,) = matrices
     data = _numbers(
@@ -202,15 +206,19 @@ def _choose(
         return data, None
     labels = arrays[target_key]
     if max(labels.shape, default=0) != labels.size:
-        raise ValueError(f"target_key: {target_key!r} must be a vector, {path} holds {held}")
+        raise ValueError(
+            f"target_key: array {target_key!r} must be a vector, but {path} holds {held}"
+        )
     return data, labels.ravel()
 
 
 def _held(arrays: dict[str, np.ndarray]) -> str:
+    """Names and shapes of the arrays of a file."""
     return str({name: array.shape for name, array in arrays.items()})
 
 
 def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:
+    """Return a matrix of finite numbers as float32, or else as float64."""
     if values.ndim != 2 or values.dtype.kind not in "biuf" or not values.size:
         raise ValueError(
             f"{path}: {what} must hold numbers in shape (n_samples, n_features), got "
@@ -228,6 +236,7 @@ def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:
 def _read_csv(
     path: Path, target_key: str | int | None
 ) -> tuple[np.ndarray, np.ndarray | None, list[str] | None]:
+    """Points, labels and names of the features."""
     with naming(path, "csv"), open(path, newline="", encoding="utf-8-sig") as file:
         rows = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
     if len(rows) < 1:
@@ -259,6 +268,7 @@ def _read_csv(
 def _label_column(
     path: Path, header: list[str] | None, width: int, target_key: str | int | None
 ) -> int | None:
+    """Number of the column of the labels."""
     names = [name.strip() for name in header or []]
     if target_key is None:
         return next((names.index(name) for name in _TARGET_NAMES if name in names), None)
@@ -267,10 +277,12 @@ def _label_column(
     try:
         target_key = int(target_key)
     except ValueError as error:
-        held = f"whose header is {header}" if header else f"which has {width} and no header"
+        held = f"whose header is {header}" if header else f"which has {width} columns and no header"
         raise ValueError(f"target_key: no column {target_key!r} in {path}, {held}") from error
     if not -width <= target_key < width:
-        raise ValueError(f"target_key: {path} has {width} columns, got {target_key}")
+        raise ValueError(
+            f"target_key: must be a column of {path}, -{width} to {width - 1}, got {target_key}"
+        )
     return target_key % width
 
 

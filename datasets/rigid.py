@@ -25,15 +25,15 @@ def make_rigid_motions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw points on rigid bodies and follow them with an affine camera.
 
-    Point p of body m is seen in frame f at ``A_mf z_p + b_mf + e``, with `z_p` in R^3 uniform in a
-    ball of radius 60 pixels, `A_mf` the first two rows of the body's rotation in that frame
-    (orthographic camera) times a zoom common to all bodies, `b_mf` its position and `e` Gaussian
-    noise. Each body turns steadily about an axis of its own, by up to 60 degrees in all, and
-    drifts along a line of its own, by up to 120 pixels, on a frame of 640 x 480 pixels; the camera
-    zooms in or out by up to 20 percent.
+    The camera sees point p of body m in frame f at ``A_mf z_p + b_mf + e``. Here `z_p` is uniform
+    in a ball of R^3 of radius 60 pixels, `A_mf` is the first two rows of the body's rotation in
+    that frame (orthographic camera) times a zoom common to all bodies, `b_mf` is the body's
+    position and `e` is Gaussian noise. Each body turns steadily about its own axis, by up to 60
+    degrees in all, and drifts along its own line, by up to 120 pixels. A frame has 640 x 480
+    pixels; the camera zooms in or out by up to 20 percent.
 
     Without noise the trajectories of one motion lie in an affine subspace of dimension at most 3,
-    a linear one of dimension at most 4.
+    and so in a linear subspace of dimension at most 4.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def make_rigid_motions(
     n_motions : int, default=2
     n_frames : int, default=30
     noise : float, default=0.0
-        Standard deviation of every coordinate's noise, in pixels.
+        Standard deviation of the noise of each coordinate, in pixels.
     random_state : int, RandomState or None
 
     Returns

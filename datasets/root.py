@@ -11,7 +11,7 @@ def data_root(data_home: str | os.PathLike[str] | None = None) -> Path:
     Raises
     ------
     TypeError
-        If `data_home` is no path.
+        If `data_home` is not a path.
     """
     if data_home is not None and not isinstance(data_home, str | os.PathLike):
         raise TypeError(f"data_home: must be the path of a folder or None, got {data_home!r}")
@@ -31,7 +31,7 @@ def data_file(name: str, data_home: str | os.PathLike[str] | None, source: str) 
     Raises
     ------
     FileNotFoundError
-        If it is not there; the message names the file, the folder and the data set's source.
+        If the file does not exist; the message names it, the folder and the data set's source.
     """
     return first_data_file((name,), data_home, source)
 
@@ -39,12 +39,12 @@ def data_file(name: str, data_home: str | os.PathLike[str] | None, source: str) 
 def first_data_file(
     names: Sequence[str], data_home: str | os.PathLike[str] | None, source: str
 ) -> Path:
-    """Path of the first of several files or folders that exists below the data root.
+    """Path below the data root of the first of `names`, files or folders, that exists.
 
     Raises
     ------
     FileNotFoundError
-        If none is there; the message names them, the folder and the data set's source.
+        If none exists; the message names them, the folder and the data set's source.
     """
     root = data_root(data_home)
     for name in names:
@@ -54,7 +54,7 @@ def first_data_file(
 
 
 def missing(name: str, data_home: str | os.PathLike[str] | None, source: str) -> FileNotFoundError:
-    """What to raise where a file is not below the data root."""
+    """Return the error to raise where a file is not below the data root."""
     return FileNotFoundError(
         f"{name} is not in {data_root(data_home)}. Put it there, or name the folder that has it "
         f"with data_home= or the environment variable TWINSOLVE_DATA. Source: {source}."

@@ -24,10 +24,10 @@ def make_union_of_subspaces(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw points from a union of linear or affine subspaces.
 
-    A point of subspace l is ``a B_l + o_l + e``: `B_l` an orthonormal basis of `dimension` rows,
-    `a` uniform on the unit sphere, `o_l` a random unit vector if `affine` and zero otherwise, `e`
-    Gaussian with standard deviation ``noise / sqrt(n_features)`` per entry, so that `noise` is the
-    expected ratio of noise to signal norm.
+    A point of subspace l is ``a B_l + o_l + e``. The `dimension` rows of `B_l` are an orthonormal
+    basis, `a` is uniform on the unit sphere, and `o_l` is a random unit vector if `affine` and zero
+    otherwise. `e` is Gaussian with standard deviation ``noise / sqrt(n_features)`` per entry, so
+    that `noise` is the expected ratio of the norms of noise and signal.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def make_union_of_subspaces(
     dimension : int or sequence of int, default=4
         Dimension of each subspace.
     density : float, optional
-        Points per dimension of a subspace; replaces `n_samples` by ``round(density * dimension)``.
+        Points per dimension of a subspace. ``round(density * dimension)`` replaces `n_samples`.
     angle : float, optional
         All principal angles between any two subspaces of equal dimension, in radians, in
         ``(0, pi / 2]``. None draws the subspaces uniformly.
@@ -47,7 +47,8 @@ def make_union_of_subspaces(
         Shift every subspace by a random unit vector.
     noise : float, default=0.0
     outliers : float, default=0.0
-        Outliers to add, as a share of the points in subspaces: uniform on the unit sphere.
+        Number of outliers to add, as a share of the points in subspaces. They are uniform on the
+        unit sphere.
     random_state : int, RandomState or None
 
     Returns
@@ -74,7 +75,9 @@ def make_union_of_subspaces(
     ((60, 30), [20, 40])
     """
     if n_subspaces < 1 or n_features < 1:
-        raise ValueError("n_subspaces, n_features: must be >= 1")
+        raise ValueError(
+            f"n_subspaces, n_features: must be >= 1, got {n_subspaces} and {n_features}"
+        )
     if not (0 <= noise < math.inf and 0 <= outliers < math.inf):
         raise ValueError(f"noise, outliers: must be finite and >= 0, got {noise} and {outliers}")
     dimensions = per_group(dimension, "dimension", n_subspaces)
@@ -104,6 +107,7 @@ def make_union_of_subspaces(
 def _bases(
     rng: np.random.RandomState, dimensions: list[int], n_features: int, angle: float | None
 ) -> list[np.ndarray]:
+    """Orthonormal bases of the subspaces, as rows."""
     if angle is None:
         return [orthonormal_rows(rng, d, n_features) for d in dimensions]
     if not 0 < angle <= math.pi / 2:
@@ -111,7 +115,7 @@ def _bases(
     largest = max(dimensions)
     needed = largest + sum(dimensions)
     if needed > n_features:
-        raise ValueError(f"angle: needs n_features >= {needed} to place the subspaces")
+        raise ValueError(f"angle: needs n_features >= {needed} for these subspaces")
     # B_l = c B_0 + s E_l with orthogonal blocks: B_l B_m^T = c^2 I, and c^2 = cos(angle).
     frame = orthonormal_rows(rng, needed, n_features)
     shared, own = frame[:largest], np.split(frame[largest:], np.cumsum(dimensions)[:-1])

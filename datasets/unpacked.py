@@ -12,12 +12,12 @@ from .root import cache_folder
 
 
 def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
-    """The arrays kept of an archive, if its size and time of change are as they were then."""
+    """Arrays that were kept of an archive; None if there are none or the archive has changed."""
     try:
         with _place(archive, name).open("rb") as file:
-            kept = np.load(file, allow_pickle=False)
-            arrays = {key: kept[key] for key in kept.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # none, or a broken one
+            stored = np.load(file, allow_pickle=False)
+            arrays = {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # no file, or a broken one
         return None
     stamp = arrays.pop("stamp", None)
     return arrays if np.array_equal(stamp, stamp_of(archive)) else None
@@ -26,13 +26,13 @@ def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
 def keep_unpacked(
     archive: Path, name: str, arrays: dict[str, np.ndarray], stamp: np.ndarray
 ) -> None:
-    """Keep arrays for `load_unpacked`; where nothing can be written, do nothing."""
+    """Keep arrays for `load_unpacked`; do nothing where the cache folder cannot be written."""
     with suppress(OSError), whole_file(_place(archive, name)) as file:
         np.savez(file, allow_pickle=False, stamp=stamp, **arrays)
 
 
 def stamp_of(archive: Path) -> np.ndarray:
-    """Size and time of change, by which an archive is known; taken before it is read."""
+    """Size and time of the last change of an archive; to be taken before it is read."""
     state = archive.stat()
     return np.array([state.st_size, state.st_mtime_ns])
 

@@ -1,7 +1,7 @@
 """Classical solvers: NumPy, SciPy and numba, without torch.
 
-Samples, signals and tokens are rows throughout. Problems that are solved return a `Solution` with
-a certificate; closed forms and filters return arrays.
+Samples, signals and tokens are rows throughout. Iterative solvers return a `Solution` with a
+certificate; closed forms and filters return arrays.
 """
 
 import importlib
@@ -52,7 +52,7 @@ from .solution import Solution
 from .sparse_coding import fista, ista, ksvd, sparse_code
 from .spectral_filtering import high_pass_scale, split_frequencies
 
-_BY_NAME = ("oracles",)  # and loaded when asked for, with what they need
+_BY_NAME = ("oracles",)  # loaded only when asked for, as they need cvxpy
 
 __all__ = [
     "ElasticNetSubspaceClustering",

@@ -1,4 +1,4 @@
-"""Numbers that say how good clusters are and how far two coefficient matrices lie apart."""
+"""Measures of the quality of clusters and of the difference of two coefficient matrices."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def clustering_accuracy(labels_true: ArrayLike, labels_pred: ArrayLike) -> float
     Returns
     -------
     float
-        In [0, 1]. Normalised mutual information and the adjusted Rand index are scikit-learn's.
+        In [0, 1]. For normalised mutual information and the adjusted Rand index, use scikit-learn.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def clustering_accuracy(labels_true: ArrayLike, labels_pred: ArrayLike) -> float
     predicted = _check_labels(labels_pred, "labels_pred")
     if len(true) != len(predicted):
         raise ValueError(
-            f"labels_pred: needs as many as labels_true, got {len(predicted)} for {len(true)}"
+            f"labels_pred: must be as many as labels_true, got {len(predicted)} for {len(true)}"
         )
     table = contingency_matrix(true, predicted)
     rows, columns = linear_sum_assignment(table, maximize=True)
@@ -65,7 +65,7 @@ def clustering_accuracy(labels_true: ArrayLike, labels_pred: ArrayLike) -> float
 def coefficient_distance(
     coef: ArrayLike | csr_array, reference: ArrayLike | csr_array
 ) -> dict[str, float]:
-    """How far coefficients C lie from reference coefficients C*.
+    """Differences between coefficients C and reference coefficients C*.
 
     Parameters
     ----------
@@ -95,11 +95,11 @@ def coefficient_distance(
     """
     C, R = _check_dense(coef, "coef"), _check_dense(reference, "reference")
     if C.shape != R.shape:
-        raise ValueError(f"coef: has shape {C.shape}, but the reference has {R.shape}")
+        raise ValueError(f"coef: has shape {C.shape}, but reference has shape {R.shape}")
     norm, reference_norm = np.linalg.norm(C), np.linalg.norm(R)
-    found, wanted = _find_support(C), _find_support(R)
-    hits = (found & wanted).sum()
-    precision, recall = _ratio(hits, found.sum()), _ratio(hits, wanted.sum())
+    support, reference_support = _find_support(C), _find_support(R)
+    hits = (support & reference_support).sum()
+    precision, recall = _ratio(hits, support.sum()), _ratio(hits, reference_support.sum())
     return {
         "distance": _ratio(np.linalg.norm(C - R), reference_norm),
         "cosine": _ratio((C * R).sum(), norm * reference_norm),
@@ -110,9 +110,10 @@ def coefficient_distance(
 
 
 def subspace_preserving_error(coef: ArrayLike | csr_array, labels_true: ArrayLike) -> float:
-    """Share of a row's l1 mass that lies on samples of other classes, averaged over the rows.
+    """Share of the l1 norm of a row that falls on samples of other classes, averaged over rows.
 
-    ``mean_i sum_{j: y_j != y_i} |c_ij| / |c_i|_1``; a zero row counts as 0.
+    It is ``mean_i sum_{j: y_j != y_i} |c_ij| / |c_i|_1``, with y the `labels_true`; zero rows count
+    as 0.
 
     Parameters
     ----------
@@ -149,11 +150,11 @@ def subspace_preserving_error(coef: ArrayLike | csr_array, labels_true: ArrayLik
 
 
 def connectivity(affinity: ArrayLike | csr_array, labels_true: ArrayLike) -> float:
-    """How well the samples of the worst connected class hang together.
+    """Connectivity of the least connected class in an affinity graph.
 
-    The smallest over the classes of the second-smallest eigenvalue of the normalised Laplacian
-    ``I - D^(-1/2) A D^(-1/2)`` of the affinity restricted to the class: 0 iff a class falls apart.
-    Classes of one sample are left out.
+    For each class, the affinity A within the class has the normalised Laplacian
+    ``I - D^(-1/2) A D^(-1/2)``. The result is the smallest second eigenvalue of these Laplacians
+    over the classes; it is 0 iff some class is not connected. Classes of one sample are ignored.
 
     Parameters
     ----------
@@ -187,21 +188,21 @@ def connectivity(affinity: ArrayLike | csr_array, labels_true: ArrayLike) -> flo
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     values = [_second_eigenvalue(A[rows][:, rows]) for rows in classes if len(rows) > 1]
     if not values:
-        raise ValueError("labels_true: needs a class with at least two samples")
+        raise ValueError("labels_true: must have a class with at least two samples, got none")
     return min(values)
 
 
 def relative_residual(
     coef: ArrayLike | csr_array, X: ArrayLike, targets: ArrayLike | None = None
 ) -> float:
-    """Share of the samples that the coefficients leave unexplained: ``|T - C X|_F / |T|_F``.
+    """Relative norm of the residual of a representation: ``|T - C X|_F / |T|_F``.
 
     Parameters
     ----------
     coef : array-like or csr_array of shape (n_targets, n_samples)
     X : array-like of shape (n_samples, n_features)
     targets : array-like of shape (n_targets, n_features), optional
-        The samples T to represent; None is X itself.
+        The represented samples T; None is X itself.
 
     Returns
     -------
@@ -231,6 +232,7 @@ def relative_residual(
 
 
 def _check_labels(labels: ArrayLike, name: str) -> Array:
+    """Return labels as a vector without NaN."""
     try:
         return column_or_1d(check_array(labels, ensure_2d=False, dtype=None, input_name=name))
     except (TypeError, ValueError) as error:
@@ -238,13 +240,18 @@ def _check_labels(labels: ArrayLike, name: str) -> Array:
 
 
 def _labels_of(labels: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return one label for each row and column of a square matrix of this shape."""
     values = _check_labels(labels, "labels_true")
     if shape != (len(values), len(values)):
-        raise ValueError(f"labels_true: needs one label a sample, got {values.shape} for {shape}")
+        raise ValueError(
+            f"labels_true: must hold one label for each sample, got shape {values.shape} for a "
+            f"matrix of shape {shape}"
+        )
     return values
 
 
 def _second_eigenvalue(A: Array | csr_array) -> float:
+    """Second-smallest eigenvalue of the normalised Laplacian."""
     if connected_components(A, directed=False)[0] > 1:
         return 0.0
     return float(1 - leading_eigenvectors(A, 2)[0][1])
@@ -256,6 +263,7 @@ def _check_dense(coef: ArrayLike | csr_array, name: str) -> np.ndarray:
 
 
 def _find_support(C: np.ndarray) -> np.ndarray:
+    """Mask of the entries that are not negligible beside the largest of their row."""
     size = np.abs(C)
     return size > _SUPPORT * size.max(axis=1, keepdims=True)
 

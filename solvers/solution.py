@@ -1,4 +1,4 @@
-"""What a solve returns, and the validation that every solver shares."""
+"""The result of a solve, and the validation that all solvers share."""
 
 import math
 import numbers
@@ -20,11 +20,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    """Answer of a solver together with the certificate of its quality.
+    """Answer of a solver with the certificate of its quality.
 
-    Where the rows of the problem decouple, every array but `history` has one entry a row. Solvers
-    make one by `certified`, so that objective, gap and dual are those of `coef` as it stands here,
-    in its dtype, computed in float64.
+    If the rows are independent problems, every array but `history` has one entry for each row.
+    Solvers make a solution by `certified`, so that objective, gap and dual belong to `coef` after
+    rounding to its dtype. They are computed in float64.
 
     Attributes
     ----------
@@ -33,27 +33,28 @@ class Solution:
     objective : ndarray of shape (n_rows,)
         Primal objective at `coef`, on the scale printed in the solver's docstring.
     gap : ndarray of shape (n_rows,)
-        ``(objective - dual objective) / |x_i|^2``, or what the solver's docstring says, from the
-        definition and not from the algorithm's stopping rule: an upper bound on the relative
-        suboptimality. Where constraints bind it is no smaller than their relative violation.
-        Zero rows have gap 0; infinity certifies nothing.
+        ``(objective - dual objective) / |x_i|^2``, or what the docstring of the solver says: an
+        upper bound on the relative suboptimality. It is computed from the definition, not from the
+        stopping rule of the algorithm. With constraints, it is at least their relative violation.
+        Zero rows have gap 0; an infinite gap certifies nothing.
     dual : ndarray of shape (n_rows, n_features)
         The feasible dual point that proves `gap`.
     n_iter : ndarray of shape (n_rows,)
-        Iterations spent.
+        Number of iterations.
     tol : float
         The requested tolerance.
     message : str
-        In words: the rule that ended an iteration which has one of its own, whether every gap is
-        at or under `tol`, and what to turn if not.
+        Says whether every gap is at most `tol`, and which settings to change if not; first, which
+        rule ended an iteration that has its own stopping rule.
     history : dict of str to ndarray, optional
-        Quantities recorded along the iterations, where the solver was asked for them.
+        Quantities recorded in each iteration, if the solver was asked for them.
     n_passes : ndarray of shape (n_rows,), optional
-        Products of the row's residual with all atoms, or searches for those that matter, that a
-        working-set solver spent.
+        Number of passes of a working-set solver over the atoms: products of the residual of the row
+        with all atoms, or searches for the atoms that matter.
     n_looked : ndarray of shape (n_rows,), optional
-        Atoms that these passes looked at: all of them each time, or those whose cells no bound
-        ruled out. ``1 - n_looked.sum() / (n_passes.sum() * n_atoms)`` is the share skipped.
+        Number of atoms that these passes looked at: all atoms in each pass, or the atoms in cells
+        that no bound excluded. ``1 - n_looked.sum() / (n_passes.sum() * n_atoms)`` is the share
+        skipped.
     """
 
     coef: Any
@@ -69,7 +70,7 @@ class Solution:
 
     @property
     def converged(self) -> Array:
-        """Whether `gap` is at or under `tol`, and nothing else; an array of bool."""
+        """Whether `gap` is at most `tol`, an array of bool; nothing else is tested."""
         return np.asarray(self.gap <= self.tol)
 
     def __repr__(self) -> str:
@@ -102,45 +103,48 @@ def certified(
     n_passes: Array | None = None,
     n_looked: Array | None = None,
 ) -> Solution:
-    """Solution that holds `coef` in `dtype`, certified as what it then is.
+    """Return a solution with `coef` in `dtype`, certified after this rounding.
 
-    `certify` takes those coefficients in float64 and returns objective, gap and dual point. If they
-    miss `tol` by their rounding alone, the message names the dtype; else it ends with `cure`.
+    `certify` takes the rounded coefficients in float64 and returns objective, gap and dual point.
+    If a gap exceeds `tol`, the message ends with `cure`, or with advice about the dtype if only the
+    rounding is the cause. `ended` is a sentence that goes first in the message.
     """
-    kept = coef.astype(dtype, copy=False)
-    kept = narrow(kept) if isinstance(kept, csr_array) else kept
-    objective, gap, dual = certify(kept.astype(np.float64, copy=False))
+    final = coef.astype(dtype, copy=False)
+    final = narrow(final) if isinstance(final, csr_array) else final
+    objective, gap, dual = certify(final.astype(np.float64, copy=False))
     gap = np.where(np.isnan(gap), np.inf, gap)
     missed = gap > tol
-    cures = cure
-    if missed.any() and kept.dtype != coef.dtype:
+    remedy = cure
+    if missed.any() and final.dtype != coef.dtype:
         rounded = missed & (certify(coef)[1] <= tol)
-        advice = f"their rounding to {kept.dtype} is in the way: pass float64 data, or increase tol"
+        advice = f"their rounding to {final.dtype} is the cause: pass float64 data, or increase tol"
         if rounded.any():
-            cures = advice if (rounded == missed).all() else f"{cure}; of {rounded.sum()}, {advice}"
+            remedy = (
+                advice if (rounded == missed).all() else f"{cure}; of {rounded.sum()}, {advice}"
+            )
     message = ended + "; " if ended else ""
     if not missed.any():
         message += f"the relative gap is at most tol={tol:.3g}"
     elif gap.ndim:
         message += (
             f"{missed.sum()} of {gap.size} {unit}s did not reach the relative gap tol={tol:.3g} "
-            f"(worst {gap.max():.3g}); {cures}"
+            f"(worst {gap.max():.3g}); {remedy}"
         )
     else:
-        message += f"the relative gap is {gap:.3g}, not tol={tol:.3g}; {cures}"
+        message += f"the relative gap is {gap:.3g}, not tol={tol:.3g}; {remedy}"
     counts = np.broadcast_to(n_iter, gap.shape).copy()
     return Solution(
-        kept, np.asarray(objective), gap, dual, counts, tol, message, history, n_passes, n_looked
+        final, np.asarray(objective), gap, dual, counts, tol, message, history, n_passes, n_looked
     )
 
 
 def aim(tol: float, dtype: Any) -> float:
-    """Gap to iterate to: rounding the answer to float32 takes up most of `tol`."""
+    """Gap at which to stop: less than `tol` for float32, as rounding the answer adds to the gap."""
     return tol if dtype == np.float64 else 0.1 * tol
 
 
 def warn_unless_converged(solution: Solution) -> None:
-    """Warn the caller of the public function that calls this one, with the solution's message."""
+    """Warn, on behalf of the public function that calls this one, with the solution's message."""
     if not solution.converged.all():
         warnings.warn(solution.message, ConvergenceWarning, stacklevel=3)
 
@@ -175,9 +179,9 @@ def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_ar
 
 
 def narrow(matrix: csr_array) -> csr_array:
-    """The same matrix with indices of 32 bits where these suffice, which scikit-learn asks for.
+    """Return the matrix with indices of 32 bits, which scikit-learn needs, if these suffice.
 
-    A matrix that has them is returned itself.
+    A matrix that already has such indices is returned itself.
     """
     kind = get_index_dtype(maxval=max(matrix.nnz, *matrix.shape))
     if matrix.indices.dtype == kind == matrix.indptr.dtype:
@@ -187,6 +191,7 @@ def narrow(matrix: csr_array) -> csr_array:
 
 
 def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:
+    """Return the result of scikit-learn's `check_array`; an error starts with `name`."""
     if _is_plainly_valid(X, options.get("ensure_min_samples", 1)):
         return X
     try:
@@ -196,7 +201,7 @@ def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> An
 
 
 def _is_plainly_valid(X: Any, min_rows: int) -> bool:
-    """Whether a quick look shows that `check_array`, which takes longer, would return X."""
+    """Whether a quick test shows that the slower `check_array` would return X itself."""
     if type(X) is not np.ndarray or X.ndim != 2 or X.dtype not in (np.float64, np.float32):
         return False
     with np.errstate(over="ignore", invalid="ignore"):
@@ -204,7 +209,7 @@ def _is_plainly_valid(X: Any, min_rows: int) -> bool:
 
 
 def check_square(matrix: Any, name: str, size: int | None = None) -> Any:
-    """Return `matrix`, dense or sparse, if it is square, and of the given size if there is one.
+    """Return `matrix`, dense or sparse, if it is square, and of size `size` unless that is None.
 
     Raises
     ------
@@ -222,14 +227,14 @@ def check_square(matrix: Any, name: str, size: int | None = None) -> Any:
 
 
 def rounding_error(dtype: Any) -> float:
-    """Relative error that is taken for rounding: of exponentials of logits up to 1,000 in size."""
+    """Relative error that counts as rounding, as in exponentials of logits up to 1,000 in size."""
     return 1e3 * float(np.finfo(dtype).eps)
 
 
 def check_row_sums(sums: Array, dtype: Any, name: str) -> None:
     """Accept row sums of a matrix in `dtype` if they are 1, up to rounding in that dtype.
 
-    They may always miss 1 by 1e-6: a float32 softmax passes after a cast to float64.
+    A deviation of 1e-6 is always accepted: a float32 softmax passes after a cast to float64.
 
     Raises
     ------
@@ -246,7 +251,7 @@ def check_row_sums(sums: Array, dtype: Any, name: str) -> None:
 
 
 def check_row_stochastic(A: ArrayLike, name: str) -> tuple[Array, Any]:
-    """Return A in float64 with row sums of exactly 1, up to float64, and its own dtype.
+    """Return A in float64, rescaled to row sums of 1, and its own dtype.
 
     Raises
     ------
@@ -260,28 +265,28 @@ def check_row_stochastic(A: ArrayLike, name: str) -> tuple[Array, Any]:
 
 
 def unit_under(*arrays: Array, axis: int | None = None) -> Any:
-    """The power of two at or under the largest size of the entries: dividing by it is exact.
+    """Largest power of two that is at most the largest absolute entry; division by it is exact.
 
-    One for all the arrays, or along `axis` one for each line.
+    It is one number for all arrays, or with `axis` one number for each line along this axis.
     """
     largest = np.max([np.abs(array).max(axis=axis) for array in arrays], axis=0)
     return np.ldexp(1.0, np.frexp(largest)[1] - 1)
 
 
 def unit_size(X: Array) -> Array:
-    """X in float64 over the power of two at or under its largest entry, without rounding."""
+    """X in float64 divided by `unit_under(X)`, without rounding."""
     unit: Array = X.astype(np.float64) / unit_under(X)
     return unit
 
 
 def frobenius_norm(X: Array) -> float:
-    """Norm of all entries, from entries of unit size, so that no square overflows or vanishes."""
+    """Frobenius norm, from scaled entries, so that no square overflows or vanishes."""
     size = float(np.abs(X).max())
     return size * float(np.linalg.norm(X / size)) if size > 0 else 0.0
 
 
 def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
-    """Return `value` as a float if it is finite and positive (or zero, where allowed).
+    """Return `value` as a float if it is finite and positive, or zero if that is allowed.
 
     Raises
     ------
@@ -317,7 +322,7 @@ def check_folder(folder: str | os.PathLike[str] | None, name: str) -> Path | Non
     Raises
     ------
     TypeError
-        If it is no path; the message starts with `name`.
+        If it is not a path; the message starts with `name`.
     """
     if folder is None:
         return None
@@ -327,7 +332,7 @@ def check_folder(folder: str | os.PathLike[str] | None, name: str) -> Path | Non
 
 
 def check_one_or_each(values: float | ArrayLike, name: str, count: int, what: str) -> Array:
-    """Return a finite number, or one for each layer, feature or row, as an array of shape (count,).
+    """Return a number, or one for each layer, feature or row, as a finite array of shape (count,).
 
     Raises
     ------
@@ -351,12 +356,12 @@ def check_one_or_each(values: float | ArrayLike, name: str, count: int, what: st
 
 
 def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
-    """Return the penalty weight as an array of shape (n_rows,), one positive entry a row.
+    """Return the penalty weight as an array of shape (n_rows,) with positive entries.
 
     Raises
     ------
     ValueError
-        If an entry is not finite and positive, or there is neither one nor one for each row.
+        If an entry is not finite and positive, or `lam` is not a number or `n_rows` numbers.
     """
     values = check_one_or_each(lam, "lam", n_rows, "row")
     if not (values > 0).all():

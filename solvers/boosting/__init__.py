@@ -1,7 +1,7 @@
-"""Boosting of filters: what to feed a filter again, and what to add to its output.
+"""Boosting of filters: recursions that filter again what a filter returned or removed.
 
-The recursions take any filter, linear or not; measures and bounds say what they do to the signal,
-the noise and the Lipschitz constant.
+The recursions take any filter, linear or not. Measures and bounds describe their effect on the
+signal, the noise and the Lipschitz constant.
 """
 
 from .measures import (

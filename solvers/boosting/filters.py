@@ -1,4 +1,4 @@
-"""Filters as functions, their values, and the loop that every recursion shares."""
+"""Filters as functions, checks of their values, and the loop that all recursions share."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -43,14 +43,15 @@ def bind(filter: Filter, values: Array, name: str) -> tuple[Function, Array]:
     Raises
     ------
     ValueError
-        If a matrix does not fit the values; by the function, if its result does not.
+        If a matrix does not fit the values. The returned function raises it if the result of the
+        filter does not fit.
     """
     if callable(filter):
         return _check_results(filter, name), values
     if values.ndim != 2:
         raise ValueError(
-            f"{name}: a matrix acts on values of two dimensions, one row a sample or pixel, but "
-            f"these have shape {values.shape}"
+            f"{name}: a matrix needs values of two dimensions, one row a sample or pixel, got "
+            f"shape {values.shape}"
         )
     A = check_square(check_dense_or_sparse(filter, name), name, len(values))
     dtype = np.result_type(A.dtype, values.dtype)
@@ -60,7 +61,7 @@ def bind(filter: Filter, values: Array, name: str) -> tuple[Function, Array]:
 def bind_layers(
     filter: Filter | Sequence[Filter], values: Array, n_layers: int, name: str
 ) -> tuple[list[Function], Array]:
-    """As `bind`, for one filter that serves all layers or a sequence of one for each."""
+    """`bind` for each layer: one filter serves all layers, a sequence has one for each."""
     if isinstance(filter, np.ndarray) and filter.ndim == 3:
         filter = list(filter)
     if not _is_sequence_of_filters(filter):
@@ -76,7 +77,7 @@ def bind_layers(
     return functions, values
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a recursion that diverges is refused by name
+@np.errstate(over="ignore", invalid="ignore")  # a recursion that diverges is refused below
 def iterate(
     step: Callable[[int, Array], Array],
     start: Array,
@@ -98,7 +99,7 @@ def iterate(
             u = step(k - 1, u)
         if not np.isfinite(u).all():
             raise ValueError(
-                f"{name}: iterate {k} holds NaN or infinity: the filter returns them, or the "
+                f"{name}: iterate {k} holds NaN or infinity: the filter returned them, or the "
                 "recursion diverges"
             )
         if callback is not None:
@@ -107,6 +108,8 @@ def iterate(
 
 
 def _check_results(function: Function, name: str) -> Function:
+    """Wrap a function so that its results are checked."""
+
     def apply(x: Array) -> Array:
         result = np.array(function(x.copy()))
         if result.shape != x.shape or result.dtype.kind not in "fiub":

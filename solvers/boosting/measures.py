@@ -1,4 +1,4 @@
-"""What filtering and boosting do to the signal and to the noise."""
+"""Measures of the effect of filtering and boosting on the signal and on the noise."""
 
 import math
 import numbers
@@ -18,7 +18,7 @@ def signal_to_noise_ratio(signal: ArrayLike, noise: ArrayLike) -> float:
     signal : array-like of two or three dimensions
         The clean part u of ``y = u + n``.
     noise : array-like of the same shape
-        The other part n.
+        The noise n.
 
     Returns
     -------
@@ -43,16 +43,16 @@ def signal_to_noise_ratio(signal: ArrayLike, noise: ArrayLike) -> float:
     u, n = _check_parts(signal, noise)
     size = max(np.abs(u).max(), np.abs(n).max())
     if size == 0:
-        raise ValueError("signal: is zero and so is the noise, so that the ratio is not defined")
+        raise ValueError("signal: must not be zero if the noise is, as the ratio is undefined")
     above, below = frobenius_norm(u / size), frobenius_norm(n / size)
     return above / below if below > 0 else math.inf
 
 
 def method_noise(filter: Filter, y: ArrayLike) -> Array:
-    """What a filter takes away: ``y - f(y)``.
+    """Part of the input that a filter removes: ``y - f(y)``.
 
-    For a good filter it looks like noise; structure in it is signal that was lost, and what
-    `twicing` smooths and puts back.
+    For a good filter it looks like noise. Structure in it is signal that was lost; `twicing`
+    smooths it and adds it back.
 
     Parameters
     ----------
@@ -90,16 +90,16 @@ def method_noise(filter: Filter, y: ArrayLike) -> Array:
 def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) -> float:
     """Share of the noise that a filter lets through: ``g = |f(u + n) - f(u)| / |n|``.
 
-    For a linear filter this is ``|A n| / |n|``, whatever the signal, and a matrix is applied to the
-    noise alone. A callable is applied to ``u + n`` and u, and the difference cancels: its error is
-    rounding of the size of ``f(u)``, relative to ``|n|``.
+    For a linear filter this is ``|A n| / |n|`` for any signal, so a matrix is applied to the noise
+    only. A callable is applied to ``u + n`` and to u. The error of the difference is then rounding
+    of the size of ``f(u)``, relative to ``|n|``.
 
     Parameters
     ----------
     filter : array-like or sparse array of shape (n_samples, n_samples), or callable
         As for `twicing`.
     signal : array-like of shape (n_samples, n_values), or an image for a callable
-        The clean u.
+        The clean signal u.
     noise : array-like of the same shape
         The noise n, not zero.
 
@@ -124,7 +124,7 @@ def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) ->
     """
     u, n = _check_parts(signal, noise)
     if not n.any():
-        raise ValueError("noise: must not be zero, as its share is then not defined")
+        raise ValueError("noise: must not be zero, as its share is then undefined")
     f, u = bind(filter, u, "filter")
     if callable(filter):
         return frobenius_norm(
@@ -135,15 +135,15 @@ def residual_noise_share(filter: Filter, signal: ArrayLike, noise: ArrayLike) ->
 
 
 def snr_gain_bound(signal_share: float, cosine: float, noise_share: float) -> float:
-    """Lower bound on what adding the filtered to the observed gains: ``SNR(y + y^) / SNR(y)``.
+    """Lower bound on ``SNR(y + y^) / SNR(y)``, the gain by adding the filtered y^ to y.
 
     ::
 
         sqrt(1 + 2 a b + a^2) / (1 + g)
 
     for ``y = u + n`` and ``y^ = u^ + n^`` with ``|u^| = a |u|``, ``cos(u, u^) >= b`` and
-    ``|n^| = g |n|``. It is attained where the cosine is b and n^ points along n, and exceeds 1 if
-    and only if ``2 a b + a^2 > 2 g + g^2``.
+    ``|n^| = g |n|``. The bound is attained if the cosine is b and n^ is parallel to n. It exceeds 1
+    if and only if ``2 a b + a^2 > 2 g + g^2``.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def snr_gain_bound(signal_share: float, cosine: float, noise_share: float) -> fl
 
     References
     ----------
-    EQUATIONS IF-18. The paper states a gain for ``min(a, b) > g``, which is not enough (erratum
+    EQUATIONS IF-18. The paper states a gain for ``min(a, b) > g``, which is not sufficient (erratum
     E0-d), after a step that prints ``1 + g`` for ``1 + g^2`` (E0-e).
 
     Examples

@@ -1,4 +1,4 @@
-"""Boosting by smoothing what the smoother left over: twicing and L2 boosting."""
+"""Boosting by smoothing the residual of the smoother: twicing and L2 boosting."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,23 +8,24 @@ from .filters import Callback, Filter, bind, check_signal, iterate
 
 
 def twicing(smoother: Filter, values: ArrayLike) -> Array:
-    """Smooth `values`, smooth what the smoother left over, and add the two.
+    """Smooth `values`, smooth the residual, and add the two.
 
     ::
 
         A V + A (V - A V) = (2 A - A^2) V
 
-    For a symmetric smoother the response to an eigenvalue mu is ``2 mu - mu^2 = 1 - (1 - mu)^2``:
-    twicing keeps more of the high frequencies than A. If the rows of A sum to 1, so do those of
-    ``2 A - A^2``; entries may be negative. It is `l2_boosting` with two steps.
+    with A the smoother and V the values. For a symmetric smoother the response to an eigenvalue mu
+    is ``2 mu - mu^2 = 1 - (1 - mu)^2``: twicing keeps more of the high frequencies than A. If the
+    rows of A sum to 1, so do the rows of ``2 A - A^2``, whose entries may be negative. Twicing is
+    `l2_boosting` with two steps.
 
     Parameters
     ----------
     smoother : array-like or sparse array of shape (n_samples, n_samples), or callable
         The matrix A, or the function ``values -> A @ values``, which need not be linear.
     values : array-like of shape (n_samples, n_values), or an image for a callable
-        A callable is given, and returns, an array of this shape; it may also be (height, width) or
-        have three dimensions. A matrix needs an image as one row a pixel.
+        A callable gets and returns arrays of this shape, which may also be (height, width) or have
+        three dimensions. For a matrix, an image must have one row for each pixel.
 
     Returns
     -------
@@ -39,8 +40,8 @@ def twicing(smoother: Filter, values: ArrayLike) -> Array:
 
     References
     ----------
-    Tukey, "Exploratory Data Analysis" (1977); EQUATIONS IF-TW. The chart printed in the image
-    filtering paper adds ``F(Y - X)`` and so smooths twice (erratum E0-n); this is ``F(X - Y)``.
+    Tukey, "Exploratory Data Analysis" (1977); EQUATIONS IF-TW. The chart in the image filtering
+    paper adds ``F(Y - X)`` and so smooths twice (erratum E0-n); here it is ``F(X - Y)``.
 
     Examples
     --------
@@ -60,18 +61,18 @@ def l2_boosting(
     shrinkage: float = 1.0,
     callback: Callback | None = None,
 ) -> Array:
-    """Add the smoothed residual to the fit, again and again: repeated twicing.
+    """Add the smoothed residual to the fit repeatedly: generalised twicing.
 
     ::
 
         u_0 = 0,     u_{m+1} = u_m + nu S(y - u_m)
 
-    For a linear smoother ``S = A``, ``u_m = (I - (I - nu A)^m) y``: the response to an eigenvalue
+    A linear smoother ``S = A`` gives ``u_m = (I - (I - nu A)^m) y``: the response to an eigenvalue
     mu is ``1 - (1 - nu mu)^m``. For a diagonalisable A the iterates diverge for some y if and only
-    if some ``|1 - nu mu| > 1``, as for every negative mu. Where the eigenvalues are in
-    ``[0, 1]``, as for a symmetric positive semidefinite smoother with ``|A|_2 <= 1``, they tend to
-    the projection of y on the range of A along its null space: the noise comes back, and `n_iter`
-    is what regularises.
+    if some ``|1 - nu mu| > 1``, which holds for every negative mu. If all eigenvalues are in
+    ``[0, 1]``, as for a symmetric positive semidefinite smoother with ``|A|_2 <= 1``, the iterates
+    tend to the projection of y on the range of A along its null space. The noise then returns:
+    `n_iter` is the regularisation.
 
     Parameters
     ----------

@@ -22,23 +22,24 @@ def boost(
 
         Y_0 = y,     Y_{l+1} = f(Y_l) + t Y_0 + (1 - t) Y_l
 
-    With ``t = 0`` this is the plain residual ``f(Y_l) + Y_l``, exactly. With two branches it is not
-    literally a `generalized_residual`. For linear f two layers combine to ``Y_{l+2} = f'(f(Y_l) +
-    Y_l) + t f'(Y_0 - Y_l) + t Y_0 + (1 - t) Y_{l+1}``; for a filter that depends on the data, as
-    attention does, they do not (erratum E0-j).
+    With ``t = 0`` this is exactly the plain residual ``f(Y_l) + Y_l``. With its two branches it is
+    not a special case of `generalized_residual`. For linear f, with f' the filter of the next
+    layer, two layers combine to ``Y_{l+2} = f'(f(Y_l) + Y_l) + t f'(Y_0 - Y_l) + t Y_0 +
+    (1 - t) Y_{l+1}``. For a filter that depends on the data, like attention, they do not (erratum
+    E0-j).
 
     Parameters
     ----------
     filter : matrix or callable, or a list or tuple of them, one a layer
         An array-like or sparse array of shape (n_samples, n_samples), or a function of Y_l, which
-        need not be linear. One matrix a layer may also be an ndarray of shape (n_iter, n_samples,
-        n_samples).
+        need not be linear. One matrix for each layer may also be an ndarray of shape (n_iter,
+        n_samples, n_samples).
     y : array-like of shape (n_samples, n_values), or an image for callables
-        A callable is given, and returns, arrays of its shape, (height, width) and three dimensions
-        included. A matrix needs an image as one row a pixel.
+        A callable gets and returns arrays of this shape, which may also be (height, width) or have
+        three dimensions. For a matrix, an image must have one row for each pixel.
     t : float or array-like of shape (n_iter,), default=0.0
-        Weight of the first layer, in ``[0, 1]`` for the bounds; one for all layers or one each.
-        The default is the plain residual.
+        Weight of the first layer, one for all layers or one for each. The bounds need it in
+        ``[0, 1]``. The default is the plain residual.
     n_iter : int
         Number of layers >= 0.
     callback : callable, optional
@@ -53,8 +54,8 @@ def boost(
     ------
     ValueError
         If a matrix is not square or does not fit y, an entry is not finite, a callable returns
-        another shape, complex numbers, NaN or infinity, a layer overflows, ``n_iter < 0``, or there
-        is neither one t or filter nor one a layer.
+        another shape, complex numbers, NaN or infinity, a layer overflows, ``n_iter < 0``, or the
+        number of values of t or of filters is neither 1 nor `n_iter`.
 
     References
     ----------
@@ -147,21 +148,21 @@ def generalized_residual(
 
 
 def boosting_lipschitz_bound(lipschitz: float, n_layers: int, *, t: float = 0.0) -> float:
-    """Lipschitz constant of boosted layers, given that of the filter: the residual is ``t = 0``.
+    """Lipschitz constant of n boosted layers from the Lipschitz constant L of the filter.
 
     ::
 
         K_0 = 1,     K_{n+1} = (L + 1 - t) K_n + t
         K_n = (L a^n - t) / (L - t),  a = L + 1 - t;     K_n = 1 + n t  if  L = t
 
-    so ``K_n = (L + 1)^n`` for the residual. The bound is attained by ``f = L id``. For ``L > t``
-    its ratio to ``(L + 1)^n`` tends to ``L / (L - t) (1 - t / (L + 1))^n``; for ``L < t`` it stays
-    bounded and tends to ``t / (t - L)``.
+    For the plain residual, ``t = 0``, it is ``K_n = (L + 1)^n``. ``f = L id`` attains the bound.
+    For ``L > t`` the ratio of K_n to ``(L + 1)^n`` tends to ``L / (L - t) (1 - t / (L + 1))^n``;
+    for ``L < t`` K_n stays bounded and tends to ``t / (t - L)``.
 
     Parameters
     ----------
     lipschitz : float
-        Constant L >= 0 of every layer's filter. Dot-product attention has none on all inputs.
+        Constant L >= 0 of the filter of every layer. Dot-product attention on all inputs has none.
     n_layers : int
         Number of layers n >= 0.
     t : float, default=0.0

@@ -16,32 +16,33 @@ def sos_boosting(
     tau: float = 1.0,
     callback: Callback | None = None,
 ) -> Array:
-    """Filter the observation strengthened by the last estimate, and subtract that estimate.
+    """Filter the observation plus the last estimate, and subtract the estimate again.
 
     ::
 
         u_0 = 0,     u_{k+1} = tau f(y + rho u_k) - (tau rho + tau - 1) u_k
 
-    A fixed point satisfies ``(1 + rho) u = f(y + rho u)``, whatever tau. For a linear filter
-    ``f = A`` it is ``u = (I + rho (I - A))^-1 A y``: the response to an eigenvalue mu is
-    ``mu / (1 + rho (1 - mu))``, which for mu in ``(0, 1)`` is less than mu, so that the same filter
-    smooths more. The error shrinks by ``1 - tau (1 + rho (1 - mu))`` a step: for mu in ``[0, 1]``
-    it converges if ``tau < 2 / (1 + rho (1 - mu_min))``, at the defaults if all mu are in
-    ``(0, 1]``. `sos_tau_max` gives the largest tau.
+    A fixed point satisfies ``(1 + rho) u = f(y + rho u)`` for any tau. For a linear filter
+    ``f = A`` it is ``u = (I + rho (I - A))^-1 A y``. The response to an eigenvalue mu is then
+    ``mu / (1 + rho (1 - mu))``. For mu in ``(0, 1)`` this is less than mu, so that the same filter
+    smooths more. A step multiplies the error by ``1 - tau (1 + rho (1 - mu))``. For mu in
+    ``[0, 1]`` the iteration converges if ``tau < 2 / (1 + rho (1 - mu_min))``; with the defaults it
+    converges if all mu are in ``(0, 1]``. `sos_tau_max` gives the limit of tau.
 
     Parameters
     ----------
     filter : array-like or sparse array of shape (n_samples, n_samples), or callable
         The matrix A, or the function f, which need not be linear.
     y : array-like of shape (n_samples, n_values), or an image for a callable
-        The observation; a callable is given, and returns, arrays of its shape, (height, width) and
-        three dimensions included. A matrix needs an image as one row a pixel.
+        The observation. A callable gets and returns arrays of this shape, which may also be
+        (height, width) or have three dimensions. For a matrix, an image must have one row for each
+        pixel.
     n_iter : int
         Number of iterations >= 0.
     rho : float, default=1.0
-        How much the estimate strengthens the observation, >= 0; 0 is the filter alone.
+        Weight >= 0 of the estimate that is added to the observation; 0 is the plain filter.
     tau : float, default=1.0
-        Relaxation > 0. It moves the speed and range of convergence, never the fixed point.
+        Relaxation > 0. It changes the speed and range of convergence, but not the fixed point.
     callback : callable, optional
         Called as ``callback(k, u_k)`` for k = 0 to n_iter; must not write into u_k.
 
@@ -54,7 +55,7 @@ def sos_boosting(
     ------
     ValueError
         If a matrix is not square or does not fit y, an entry is not finite, a callable returns
-        another shape, complex numbers, NaN or infinity, an iterate overflows as it diverges,
+        another shape, complex numbers, NaN or infinity, the iteration diverges until it overflows,
         ``n_iter < 0``, ``rho < 0`` or ``tau <= 0``.
 
     References
@@ -83,19 +84,19 @@ def sos_boosting(
 
 
 def sos_tau_max(eigenvalues: ArrayLike, *, rho: float = 1.0) -> float:
-    """Least upper bound of the tau for which SOS boosting converges, from the filter's eigenvalues.
+    """Limit of tau below which SOS boosting converges, from the eigenvalues of the filter.
 
     ::
 
         tau_max = min_mu 2 Re(1 / s),     s = 1 + rho (1 - mu)
 
-    For ``0 < tau < tau_max`` each ``|1 - tau s| < 1``. If some ``Re(s) <= 0`` no tau converges and
-    the result is 0.
+    over the eigenvalues mu. For ``0 < tau < tau_max`` each ``|1 - tau s| < 1``. If some
+    ``Re(s) <= 0``, no tau converges and the result is 0.
 
     Parameters
     ----------
     eigenvalues : array-like of shape (n_eigenvalues,)
-        Of the filter's matrix, real or complex.
+        Eigenvalues of the matrix of the filter, real or complex.
     rho : float, default=1.0
         As in `sos_boosting`.
 

@@ -1,4 +1,4 @@
-"""From coefficients to affinities: the named steps PP-1 to PP-5. Row i represents sample i."""
+"""Affinities from coefficients: the steps PP-1 to PP-5. Row i of C represents sample i."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,21 +12,22 @@ from sklearn.utils import gen_batches
 from ..solution import Array, check_dense_or_sparse, check_integer, check_positive, narrow
 
 _BATCH = 256
-_DENSE = 0.2  # share of non-zeros from which sparse products are the slower ones
+_DENSE = 0.2  # share of non-zeros above which sparse products are slower than dense ones
 
 
 def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
     """Keep the largest entries of each row until they hold a share of the row's l1 norm.
 
-    With ``|c_(1)| >= |c_(2)| >= ...``, row c keeps its first m entries, m the smallest number with
-    ``sum_{t <= m} |c_(t)| >= mass |c|_1``; the others become zero.
+    Let the entries of row c be sorted, ``|c_(1)| >= |c_(2)| >= ...``. The row keeps the first m of
+    them, where m is the smallest number with ``sum_{t <= m} |c_(t)| >= mass |c|_1``. The other
+    entries become zero.
 
     Parameters
     ----------
     coef : array-like or csr_array of shape (n_rows, n_atoms)
     mass : float
-        The share, in (0, 1]; 0.7 for motion segmentation in the paper on sparse subspace
-        clustering.
+        Share of the norm to keep, in (0, 1]. The paper on sparse subspace clustering takes 0.7 for
+        motion segmentation.
 
     Returns
     -------
@@ -53,8 +54,8 @@ def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
     C = check_dense_or_sparse(coef, "coef").copy()
     for row in np.split(C.data, C.indptr[1:-1]) if isinstance(C, csr_array) else C:
         order = np.argsort(-np.abs(row), kind="stable")
-        held = np.cumsum(np.abs(row[order]), dtype=np.float64)
-        row[order[1:][held[:-1] >= mass * held[-1:]]] = 0
+        cumulated = np.cumsum(np.abs(row[order]), dtype=np.float64)
+        row[order[1:][cumulated[:-1] >= mass * cumulated[-1:]]] = 0
     if isinstance(C, csr_array):
         C.eliminate_zeros()
     return C
@@ -67,7 +68,7 @@ def keep_largest(coef: ArrayLike | csr_array, n_entries: int) -> Array | csr_arr
     ----------
     coef : array-like or csr_array of shape (n_rows, n_atoms)
     n_entries : int
-        Entries kept in a row, at least 1; of equal ones the first.
+        Number of entries to keep in a row, at least 1. Among equal entries the first are kept.
 
     Returns
     -------
@@ -82,7 +83,7 @@ def keep_largest(coef: ArrayLike | csr_array, n_entries: int) -> Array | csr_arr
     References
     ----------
     Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), which keeps
-    1,000.
+    1,000 entries.
 
     Examples
     --------
@@ -102,7 +103,7 @@ def keep_largest(coef: ArrayLike | csr_array, n_entries: int) -> Array | csr_arr
 
 
 def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
-    """Divide each row by its largest absolute entry: ``c_ij / max_l |c_il|``; zero rows stay.
+    """Divide each row by its largest absolute entry: ``c_ij / max_l |c_il|``; zero rows stay zero.
 
     Parameters
     ----------
@@ -120,8 +121,8 @@ def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
 
     References
     ----------
-    EQUATIONS PP-2: followed by `symmetric_affinity`, the affinity of the circulated code of sparse
-    subspace clustering.
+    EQUATIONS PP-2. Followed by `symmetric_affinity`, this gives the affinity of the circulated code
+    of sparse subspace clustering.
 
     Examples
     --------
@@ -140,7 +141,7 @@ def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
 
 
 def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
-    """Divide each row by its Euclidean norm: ``c_i / |c_i|``; zero rows stay.
+    """Divide each row by its Euclidean norm: ``c_i / |c_i|``; zero rows stay zero.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
     array([[ 0.6, -0.8],
            [ 0. ,  0. ]])
     """
-    # Alone, `normalize` takes rows at rounding level of 1 for zero.
+    # Without this, `normalize` would treat tiny rows, below the rounding level of 1, as zero.
     return normalize(scale_by_row_maximum(coef))
 
 
@@ -204,16 +205,16 @@ def symmetric_affinity(coef: ArrayLike | csr_array) -> Array | csr_array:
 
 
 def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) -> csr_array:
-    """Graph of the nearest rows of coefficients, by angle: ``(G + G^T) / 2``.
+    """Nearest-neighbour graph ``(G + G^T) / 2`` of the rows of coefficients, by angle.
 
     ``g_ij = 1`` for the `n_neighbors` rows j != i with the largest cosine of ``c_i`` and ``c_j``,
-    and 0 otherwise. Rows of zeros are not joined.
+    and 0 otherwise. Rows of zeros have no neighbours.
 
     Parameters
     ----------
     coef : array-like or csr_array of shape (n_samples, n_samples)
     n_neighbors : int, default=3
-        With fewer than ``n_neighbors + 1`` rows that are not zero, all others are joined.
+        With fewer than ``n_neighbors + 1`` nonzero rows, all other nonzero rows are neighbours.
 
     Returns
     -------
@@ -227,8 +228,8 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
 
     References
     ----------
-    Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), with 3
-    neighbours.
+    Zhang et al., "Learning a self-expressive network for subspace clustering" (2021), which takes
+    3 neighbours.
 
     Examples
     --------
@@ -257,9 +258,10 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
 
 
 def _nearest_rows(C: csr_array, n: int) -> Array:
-    """The n others of largest cosine to each of the unit rows.
+    """Indices of the n other rows with the largest cosine to each of the unit rows.
 
-    Most pairs of sparse rows share no column: they are looked at only where others do not suffice.
+    Most pairs of sparse rows share no column and have the cosine 0. Such pairs are considered only
+    for rows with fewer than n positive cosines.
     """
     nearest = np.empty((C.shape[0], n), dtype=np.int64)
     transposed = csr_array(C.T)
@@ -283,13 +285,13 @@ def low_rank_affinity(coef: ArrayLike | csr_array, *, power: float = 4.0) -> Arr
 
         C = U S V^T (thin SVD),   M = U S^(1/2) with unit rows,   A_ij = |m_i . m_j|^power
 
-    Rows of C that are zero give zero rows of A. Singular values at rounding level are left out.
+    Zero rows of C give zero rows of A. Singular values at rounding level are dropped.
 
     Parameters
     ----------
     coef : array-like or csr_array of shape (n_samples, n_samples)
     power : float, default=4.0
-        Positive; 4 for low-rank representation and 3 for LRSC in the recipes (EQUATIONS PP-R).
+        Positive. The recipes (EQUATIONS PP-R) take 4 for low-rank representation and 3 for LRSC.
 
     Returns
     -------
@@ -323,7 +325,7 @@ def low_rank_affinity(coef: ArrayLike | csr_array, *, power: float = 4.0) -> Arr
 def svd_power_affinity(
     coef: ArrayLike | csr_array, n_clusters: int, *, dimension: int, power: float
 ) -> Array:
-    """Affinity of the codes of EDSC and deep subspace clustering: truncated SVD, then a power.
+    """Affinity by a truncated SVD and a power, as in the code of EDSC and deep subspace clustering.
 
     ::
 
@@ -335,9 +337,9 @@ def svd_power_affinity(
     coef : array-like or csr_array of shape (n_samples, n_samples)
     n_clusters : int
     dimension : int
-        Dimension d of a subspace. With more than `n_samples` vectors asked for, all are kept.
+        Dimension of a subspace. If r exceeds `n_samples`, all singular vectors are kept.
     power : float
-        Positive. The papers choose `dimension` and `power` for each data set, with labels.
+        Positive. The papers choose `dimension` and `power` for each data set, by its labels.
 
     Returns
     -------
@@ -376,7 +378,7 @@ def svd_power_affinity(
 def softmax_rows(coef: ArrayLike | csr_array) -> Array:
     """Softmax over each row: ``exp(c_ij) / sum_l exp(c_il)``.
 
-    Zeros count as logits of 0, so the result is dense; for the softmax of ``|C|`` pass ``abs(C)``.
+    Zeros count as logits of 0, so the result is dense. For the softmax of ``|C|`` pass ``abs(C)``.
 
     Parameters
     ----------
@@ -414,10 +416,10 @@ def _check_square(coef: ArrayLike | csr_array) -> Array | csr_array:
 
 
 def _ends(S: Array, count: int) -> tuple[Array, Array]:
-    """The `count` smallest and the `count` largest eigenvalues and their eigenvectors, ascending.
+    """The `count` smallest and `count` largest eigenvalues, ascending, and their eigenvectors.
 
-    Lanczos iterations would be faster still, but can miss repeated eigenvalues, and those of
-    low-rank coefficients are all 1 where there is no noise.
+    Lanczos iterations would be faster, but can miss repeated eigenvalues. Without noise, the
+    nonzero eigenvalues of low-rank coefficients are all 1.
     """
     n = len(S)
     if 4 * count >= n:
@@ -428,10 +430,10 @@ def _ends(S: Array, count: int) -> tuple[Array, Array]:
 
 
 def _cosines(U: Array, s: Array) -> Array:
-    """``M M^T`` for ``M = U S^(1/2)`` with unit rows, zero where that is rounding."""
+    """``M M^T`` for ``M = U S^(1/2)`` with unit rows; entries at rounding level become zero."""
     rounding = len(U) * np.finfo(s.dtype).eps
-    kept = s > rounding * s.max()
-    M = U[:, kept] * np.sqrt(s[kept])
+    significant = s > rounding * s.max()
+    M = U[:, significant] * np.sqrt(s[significant])
     norms = np.linalg.norm(M, axis=1, keepdims=True)
     M = M / np.where(norms > rounding * np.sqrt(s.max()), norms, np.inf)
     return M @ M.T

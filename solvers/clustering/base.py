@@ -1,4 +1,4 @@
-"""What all subspace clusterers share: represent, make an affinity, cut the graph."""
+"""Base class of the subspace clusterers: represent the samples, make an affinity, cut the graph."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,18 +19,18 @@ from .spectral import check_n_clusters, spectral_labels
 Auto = Literal["auto"]
 Choices = Mapping[str, tuple[float, ...]]
 
-_DENSE = 0.2  # share of non-zeros from which sparse products are the slower ones
+_DENSE = 0.2  # share of non-zeros above which sparse products are slower than dense ones
 
 
 @dataclass(eq=False, repr=False)
 class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     """Represent the samples by each other, make an affinity of the coefficients, cut the graph.
 
-    Subclasses are dataclasses, so that a constructor lists its parameters once. Where the
-    coefficients minimise an objective, `_represent` sets `objective_` to its value: an array with
-    that of each sample where samples are problems of their own, and a float where they are one.
-    The parameters that may be ``"auto"`` stand in `_choices` with the values that it chooses among,
-    the first of which wins a tie; `_represent` reads them as ``gamma_`` and the like.
+    Subclasses are dataclasses, so that a constructor lists its parameters once. If the coefficients
+    minimise an objective, `_represent` sets `objective_` to its value: an array with one value for
+    each sample if the samples are independent problems, and a float if they are one problem.
+    `_choices` holds the parameters that may be ``"auto"``, each with the values to choose among;
+    the first value wins a tie. `_represent` reads the chosen values as ``gamma_`` and the like.
     """
 
     _choices: ClassVar[Choices] = {}
@@ -59,10 +59,10 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         auto = [name for name in self._choices if self._is_auto(name)]
         if auto:
             grid = {name: self._choices_of(name, points) for name in auto}
-            given = self.get_params(deep=False)
-            for name, found in vars(choose_settings(self, X, grid).estimator).items():
-                if name not in given:
-                    setattr(self, name, found)
+            parameters = self.get_params(deep=False)
+            for name, fitted in vars(choose_settings(self, X, grid).estimator).items():
+                if name not in parameters:
+                    setattr(self, name, fitted)
             return self
         for name in self._choices:
             setattr(self, f"{name}_", getattr(self, name))
@@ -78,19 +78,19 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return self
 
     def _is_auto(self, name: str) -> bool:
-        given = getattr(self, name)
-        return isinstance(given, str) and given == "auto"
+        value = getattr(self, name)
+        return isinstance(value, str) and value == "auto"
 
     def _choices_of(self, name: str, points: Array) -> tuple[float, ...]:
-        """The values of a parameter that "auto" chooses among on these points."""
+        """Values of a parameter among which "auto" chooses for these points."""
         return self._choices[name]
 
     def predict(self, X: ArrayLike) -> Array:
-        """Labels of new points, by solving for them against the training points.
+        """Labels of new points, each represented by the training points.
 
-        Each point takes the cluster whose training points, with their coefficients, leave the
-        smallest residual ``|x - sum_{j in cluster} c_j x_j|``, of points less the mean of the
-        training points where coefficients sum to one.
+        A point x joins the cluster with the smallest residual ``|x - sum_{j in cluster} c_j x_j|``,
+        where c_j are the `coefficients` of x and x_j the training points. If coefficients sum to
+        one, the mean of the training points is subtracted from all points first.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return self._assign(points, self._represent_new(points), self.labels_)
 
     def coefficients(self, X: ArrayLike) -> Array | csr_array:
-        """Coefficients of new points in the training points, as `predict` takes them.
+        """Coefficients by which the training points represent new points, as `predict` uses them.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         Returns
         -------
         ndarray or csr_array of shape (n_points, n_samples)
-            No training point is left out, not even one that equals a new point.
+            Every training point may have a coefficient, even one that equals the new point.
 
         Raises
         ------
@@ -120,14 +120,15 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return self._represent_new(self._new_points(X))
 
     def assign(self, X: ArrayLike, coef: Array | csr_array, labels: Array) -> Array:
-        """Labels that `predict` would give, had the training points the given ones.
+        """Labels that `predict` would give if the training points had the labels `labels`.
 
         Parameters
         ----------
         X : array-like of shape (n_points, n_features)
         coef : ndarray or csr_array of shape (n_points, n_samples)
-            Their `coefficients`, which many labellings share.
+            The `coefficients` of X, which do not depend on labels.
         labels : ndarray of int of shape (n_samples,)
+            Labels of the training points.
 
         Returns
         -------
@@ -141,6 +142,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return self._assign(self._new_points(X), coef, labels)
 
     def _new_points(self, X: ArrayLike) -> Array:
+        """Return new points as a checked array, prepared like the training points."""
         check_is_fitted(self)
         points = validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
         return self._prepare(points)
@@ -157,11 +159,11 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return clusters[np.argmin(residuals, axis=0)]
 
     def _origin(self) -> Array | float:
-        """The point that no coefficients represent: the samples' mean if these sum to one."""
+        """Point to subtract from all points: the samples' mean if coefficients sum to one."""
         return 0.0
 
     def _prepare(self, X: Array) -> Array:
-        """Return the points to represent: the samples, unless a subclass says otherwise."""
+        """Return the points to represent; a subclass may transform the samples."""
         return X
 
     @abstractmethod

@@ -16,7 +16,7 @@ _RELATIVE_LAM = 0.01
 
 
 def relative_lam(X: Array, lam: float | None) -> float:
-    """`lam`, or 0.01 of the mean squared norm of the samples where it is None."""
+    """Return `lam`, or 0.01 of the mean squared norm of the samples if it is None."""
     if lam is not None:
         return check_positive(lam, "lam")
     return _RELATIVE_LAM * _mean_square(X)
@@ -27,7 +27,7 @@ def _mean_square(X: Array) -> float:
 
 
 class _RegularisedClustering(SubspaceClustering):
-    """Clusterers with a penalty lam, which "auto" chooses relative to the samples."""
+    """Clusterers with a penalty lam; "auto" chooses it relative to the norms of the samples."""
 
     lam_: float | None
 
@@ -38,9 +38,10 @@ class _RegularisedClustering(SubspaceClustering):
 
 
 def map_linearly(points: Array, X: Array, coef: Array) -> Array:
-    """``points pinv(X) coef``: the linear map that takes the rows of X nearest to `coef`.
+    """``points pinv(X) coef``: the least-squares linear map from the rows of X to those of `coef`.
 
-    On spectral filters of X it is the filter: ``points R diag(h(s) / s) U^T``.
+    If `coef` is a spectral filter ``U diag(h(s)) U^T`` of ``X = U diag(s) R^T``, the result is
+    ``points R diag(h(s) / s) U^T``.
     """
     U, s, Rt = thin_svd(X)
     return (((points @ Rt.T) / s) @ (U.T @ coef)).astype(points.dtype)
@@ -63,10 +64,10 @@ class LeastSquaresSubspaceClustering(_RegularisedClustering):
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     lam : float, None or "auto", default="auto"
         Penalty > 0. None is 0.01 of the mean squared norm of the samples. "auto" fits 0.01, 0.001
-        and 0.1 of it, and takes the one whose clusters are best separated and balanced
+        and 0.1 of this mean, and takes the one whose clusters are best separated and balanced
         (`choose_settings`).
     zero_diagonal : bool, default=False
-        No sample represents itself.
+        Whether samples may not represent themselves.
     affinity, assign_labels, random_state
         As in `SparseSubspaceClustering`.
 
@@ -76,12 +77,13 @@ class LeastSquaresSubspaceClustering(_RegularisedClustering):
     coef_ : ndarray of shape (n_samples, n_samples)
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     objective_ : ndarray of shape (n_samples,)
-        The share of each row of `coef_` in the objective above, which is their sum.
+        Objective of each row of `coef_`; their sum is the objective above.
     gap_ : ndarray of shape (n_samples,)
-        Duality gap of each row of `coef_`, ``|lam c - r X^T|^2 / lam`` with ``r = x_i - c X`` and
-        its product with x_i left out if `zero_diagonal`, relative to ``|x_i|^2``: rounding.
+        Duality gap ``|lam c - r X^T|^2 / lam`` of each row c of `coef_`, relative to ``|x_i|^2``,
+        with ``r = x_i - c X``. With `zero_diagonal`, entry i of the vector is left out. It is at
+        rounding level.
     lam_ : float
-        The penalty given or chosen.
+        The penalty that was used.
     n_features_in_ : int
 
     References
@@ -127,8 +129,8 @@ class LowRankSubspaceClustering(_RegularisedClustering):
 
         min_C  |X - C X|_F^2 + lam |C|_*
 
-    followed by an affinity of the coefficients and the spectral step. New points go through the
-    spectral filter of the solution, which is not the minimiser of a problem of their own.
+    followed by an affinity of the coefficients and the spectral step. The coefficients of new
+    points come from the spectral filter of the solution, not from an optimisation problem.
 
     Parameters
     ----------
@@ -149,10 +151,10 @@ class LowRankSubspaceClustering(_RegularisedClustering):
         Symmetric and positive semidefinite.
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     objective_ : float
-        The objective above at `coef_`, where the rows are one problem; `low_rank_gap` certifies
-        it.
+        The objective above at `coef_`, one number as the rows are one problem. `low_rank_gap`
+        certifies it.
     lam_ : float
-        The penalty given or chosen.
+        The penalty that was used.
     n_features_in_ : int
 
     References

@@ -1,4 +1,4 @@
-"""k-subspaces: k-means with subspaces for centres. Samples are rows."""
+"""k-subspaces: k-means with subspaces in place of centres. Samples are rows."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,27 +14,28 @@ _NO_EIGENGAP = "without an affinity there is no eigengap to tell it"
 
 
 class KSubspaces(ClusterMixin, BaseEstimator):
-    """Clustering by nearest subspace, alternating with a principal subspace for each cluster.
+    """Clustering by alternating nearest-subspace labels and principal subspaces of clusters.
 
     ::
 
         min over labels l and orthonormal B_1, ..., B_k (dimension x n_features) of
             sum_i |x_i - x_i B_{l_i}^T B_{l_i}|^2
 
-    Subspaces pass through the origin. Each restart begins with random subspaces; the best of all
-    restarts is kept. The objective never increases, but its minimum need not be global.
+    Subspaces pass through the origin. Each restart begins with random subspaces, and the best
+    restart is returned. The objective never increases within a restart, but may end in a local
+    minimum.
 
     Parameters
     ----------
     n_clusters : int, default=8
-        Not None: there is no affinity whose eigengap would tell the number, and the objective
+        Not None: without an affinity there is no eigengap that tells the number, and the objective
         falls with every further subspace.
     dimension : int, default=1
         Dimension of every subspace, at most `n_features`.
     n_init : int, default=20
-        Restarts.
+        Number of restarts.
     max_iter : int, default=100
-        Most alternations in a restart.
+        Largest number of alternations in a restart.
     random_state : int, RandomState or None
 
     Attributes
@@ -45,7 +46,7 @@ class KSubspaces(ClusterMixin, BaseEstimator):
     inertia_ : float
         The objective.
     n_iter_ : int
-        Alternations of the best restart.
+        Number of alternations of the best restart.
     n_features_in_ : int
 
     References
@@ -116,10 +117,10 @@ class KSubspaces(ClusterMixin, BaseEstimator):
 
 
 def _principal(points: Array, basis: Array) -> Array:
-    """Leading directions; the objective is the smallest up to rounding relative to ``|points|^2``.
+    """Orthonormal basis of the principal subspace of the points.
 
-    They come from the smaller Gram matrix. Directions that it cannot tell from zero stay as in
-    `basis`.
+    It minimises the objective up to rounding relative to ``|points|^2``. It comes from the smaller
+    Gram matrix; directions of `basis` replace those whose eigenvalues are zero up to rounding.
     """
     wide = points.shape[0] < points.shape[1]
     gram = points @ points.T if wide else points.T @ points
@@ -136,10 +137,13 @@ def _principal(points: Array, basis: Array) -> Array:
 
 
 def _distances(X: Array, bases: Array) -> Array:
-    """``|x|^2 - |B x|^2`` of all points and subspaces, up to rounding relative to ``|x|^2``."""
+    """Squared distances ``|x|^2 - |B x|^2`` of all points from all subspaces.
+
+    They are exact up to rounding relative to ``|x|^2``.
+    """
     # (n_samples, n_clusters, dim)
-    inside = (X @ bases.reshape(-1, X.shape[1]).T).reshape(len(X), *bases.shape[:2])
-    return np.maximum((X * X).sum(axis=1)[:, None] - (inside * inside).sum(axis=2), 0)
+    coordinates = (X @ bases.reshape(-1, X.shape[1]).T).reshape(len(X), *bases.shape[:2])
+    return np.maximum((X * X).sum(axis=1)[:, None] - (coordinates * coordinates).sum(axis=2), 0)
 
 
 def _residual(X: Array, basis: Array) -> float:

@@ -1,4 +1,4 @@
-"""k-means of few points with many restarts, as scikit-learn draws and ends them."""
+"""k-means of few points with many restarts, with the random draws and stopping of scikit-learn."""
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -10,20 +10,20 @@ from ..solution import Array
 
 _N_INIT = 20
 _MAX_ITER, _TOL = 300, 1e-4
-_ROUNDING = 1e-12  # a smaller part of the potential is no distance
-_MOST_ROWS = 3000  # whose distances fit into memory; above, scikit-learn is fast enough
+_ROUNDING = 1e-12  # share of the potential below which a distance is rounding
+_MOST_ROWS = 3000  # their distances fit into memory; beyond, scikit-learn is fast enough
 
 
 class RepeatedKMeans:
-    """k-means with 20 restarts by one seed after another, on points that they share.
+    """k-means with 20 restarts on the same points, for many seeds.
 
     The labels are those of ``sklearn.cluster.KMeans(n_clusters, n_init=20, random_state=seed)`` up
-    to rounding: the same draws of greedy k-means++, Lloyd iterations to the same end, the same
-    choice among the restarts. The distances between the points are computed once for all seeds,
-    and those from points to centres only where bounds on them leave the nearest centre open
-    (Hamerly, "Making k-means even faster", 2010). More than 3,000 points go to scikit-learn, and so
-    do fewer different points than clusters, and seeds in whose iterations a cluster empties.
-    On exact ties, as between points of a grid, another local optimum is possible.
+    to rounding: greedy k-means++ with the same draws, Lloyd iterations with the same stopping rule,
+    and the same choice among the restarts. The distances between points are computed once for all
+    seeds. A distance from a point to a centre is computed only if bounds do not determine the
+    nearest centre (Hamerly, "Making k-means even faster", 2010). scikit-learn computes the labels
+    of more than 3,000 points, of fewer distinct points than clusters, and of seeds for which a
+    cluster becomes empty. Exact ties, as on a grid, may lead to another local optimum.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class RepeatedKMeans:
             self._points = centred, euclidean_distances(centred, squared=True)
 
     def labels(self, random_state: int | np.random.RandomState | None) -> Array:
-        """Labels by one seed."""
+        """Labels for one seed."""
         if len(self.X) <= _MOST_ROWS:
             rng = check_random_state(random_state)
             begun = rng.get_state()
@@ -51,7 +51,7 @@ class RepeatedKMeans:
         return model.fit_predict(self.X)
 
     def _draws(self, rng: np.random.RandomState) -> tuple[Array, Array]:
-        """First centres, and uniform numbers that choose candidates for each further one."""
+        """First centres, and uniform numbers that choose candidates for the further centres."""
         n, k = len(self.X), self.n_clusters
         n_trials = 2 + int(np.log(k))
         weights = np.full(n, 1 / n)
@@ -70,30 +70,30 @@ class RepeatedKMeans:
 def _best_of_restarts(
     X: Array, distances: Array, first: Array, uniform: Array, tol: float
 ) -> tuple[Array, bool]:
-    """Labels of smallest inertia, and whether clusters coincide or one has lost its points."""
+    """Labels of the smallest inertia, and whether clusters coincide or one became empty."""
     n, k = len(X), uniform.shape[1] + 1
     rounding = _ROUNDING * distances.sum() / n
     labels = np.empty(n, np.int32)
-    kept = np.empty(n, np.int32)
+    best_labels = np.empty(n, np.int32)
     best = np.inf
     for restart in range(len(first)):
-        chosen, left = _choose_centres(distances, first[restart], uniform[restart])
-        if left <= rounding:
-            return kept, True
+        chosen, potential = _choose_centres(distances, first[restart], uniform[restart])
+        if potential <= rounding:
+            return best_labels, True
         inertia = _alternate(X, distances, chosen, labels, tol)
         if inertia < 0:
-            return kept, True
-        if inertia < best and (restart == 0 or not _has_same_clusters(labels, kept, k)):
+            return best_labels, True
+        if inertia < best and (restart == 0 or not _has_same_clusters(labels, best_labels, k)):
             best = inertia
-            kept[:] = labels
-    return kept, False
+            best_labels[:] = labels
+    return best_labels, False
 
 
 @jit_reordered
 def _choose_centres(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
-    """Greedy k-means++: of a few candidates for each centre, the one of smallest potential.
+    """Choose centres by greedy k-means++: of a few candidates, the one of smallest potential.
 
-    Returns the indices, and the potential before the last was chosen.
+    Returns the indices of the centres, and the potential before the last choice.
     """
     n = len(distances)
     k, n_trials = uniform.shape[0] + 1, uniform.shape[1]
@@ -125,7 +125,7 @@ def _choose_centres(distances: Array, first: int, uniform: Array) -> tuple[Array
 
 @jit_reordered
 def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: float) -> float:
-    """Run Lloyd iterations; return the inertia, or -1 if a cluster has lost all its points."""
+    """Run Lloyd iterations; return the inertia, or -1 if a cluster becomes empty."""
     n, d = X.shape
     k = len(chosen)
     upper, lower = np.full(n, np.inf), np.full(n, np.inf)
@@ -186,9 +186,10 @@ def _assign(
     upper: Array,
     lower: Array,
 ) -> bool:
-    """Move each point to its nearest centre, and say whether any has changed.
+    """Move each point to its nearest centre; return whether any label has changed.
 
-    `upper` bounds the distance to the own centre, `lower` that to all others.
+    `upper` bounds the distance of a point to its own centre from above, `lower` the distances to
+    the other centres from below.
     """
     k, d = centres.shape
     squares = np.empty(k)
@@ -236,7 +237,7 @@ def _squared_distance(x: Array, y: Array) -> float:
 
 @jit_reordered
 def _has_same_clusters(labels: Array, others: Array, k: int) -> bool:
-    """Whether two clusterings are equal but for the names of the clusters."""
+    """Whether two clusterings are equal up to the names of the clusters."""
     name = np.full(k, -1, np.int32)
     for i in range(len(labels)):
         if name[labels[i]] == -1:

@@ -14,7 +14,7 @@ from .closed_form import map_linearly, relative_lam
 
 
 class _JointClustering(SubspaceClustering):
-    """Clusterers that solve for all rows together, so that their gap is one number."""
+    """Clusterers whose rows are one problem, so that the gap is one number."""
 
     def _take(self, solution: Solution) -> Array:
         self.objective_, self.gap_ = float(solution.objective), float(solution.gap)
@@ -27,16 +27,16 @@ class _JointClustering(SubspaceClustering):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LowRankRepresentationClustering(_JointClustering):
-    """Subspace clustering by low-rank representation (LRR) of data in which rows are outliers.
+    """Subspace clustering by low-rank representation (LRR) of data with outlying rows.
 
     ::
 
         min_{C, E}  |C|_* + lam sum_i |e_i|     subject to   X = C X + E
 
-    followed by an affinity of the coefficients and the spectral step. New points go through the
-    linear map that takes the samples nearest to their coefficients, ``x pinv(X) C``: no problem of
-    their own is solved. With Frobenius noise it is `LowRankSubspaceClustering`; for affine
-    subspaces append a constant feature to X first.
+    followed by an affinity of the coefficients and the spectral step. A new point x gets the
+    coefficients ``x pinv(X) C``, by the least-squares linear map from samples to their
+    coefficients; no problem is solved for it. With Frobenius noise in place of outliers, use
+    `LowRankSubspaceClustering`. For affine subspaces, append a constant feature to X first.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class LowRankRepresentationClustering(_JointClustering):
     tol : float, default=1e-6
         Largest accepted duality gap, relative to the objective.
     max_iter : int, default=5000
-        Most iterations of ADMM.
+        Largest number of iterations of ADMM.
     affinity : callable, default=low_rank_affinity
         Makes the affinity of the coefficients.
     assign_labels, random_state
@@ -60,7 +60,7 @@ class LowRankRepresentationClustering(_JointClustering):
     coef_ : ndarray of shape (n_samples, n_samples)
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     objective_ : float
-        The objective above at `coef_`; the rows are one problem.
+        The objective above at `coef_`, one number as the rows are one problem.
     gap_ : float
         Certified duality gap relative to the objective.
     n_iter_ : int
@@ -102,9 +102,9 @@ class LowRankSparseSubspaceClustering(_JointClustering):
 
         min_C  |X - C X|_F^2 + lam (|C|_* + beta |C|_1)   subject to   diag(C) = 0
 
-    followed by an affinity of the coefficients and the spectral step. New points go through the
-    linear map that takes the samples nearest to their coefficients, ``x pinv(X) C``: no problem of
-    their own is solved.
+    followed by an affinity of the coefficients and the spectral step. A new point x gets the
+    coefficients ``x pinv(X) C``, by the least-squares linear map from samples to their
+    coefficients; no problem is solved for it.
 
     Parameters
     ----------
@@ -115,9 +115,9 @@ class LowRankSparseSubspaceClustering(_JointClustering):
     beta : float, default=1.0
         Weight of the l1 norm against the nuclear norm, > 0.
     tol : float, default=1e-4
-        Largest accepted duality gap, relative to ``|X|_F^2``; ADMM needs long for less.
+        Largest accepted duality gap, relative to ``|X|_F^2``; ADMM is slow for smaller values.
     max_iter : int, default=5000
-        Most iterations of ADMM, each with a singular value decomposition.
+        Largest number of iterations of ADMM, each with a singular value decomposition.
     affinity, assign_labels, random_state
         As in `SparseSubspaceClustering`.
 
@@ -128,7 +128,7 @@ class LowRankSparseSubspaceClustering(_JointClustering):
         The diagonal is zero.
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     objective_ : float
-        The objective above at `coef_`; the rows are one problem.
+        The objective above at `coef_`, one number as the rows are one problem.
     gap_ : float
         Certified duality gap relative to ``|X|_F^2``.
     n_iter_ : int

@@ -1,4 +1,4 @@
-"""Motion segmentation: of several affinities, the one with the tightest rigid motions."""
+"""Motion segmentation by the affinity, among several, whose clusters fit rigid motions best."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -24,34 +24,34 @@ _NO_EIGENGAP = "the number of motions decides which affinities are made"
 
 
 class MotionSegmentation(ClusterMixin, BaseEstimator):
-    """Segment point trajectories by rigid motion, with settings chosen from the geometry.
+    """Segment point trajectories by rigid motion; the geometry chooses the settings.
 
     Under an affine camera the trajectories of a rigid motion lie in an affine subspace of dimension
-    2 (flat objects, or translation in the image) or 3. Several affinities are made, and each is cut
-    by the spectral step. The affinity whose clusters are tightest is kept, with these clusters::
+    2 (flat objects, or translation in the image) or 3. Several affinities are made, and the
+    spectral step clusters each. The result is the affinity, with its clusters, that attains ::
 
-        argmin over affinities of   sum_i r_2(x_i) * sum_i r_3(x_i)
+        min over affinities of   sum_i r_2(x_i) * sum_i r_3(x_i)
 
     where ``r_d(x)`` is the distance of x from the principal affine subspace of dimension d of its
-    cluster. The product counts a relative gain alike at both dimensions, whatever the noise, and
-    distances that are not squared leave lost tracks little weight. No labels enter.
+    cluster. In the product, a relative gain counts the same in both dimensions at any noise level.
+    Distances are not squared, so that lost tracks have little weight. No labels are used.
 
     The affinities are, for k clusters:
 
-    - noiseless low-rank representations of the data at rank r in homogeneous coordinates, for r
-      from k + 1 to 4 k: ``|m_i . m_j|^4`` with m the unit rows of ``[1/sqrt(n), U]`` and U the
-      r - 1 leading left singular vectors of the centred data;
+    - noiseless low-rank representation of the data at rank r in homogeneous coordinates, for r
+      from k + 1 to 4 k: ``|m_i . m_j|^4``, where m_i are the unit rows of ``[1/sqrt(n), U]`` and U
+      holds the r - 1 leading left singular vectors of the centred data;
     - affine sparse subspace clustering at gamma 50, 400 and 3000 (relative to the centred
-      trajectories, as in `SparseSubspaceClustering`), keeping 0.7 of each row's l1 mass, rows
-      scaled by their maximum.
+      trajectories, as in `SparseSubspaceClustering`); each row keeps 0.7 of its l1 mass and is
+      scaled by its maximum.
 
     Parameters
     ----------
     n_clusters : int, default=2
-        Number of motions. Not None: it decides which affinities are made, and the eigengap of the
-        sparse ones, which do not depend on it, is right on one of ten sequences of Hopkins 155.
+        Number of motions. Not None: the low-rank affinities depend on it. The sparse affinities do
+        not, but their eigengap gives the right number on only one in ten sequences of Hopkins 155.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
-        The spectral step that cuts every affinity.
+        Clustering method of the spectral step.
     random_state : int, RandomState or None
         Seeds k-means.
 
@@ -59,22 +59,23 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     ----------
     labels_ : ndarray of int of shape (n_samples,)
     affinity_matrix_ : ndarray or csr_array of shape (n_samples, n_samples)
-        The affinity that was kept.
+        The chosen affinity.
     chosen_ : str
-        Its setting, such as ``"rank 5"`` or ``"gamma 400"``.
+        Setting of the chosen affinity, such as ``"rank 5"`` or ``"gamma 400"``.
     scores_ : dict of str to float
-        Logarithm of the product above, by setting.
+        Logarithm of the product above for each setting.
     n_features_in_ : int
 
     Notes
     -----
-    The form of the rule was chosen with the labels of a random third of Hopkins 155 in sight, among
-    some fifteen criteria; the values are those of the literature or spread evenly over the useful
-    range. An earlier design without the sparse affinities had been seen to fall behind on the other
-    sequences, and three forms of this one, by how affinities and labels are cut, were seen on all.
+    The form of the rule was chosen among some fifteen criteria, by the labels of a random third of
+    Hopkins 155. The values of the settings are those of the literature, or spread evenly over the
+    useful range. The other sequences were not untouched: an earlier design without the sparse
+    affinities was seen to do worse on them, and three variants of this design, which differ in the
+    steps from affinities to labels, were seen on all sequences.
 
-    The rule can only choose what is offered: parallel planes, the motions of flat objects that do
-    nothing but translate, overlap in all these affinities.
+    The rule chooses only among these affinities. Flat objects that only translate move in parallel
+    planes, which none of the affinities separates.
 
     References
     ----------
@@ -135,7 +136,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         return self
 
     def predict(self, X: ArrayLike) -> Array:
-        """Motion of new trajectories over the same frames: the nearest affine subspace.
+        """Motions of new trajectories over the same frames, by the nearest affine subspace.
 
         The subspaces have dimension 3, or less where a cluster spans less.
 
@@ -154,8 +155,8 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
 
 
 def _make_affinities(X: Array, n_clusters: int) -> Iterator[tuple[str, Any]]:
-    """Affinities by the names of their settings."""
-    X = X - X.mean(axis=0)  # trajectories know no origin
+    """Yield the name of each setting, and its affinity."""
+    X = X - X.mean(axis=0)  # the origin of trajectories is arbitrary
     U, s, _ = np.linalg.svd(X, full_matrices=False)
     largest = min(4 * n_clusters - 1, int((s > max(X.shape) * np.finfo(s.dtype).eps * s[0]).sum()))
     constant = np.full((len(X), 1), len(X) ** -0.5)
@@ -171,7 +172,7 @@ def _make_affinities(X: Array, n_clusters: int) -> Iterator[tuple[str, Any]]:
 
 
 def _looseness(X: Array, labels: Array) -> float:
-    """Logarithm of the product of the sums of distances from the planes and the 3-spaces."""
+    """Logarithm of the product of the sums of distances from subspaces of dimension 2 and 3."""
     totals = np.full(len(_DIMENSIONS), np.finfo(X.dtype).eps * np.abs(X).sum() or 1.0)
     for cluster in np.unique(labels):
         points = X[labels == cluster].astype(np.float64)
@@ -185,5 +186,5 @@ def _affine_subspace(points: Array) -> tuple[Array, Array]:
     """Mean and orthonormal directions of the principal affine subspace of dimension 3."""
     mean = points.mean(axis=0)
     _, s, Rt = np.linalg.svd(points - mean, full_matrices=False)
-    kept = s[:3] > max(points.shape) * np.finfo(s.dtype).eps * max(s[0], np.abs(mean).max())
-    return mean, Rt[:3][kept]
+    significant = s[:3] > max(points.shape) * np.finfo(s.dtype).eps * max(s[0], np.abs(mean).max())
+    return mean, Rt[:3][significant]

@@ -1,4 +1,4 @@
-"""Clustering by graphs of nearest points, by distance or angle, and by their affine weights."""
+"""Clustering by graphs of nearest points (by distance or angle) or by weights of neighbours."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,14 +18,14 @@ _NUMBERS: Choices = {"n_neighbors": (5, 3, 10)}
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NeighborClustering(SubspaceClustering):
-    """Clusterers whose coefficients are weights of neighbours, not a representation."""
+    """Clusterers whose coefficients are weights of neighbours and represent no point."""
 
     n_neighbors: int | Auto = "auto"
 
     _choices: ClassVar[Choices] = _NUMBERS
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
-        """The cluster with the largest sum of weights among a point's neighbours."""
+        """For each point, the cluster with the largest sum of weights among its neighbours."""
         clusters, members = np.unique(labels, return_inverse=True)
         one_hot = csr_array((np.ones(len(members)), (np.arange(len(members)), members)))
         return clusters[(coef @ one_hot).toarray().argmax(axis=1)]
@@ -33,17 +33,17 @@ class NeighborClustering(SubspaceClustering):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NearestNeighborClustering(NeighborClustering):
-    """Spectral clustering of the graph of nearest neighbours, which others must beat.
+    """Spectral clustering of the graph of nearest neighbours: a baseline.
 
     ::
 
         c_ij = 1                                       weights="binary"
         c_ij = exp(-d_ij^2 / (sigma_i sigma_j))        weights="gaussian"
 
-    for the `n_neighbors` points j != i at the smallest distance ``d_ij``, and zero otherwise;
-    ``sigma_i`` is the distance of point i to the last of its neighbours. Then an affinity of the
-    coefficients and the spectral step. New points join the cluster with the largest sum of weights
-    among their neighbours.
+    for the `n_neighbors` points j != i at the smallest distance ``d_ij``, and zero otherwise.
+    ``sigma_i`` is the distance of point i to the last of its neighbours. An affinity of the
+    coefficients and the spectral step follow. A new point joins the cluster with the largest sum of
+    weights among its neighbours.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class NearestNeighborClustering(NeighborClustering):
         With fewer than ``n_neighbors + 1`` samples, all others are used. "auto" fits 5, 3 and 10,
         and takes the one whose clusters are best separated and balanced (`choose_settings`).
     metric : {"euclidean", "cosine"}, default="euclidean"
-        ``cosine`` is the Euclidean distance of the points scaled to unit norm, so that the
-        neighbours are those of the largest cosine.
+        ``cosine`` is the Euclidean distance after scaling points to unit norm: neighbours have the
+        largest cosine.
     weights : {"binary", "gaussian"}, default="binary"
     affinity, assign_labels, random_state, n_jobs
         As in `SparseSubspaceClustering`.
@@ -66,7 +66,7 @@ class NearestNeighborClustering(NeighborClustering):
         Weights of the neighbours of each sample.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     n_neighbors_ : int
-        The one given or chosen.
+        The number that was used.
     n_features_in_ : int
 
     References
@@ -109,7 +109,7 @@ class NearestNeighborClustering(NeighborClustering):
         data = np.ones((n, q))
         if self.weights == "gaussian":
             scale = distance[:, -1:] * self._reach[indices]
-            # Where a scale is zero, only coincident points are near.
+            # Where a scale is zero, only coincident points have a weight.
             np.divide(distance**2, scale, out=data, where=scale > 0)
             data[(scale == 0) & (distance == 0)] = 0
             data[(scale == 0) & (distance > 0)] = np.inf
@@ -129,9 +129,9 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
 
         min_c  |x_i - c X|^2 + reg tr(g) |c|^2   subject to   c 1 = 1,   c_j = 0 unless x_j is near
 
-    over the `n_neighbors` nearest points, with ``g_ab = (x_a - x_i).(x_b - x_i)`` among them. Then
-    an affinity of the coefficients and the spectral step. New points are represented by their
-    nearest training points.
+    where near means among the `n_neighbors` nearest points, with the local Gram matrix
+    ``g_ab = (x_a - x_i).(x_b - x_i)`` of these. An affinity of the coefficients and the spectral
+    step follow. A new point is represented by its nearest training points.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
         Rows sum to one; `locally_linear_residual` certifies them.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     n_neighbors_ : int
-        The one given or chosen.
+        The number that was used.
     n_features_in_ : int
 
     References
@@ -192,11 +192,11 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ThresholdingSubspaceClustering(NeighborClustering):
-    """Thresholding-based subspace clustering (TSC): the nearest points by angle, a baseline.
+    """Thresholding-based subspace clustering (TSC) of nearest points by angle: a baseline.
 
-    ``c_ij = exp(-2 arccos |u_i . u_j|)`` for the `n_neighbors` points j != i with the largest
-    ``|u_i . u_j|``, ``u_i = x_i / |x_i|``, and zero otherwise. Orthogonal points and zero rows are
-    not joined. Then an affinity of the coefficients and the spectral step.
+    ``c_ij = exp(-2 arccos |u_i . u_j|)`` with ``u_i = x_i / |x_i|`` for the `n_neighbors` points
+    j != i with the largest ``|u_i . u_j|``, and zero otherwise. Orthogonal points and zero rows
+    have no edges. An affinity of the coefficients and the spectral step follow.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class ThresholdingSubspaceClustering(NeighborClustering):
     coef_ : csr_array of shape (n_samples, n_samples)
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     n_neighbors_ : int
-        The one given or chosen.
+        The number that was used.
     n_features_in_ : int
 
     References
@@ -241,7 +241,7 @@ class ThresholdingSubspaceClustering(NeighborClustering):
         n, n_atoms = len(U), len(atoms)
         q = min(most, n_atoms - exclude_self)
         size = max(1, _BLOCK_ENTRIES // n_atoms)
-        found, weights = [], []
+        neighbors, weights = [], []
         for start in range(0, n, size):
             cosines = np.abs(U[start : start + size] @ atoms.T)
             if exclude_self:
@@ -249,9 +249,9 @@ class ThresholdingSubspaceClustering(NeighborClustering):
                 cosines[rows, start + rows] = -1
             nearest = np.argpartition(-cosines, q - 1, axis=1)[:, :q]
             cosine = np.minimum(np.take_along_axis(cosines, nearest, axis=1), 1)
-            found.append(nearest)
+            neighbors.append(nearest)
             weights.append(np.where(cosine > 0, np.exp(-2 * np.arccos(cosine)), 0))
-        indices, data = np.concatenate(found).ravel(), np.concatenate(weights).ravel()
+        indices, data = np.concatenate(neighbors).ravel(), np.concatenate(weights).ravel()
         indptr = np.arange(0, n * q + 1, q)
         coef = narrow(csr_array((data, indices, indptr), shape=(n, n_atoms)))
         coef.eliminate_zeros()

@@ -1,4 +1,4 @@
-"""Subspace clustering by sparse self-expression of data in which single entries are corrupted."""
+"""Subspace clustering by sparse self-expression of data with corrupted entries."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,31 +14,31 @@ from .base import Auto, Choices, SubspaceClustering
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OutlierSubspaceClustering(SubspaceClustering):
-    """Sparse subspace clustering with sparse outliers: for data with corrupted entries, as faces.
+    """Sparse subspace clustering with sparse outliers, for data with corrupted entries like faces.
 
     ::
 
         min_{c, e}  |x_i - c X - e|^2 + lam |c|_1 + lam_outlier |e|_1   subject to   c_i = 0
 
-    followed by an affinity of C and the spectral step. The penalties are those of
-    `outlier_lams_from_alpha` for all samples; a new point is represented with the same ones, and
-    joins the cluster of the smallest residual ``|x - e - sum_{j in cluster} c_j x_j|``.
+    followed by an affinity of C and the spectral step. The penalties come from
+    `outlier_lams_from_alpha` of the samples. A new point is represented with the same penalties,
+    and joins the cluster with the smallest residual ``|x - e - sum_{j in cluster} c_j x_j|``.
 
     Parameters
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     alpha : float or "auto", default="auto"
-        > 0, as in the circulated code; larger values penalise less. The penalty of outliers
-        against that of coefficients depends on it and on the scale of X alone: the literature
-        takes raw pixels. "auto" fits 20, 5 and 50, and takes the one whose clusters are best
-        separated and balanced (`choose_settings`).
+        The alpha > 0 of the circulated code; larger values penalise less. The ratio of the two
+        penalties depends only on alpha and the scale of X; the literature takes raw pixels. "auto"
+        fits 20, 5 and 50, and takes the one whose clusters are best separated and balanced
+        (`choose_settings`).
     tol : float, default=1e-6
         Largest accepted duality gap of a point, relative to ``|x_i|^2``.
     max_iter : int, default=100
-        Most working sets tried for a point.
+        Largest number of working sets for a point.
     affinity, assign_labels, random_state, n_jobs
-        As in `SparseSubspaceClustering`. Published numbers have
+        As in `SparseSubspaceClustering`. Published numbers use the affinity
         ``symmetric_affinity(scale_by_row_maximum(C))``.
 
     Attributes
@@ -48,15 +48,15 @@ class OutlierSubspaceClustering(SubspaceClustering):
         Row i represents sample i; the diagonal is zero.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     objective_ : ndarray of shape (n_samples,)
-        The objective above of each row of `coef_`, with the best outliers.
+        The objective above of each row of `coef_`, with the best outliers e for it.
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
     alpha_ : float
-        The one given or chosen.
+        The alpha that was used.
     lam_, lam_outlier_ : float
         The penalties.
     n_iter_ : int
-        Most Newton steps that a point took.
+        Largest number of Newton steps of a point.
     n_features_in_ : int
 
     References

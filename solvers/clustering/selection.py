@@ -1,4 +1,4 @@
-"""The choice of settings, and of a clusterer, without labels."""
+"""Choose the settings of a clusterer, or a clusterer, without labels."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,24 +18,24 @@ from ..solution import Array, check_dense_or_sparse
 from .spectral import EmbeddedGraph, embed_graph
 
 _SAMPLE = 3000
-_POWER = 24  # of a score: what its clusters count
-_SAME = 1e-12  # distance along a line at which points count as one, relative to the largest
+_POWER = 24  # the weight of a clustering is its score to this power
+_SAME = 1e-12  # relative distance along a line up to which points count as one
 
 
 @dataclass(frozen=True)
 class ChosenSettings:
-    """What `choose_settings` chose.
+    """Result of `choose_settings`.
 
     Attributes
     ----------
     estimator : estimator
         A fitted clone with the chosen settings.
     settings : dict
-        These.
+        The chosen settings.
     score : float
-        Their `selection_score`.
+        The `selection_score` of the chosen settings.
     scores : tuple of (dict, float)
-        All settings that were tried, with their scores.
+        All settings of the grid, with their scores.
     """
 
     estimator: Any
@@ -47,21 +47,21 @@ class ChosenSettings:
 def choose_settings(
     estimator: Any, X: ArrayLike, grid: Mapping[str, Iterable[Any]]
 ) -> ChosenSettings:
-    """Fit a clusterer at all settings of a grid, and take the one of highest `selection_score`.
+    """Fit a clusterer at all settings of a grid, and choose those of highest `selection_score`.
 
-    No labels are used. It is how the estimators of this package choose what they are told to with
-    ``"auto"``, and how `twinsolve cluster` chooses among settings.
+    No labels are used. The estimators of this package choose parameters set to ``"auto"`` in this
+    way, and so does `twinsolve cluster`.
 
     Parameters
     ----------
     estimator : estimator
-        With ``n_clusters``, and after ``fit`` with ``affinity_matrix_`` and ``labels_``: those of
-        this package and of `unrolled.clustering`, but for `KSubspaces`, and
-        `sklearn.cluster.SpectralClustering`. It is left as it is.
+        It must have ``n_clusters``, and after ``fit`` also ``affinity_matrix_`` and ``labels_``.
+        The estimators of this package (except `KSubspaces`), those of `unrolled.clustering` and
+        `sklearn.cluster.SpectralClustering` do. The estimator itself is not changed.
     X : array-like of shape (n_samples, n_features)
     grid : mapping of str to iterable
-        Values to try, by parameter of the estimator. Of equal scores the first counts, in the order
-        of `sklearn.model_selection.ParameterGrid`.
+        Values to try for each parameter of the estimator. Among equal scores, the first in the
+        order of `sklearn.model_selection.ParameterGrid` wins.
 
     Returns
     -------
@@ -70,12 +70,13 @@ def choose_settings(
     Raises
     ------
     ValueError
-        If the estimator makes no affinity or has no such parameter, or a parameter has no values.
+        If the estimator makes no affinity or lacks a parameter of the grid, or a parameter has no
+        values.
 
     Warns
     -----
     UserWarning
-        If there is nothing to choose by, see `arbitrary_choice`.
+        If the choice is arbitrary, see `arbitrary_choice`.
 
     References
     ----------
@@ -106,20 +107,21 @@ def choose_settings(
 
 @dataclass(frozen=True)
 class ChosenClusterer:
-    """What `choose_clusterer` chose.
+    """Result of `choose_clusterer`.
 
     Attributes
     ----------
     estimator : estimator
-        The fitted clone of the chosen one.
+        A fitted clone of the chosen estimator.
     score : float
-        Its `selection_score`.
+        The `selection_score` of the chosen estimator.
     scores : ndarray of shape (n_estimators,)
-        Those of all, in their order; NaN for one that was given before.
+        The `selection_score` of each estimator; NaN for one that equals an earlier estimator.
     agreement : ndarray of shape (n_estimators,)
-        What decided, as `rank_clusterings` says; NaN for one that was given before.
+        The agreement of each estimator, which decides the choice, see `rank_clusterings`; NaN for
+        one that equals an earlier estimator.
     ranking : ndarray of int
-        Numbers of the estimators, best first, each of several equal ones once.
+        Indices of the estimators, best first; of equal estimators only the first.
     """
 
     estimator: Any
@@ -130,20 +132,20 @@ class ChosenClusterer:
 
 
 def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer:
-    """Fit clusterers of any kind, and take the one whose clusters the other good ones confirm.
+    """Fit clusterers of any kind, and choose the one whose clusters other good ones confirm.
 
-    That is the one whose clusters agree best with those of all, by the mean adjusted Rand index;
-    each counts by the 24th power of its `selection_score`, so that those far below the largest
-    hardly do. A single method can score well for a reason of its own, of its affinity steps say;
-    that several come to the same clusters so, is less likely. No labels are used. It is the rule of
-    ``twinsolve cluster --auto``.
+    The chosen clusters have the largest mean adjusted Rand index with the clusters of all
+    estimators. In this mean, the weight of an estimator is the 24th power of its `selection_score`,
+    so that scores far below the largest hardly count. A single method can have a high score for a
+    reason of its own, such as its affinity steps; that several methods find the same clusters by
+    chance is less likely. No labels are used. It is the rule of ``twinsolve cluster --auto``.
 
     Parameters
     ----------
     estimators : iterable of estimators
-        Such as `choose_settings` takes, with the same ``n_clusters``; they are left as they are. A
-        few methods that differ in kind, with a grid each, serve better than many. One with the same
-        parameters as another counts once: it would confirm itself.
+        Estimators as in `choose_settings`, with the same ``n_clusters``. They are not changed. A
+        few methods of different kinds, each with a grid of settings, serve better than many. Equal
+        estimators count once, as they would confirm each other.
     X : array-like of shape (n_samples, n_features)
 
     Returns
@@ -155,13 +157,13 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     TypeError
         If `estimators` are no clusterers.
     ValueError
-        If there are no estimators, one makes no affinity, they look for different numbers of
-        clusters, or there are fewer distinct points than clusters.
+        If there are no estimators, one makes no affinity, their ``n_clusters`` differ, or there are
+        fewer distinct points than clusters.
 
     Warns
     -----
     UserWarning
-        If there is nothing to choose by, see `arbitrary_choice`.
+        If the choice is arbitrary, see `arbitrary_choice`.
 
     References
     ----------
@@ -198,25 +200,25 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
 
 
 def _check_candidates(estimators: Iterable[Any]) -> list[Any]:
-    """Return the estimators as a list; refuse none, or different numbers of clusters."""
+    """Return the estimators as a list, if there are some and their n_clusters are equal."""
     if not isinstance(estimators, Iterable):
         name = type(estimators).__name__
         raise TypeError(f"estimators: must be a sequence of clusterers, got {name}")
-    found = list(estimators)
-    for estimator in found:
+    candidates = list(estimators)
+    for estimator in candidates:
         if isinstance(estimator, type) or not hasattr(estimator, "get_params"):
             raise TypeError(f"estimators: must be clusterers with get_params, got {estimator!r}")
-    if not found:
-        raise ValueError("estimators: must hold at least one")
-    numbers = {getattr(estimator, "n_clusters", None) for estimator in found}
+    if not candidates:
+        raise ValueError("estimators: must hold at least one, got none")
+    numbers = {getattr(estimator, "n_clusters", None) for estimator in candidates}
     if len(numbers) > 1:
         words = ", ".join(sorted(map(str, numbers)))
         raise ValueError(f"estimators: must have the same n_clusters, got {words}")
-    return found
+    return candidates
 
 
 def equal_estimators(first: Any, second: Any) -> bool:
-    """Whether two estimators are of one class and have equal parameters."""
+    """Whether two estimators have the same class and equal parameters."""
     if type(first) is not type(second):
         return False
     own, other = first.get_params(deep=False), second.get_params(deep=False)
@@ -226,12 +228,12 @@ def equal_estimators(first: Any, second: Any) -> bool:
 
 
 def check_distinct(X: Array | csr_array, n_clusters: int | None, name: str) -> None:
-    """Refuse fewer distinct points than clusters: every answer would be as good as another.
+    """Refuse fewer distinct points than clusters, for which all answers are equally good.
 
     Raises
     ------
     ValueError
-        If there are; the message starts with `name`.
+        In this case; the message starts with `name`.
     """
     line = np.sort(X @ np.random.default_rng(0).standard_normal(X.shape[1]))
     apart = np.diff(line) > _SAME * np.abs(line).max()
@@ -239,65 +241,69 @@ def check_distinct(X: Array | csr_array, n_clusters: int | None, name: str) -> N
     if n_clusters is not None and distinct < n_clusters:
         raise ValueError(
             f"{name}: has {distinct} distinct point{'s' if distinct > 1 else ''}, fewer than "
-            f"n_clusters={n_clusters}: nothing tells the others apart"
+            f"n_clusters={n_clusters}"
         )
 
 
 def arbitrary_choice(score: float, n_clusters: int | None, n_points: int) -> str:
-    """Why the choice of the candidate with this `selection_score` says nothing, if it does not.
+    """Reason why choosing the candidate with this `selection_score` is arbitrary, else "".
 
-    That is so of a single cluster, of clusters of one point each, and where no candidate has a
-    score above zero.
+    The choice is arbitrary if there is one cluster, if each cluster is one point, and if no
+    candidate has a score above zero.
     """
     if n_clusters == 1:
         return "n_clusters=1: all points are one cluster, whatever is chosen"
     if n_clusters == n_points:
-        return f"n_clusters={n_points} is the number of points: each is one, whatever is chosen"
+        return (
+            f"n_clusters={n_points} is the number of points: each point is a cluster, whatever is "
+            "chosen"
+        )
     if score > 0:
         return ""
     return (
-        "no candidate has a score above 0, as where graphs have more parts than there are "
-        "clusters: the choice among them is arbitrary"
+        "no candidate has a score above 0, for instance because each graph has more connected "
+        "components than n_clusters: the choice is arbitrary"
     )
 
 
 def rank_clusterings(
     scores: ArrayLike, labellings: Sequence[ArrayLike | None]
 ) -> tuple[Array, Array]:
-    """Rank clusterings by their agreement with all, of which those of large scores count most.
+    """Rank clusterings by their agreement with all clusterings, weighted by scores.
 
     ::
 
         agreement_i = sum_j w_j ARI(labels_i, labels_j) / sum_j w_j,   w_j = score_j^24
 
-    Those without a score above zero come last: they are of graphs in too many parts. Of equal
-    agreement the larger score counts, then the order given.
+    with ARI the adjusted Rand index. Clusterings without a score above zero come last: their graphs
+    have too many components. Ties in the agreement go to the larger score, then to the earlier
+    clustering.
 
     Parameters
     ----------
     scores : array-like of shape (n_clusterings,)
-        Such as `selection_score`, in [0, 1]; those without one, NaN, are not ranked.
+        Scores in [0, 1], such as `selection_score`. A clustering with the score NaN is not ranked.
     labellings : sequence of array-like of int of shape (n_samples,)
-        Clusters of the samples; None where there is no score.
+        Labels of the samples in each clustering; may be None where the score is NaN.
 
     Returns
     -------
     ranking : ndarray of int
-        Numbers of the clusterings, best first.
+        Indices of the clusterings, best first.
     agreement : ndarray of shape (n_clusterings,)
-        NaN where there is no score, and if none is above zero.
+        NaN where the score is NaN, and everywhere if no score is above zero.
 
     Raises
     ------
     ValueError
-        If there are not as many labellings as scores, one with a score is missing, or they are not
-        of the same samples.
+        If scores and labellings differ in number, a clustering with a score has no labels, or the
+        labellings differ in length.
 
     References
     ----------
-    Hubert and Arabie, "Comparing partitions" (1985). The clustering that agrees best with others
-    is their consensus among themselves: Strehl and Ghosh, "Cluster ensembles" (2002). The power is
-    of the design set.
+    Hubert and Arabie, "Comparing partitions" (1985). Strehl and Ghosh, "Cluster ensembles" (2002),
+    take the clustering that agrees best with the others as a consensus. The power was chosen on the
+    design set.
 
     Examples
     --------
@@ -308,25 +314,28 @@ def rank_clusterings(
     """
     values = np.asarray(scores, dtype=np.float64)
     if values.shape != (len(labellings),):
-        raise ValueError(f"scores: must be one for each of {len(labellings)} labellings")
+        raise ValueError(
+            f"scores: must hold one score for each of the {len(labellings)} labellings, got shape "
+            f"{values.shape}"
+        )
     order = np.argsort(-values, kind="stable")[: np.isfinite(values).sum()]
     shapes = {np.shape(labellings[i]) for i in order}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         words = ", ".join(map(str, sorted(shapes)))
-        raise ValueError(f"labellings: must be of the same samples, one label each, got {words}")
+        raise ValueError(f"labellings: must hold one label for each sample, got shapes {words}")
     agreement = np.full(len(values), np.nan)
-    n_whole = int((values[order] > 0).sum())
-    if n_whole:
+    n_scored = int((values[order] > 0).sum())
+    if n_scored:
         weights = np.maximum(values[order] / values[order[0]], 0) ** _POWER
         indices = rand_indices([labellings[i] for i in order])
         agreement[order] = indices @ weights / weights.sum()
-        best = np.argsort(-agreement[order[:n_whole]].round(12), kind="stable")
-        order[:n_whole] = order[best]
+        best = np.argsort(-agreement[order[:n_scored]].round(12), kind="stable")
+        order[:n_scored] = order[best]
     return order, agreement
 
 
 def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:
-    """Adjusted Rand index of each labelling of the same samples with each."""
+    """Matrix of the adjusted Rand indices between all pairs of labellings."""
     members = [_members(np.asarray(labels)) for labels in labellings]
     n_samples = members[0].shape[0]
     everyone = hstack(members, format="csr")
@@ -349,13 +358,14 @@ def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:
 
 
 def _members(labels: Array) -> csr_array:
-    """Which sample is in which cluster, a column each."""
+    """Indicator matrix of the clusters: row i has a 1 in the column of its cluster."""
     clusters = np.unique(labels, return_inverse=True)[1]
     n_samples = len(labels)
     return csr_array((np.ones(n_samples), clusters, np.arange(n_samples + 1)))
 
 
 def _score_of_fitted(estimator: Any) -> float:
+    """`selection_score` of a fitted clusterer."""
     if not hasattr(estimator, "affinity_matrix_"):
         raise ValueError(
             f"estimator: {type(estimator).__name__} makes no affinity, by which it could be judged"
@@ -369,21 +379,22 @@ def _score_of_fitted(estimator: Any) -> float:
 def selection_score(
     affinity: ArrayLike | csr_array, labels: ArrayLike | None, n_clusters: int
 ) -> float:
-    """Score of an affinity by its own clusters; of several settings, the highest is chosen.
+    """Score of an affinity by its own clusters; the settings with the highest score are chosen.
 
     ::
 
         (1 + s) / 2 * H / log(n_clusters)
 
-    with s the silhouette of the clusters in the spectral embedding, the unit rows of the leading
-    `n_clusters` eigenvectors that the spectral step clusters, and H the entropy of the clusters'
-    sizes. The first factor asks for separated clusters; the second is 1 for clusters of equal size,
-    and low where one holds nearly all points, which are separated and say nothing. A graph in more
-    connected components than clusters scores 0, isolated points not counted: which of them become
-    clusters is arbitrary. Of more than 3,000 points a sample gives the silhouette.
+    Here s is the silhouette of the clusters in the spectral embedding, that is, among the unit rows
+    of the leading `n_clusters` eigenvectors, which the spectral step clusters. H is the entropy of
+    the cluster sizes. The first factor rewards separated clusters. The second factor is 1 for
+    clusters of equal size, and low if one cluster holds nearly all points, which would be separated
+    but useless. A graph with more connected components than clusters (isolated points not counted)
+    scores 0, as it is arbitrary which components become clusters. With more than 3,000 points, the
+    silhouette is computed on a sample.
 
-    No classes enter: `labels` are the clusters that the affinity itself led to. Scores are meant
-    for settings of one method and one chain of affinity steps.
+    No true classes are used: `labels` are the clusters that come from the affinity itself. Compare
+    scores only between settings of one method with the same affinity steps.
 
     Parameters
     ----------
@@ -392,7 +403,7 @@ def selection_score(
     labels : array-like of int of shape (n_samples,) or None
         Clusters of the samples. None takes `spectral_labels` with seed 0.
     n_clusters : int
-        Number of clusters looked for.
+        Number of clusters that was asked for.
 
     Returns
     -------
@@ -402,8 +413,8 @@ def selection_score(
     Raises
     ------
     ValueError
-        If `affinity` is not square, symmetric, finite and nonnegative, `labels` are not one for
-        each sample, or `n_clusters` is out of range.
+        If `affinity` is not square, symmetric, finite and nonnegative, `labels` does not hold one
+        label for each sample, or `n_clusters` is out of range.
 
     References
     ----------
@@ -424,7 +435,10 @@ def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
     """`selection_score` of the clusters of an embedded graph."""
     values, clusters = np.unique(np.asarray(labels), return_inverse=True)
     if clusters.shape != graph.connected.shape:
-        raise ValueError(f"labels: must be one for each of {len(graph.connected)} samples")
+        raise ValueError(
+            f"labels: must hold one label for each of the {len(graph.connected)} samples, got "
+            f"shape {np.shape(labels)}"
+        )
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ValueError("labels: must not hold NaN or infinity")
     if n_clusters == 1:
@@ -434,7 +448,7 @@ def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
 
 
 def _silhouette(graph: EmbeddedGraph, clusters: Array, n_clusters: int) -> float:
-    """Silhouette of the connected points, or of a seeded sample; -1 where there is none."""
+    """Silhouette of the connected points or a seeded sample of them; -1 if it is undefined."""
     clusters = clusters[graph.connected]
     n_parts = len(np.unique(graph.part))
     if n_parts > n_clusters or len(clusters) <= n_clusters or len(np.unique(clusters)) < 2:

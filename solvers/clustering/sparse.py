@@ -1,4 +1,4 @@
-"""Subspace clustering by sparse self-expression: SSC, its elastic net, and pursuit."""
+"""Subspace clustering by sparse self-expression: SSC, elastic net, orthogonal matching pursuit."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ class _LassoClustering(SubspaceClustering):
     n_jobs: int | None = None
     directory: str | Path | None = None
 
-    # Of one subclass alone, and not parameters of the other.
+    # Each is a parameter of one subclass; the other subclass has these values.
     l1_ratio = 1.0
     affine = False
     nonnegative = False
@@ -45,7 +45,10 @@ class _LassoClustering(SubspaceClustering):
         }
 
     def _lam_max(self, X: Array, samples: Array, *, zero_diagonal: bool = False) -> Array:
-        """Centre the points if affine: the origin must not scale the penalties then."""
+        """`lam_max` of the points X in the samples, centred if affine.
+
+        Otherwise the penalties would depend on the origin.
+        """
         if self.affine:
             centre = mean_point(samples)
             X, samples = X - centre, samples - centre
@@ -76,7 +79,7 @@ class _LassoClustering(SubspaceClustering):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SparseSubspaceClustering(_LassoClustering):
-    """Sparse subspace clustering (SSC): each point from few others, certified.
+    """Sparse subspace clustering (SSC): represent each point by few others, certified.
 
     ::
 
@@ -84,38 +87,39 @@ class SparseSubspaceClustering(_LassoClustering):
                                                           c >= 0 if nonnegative
         lam_i = 2 max_{j != i} |x_i . x_j| / gamma      (of points less their mean if affine)
 
-    followed by an affinity of the coefficients and the spectral step. Samples are taken as they
-    are: where their norms say nothing, as those of images under changing light, scale them to unit
-    norm first, as `sklearn.preprocessing.Normalizer` and `twinsolve cluster` do.
+    followed by an affinity of the coefficients and the spectral step. Samples are not scaled. If
+    their norms carry no information, as with images under changing light, scale them to unit norm
+    first, as `sklearn.preprocessing.Normalizer` and `twinsolve cluster` do.
 
     Parameters
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     gamma : float or "auto", default="auto"
-        Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-        values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one whose clusters
-        are best separated and balanced (`choose_settings`).
+        Above 1. The penalty of a point is 1 / gamma times the penalty that makes its coefficients
+        zero; larger values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one
+        whose clusters are best separated and balanced (`choose_settings`).
     affine : bool, default=False
-        Coefficients of each point sum to one, for affine subspaces: those that miss the origin,
-        on whose place nothing depends.
+        Whether the coefficients of each point sum to one, for affine subspaces, which need not
+        contain the origin. The result then does not depend on the origin.
     nonnegative : bool, default=False
-        No coefficient is negative: each point lies in the cone of few others. `lam_i` is the same.
+        Whether coefficients must be >= 0: each point then lies in the cone of few others. The
+        penalties `lam_i` are the same.
     tol : float, default=1e-6
         Largest accepted gap of a point, on the scale of `sparse_self_expression`.
     max_iter : int, default=100
-        Most working sets tried for a point; most Bregman iterations if `affine`.
+        Largest number of working sets for a point, or of Bregman iterations if `affine`.
     affinity : callable, default=symmetric_affinity
-        Makes the affinity of the coefficients. Compose it of the steps `keep_l1_mass`,
+        Makes the affinity from the coefficients. It may combine the steps `keep_l1_mass`,
         `scale_by_row_maximum`, `unit_rows`, `symmetric_affinity`, `svd_power_affinity` and others.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
     random_state : int, RandomState or None
         Seeds k-means.
     n_jobs : int, optional
-        Threads that share the points. None is 1 unless in a ``joblib.parallel_config`` context.
+        Number of threads that share the points. None is 1, or what ``joblib.parallel_config`` says.
     directory : str or Path, optional
-        Folder that keeps coefficients while `fit` finds them; the same fit, interrupted and called
-        again, goes on from there.
+        Folder for the coefficients found so far. If `fit` is interrupted and called again, it
+        continues from them.
 
     Attributes
     ----------
@@ -128,9 +132,9 @@ class SparseSubspaceClustering(_LassoClustering):
     gap_ : ndarray of shape (n_samples,)
         Certified gap of each row of `coef_`, on the scale of `sparse_self_expression`.
     gamma_ : float
-        The one given or chosen.
+        The gamma that was used.
     n_iter_ : int
-        Most steps of the active set that a point took.
+        Largest number of active-set steps of a point.
     n_features_in_ : int
 
     References
@@ -169,9 +173,9 @@ class ElasticNetSubspaceClustering(_LassoClustering):
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     gamma : float or "auto", default="auto"
-        Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-        values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one whose clusters
-        are best separated and balanced (`choose_settings`).
+        Above 1. The penalty of a point is 1 / gamma times the penalty that makes its coefficients
+        zero; larger values give more non-zeros. "auto" fits 50, 5, 20 and 200, and takes the one
+        whose clusters are best separated and balanced (`choose_settings`).
     l1_ratio : float, default=0.9
         In (0, 1]; 1 is `SparseSubspaceClustering`.
     tol, max_iter, affinity, assign_labels, random_state, n_jobs, directory
@@ -202,20 +206,20 @@ class ElasticNetSubspaceClustering(_LassoClustering):
 class OMPSubspaceClustering(SubspaceClustering):
     """Subspace clustering by orthogonal matching pursuit (SSC-OMP): greedy and fast.
 
-    Points are scaled to unit norm; each is represented by at most `n_nonzero` others, chosen one by
-    one as the most correlated with what is not yet explained. Then an affinity of the coefficients
-    and the spectral step.
+    Points are scaled to unit norm. Each is represented by at most `n_nonzero` others, chosen one by
+    one: the next point is the one most correlated with the residual. An affinity of the
+    coefficients and the spectral step follow.
 
     Parameters
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     n_nonzero : int or "auto", default="auto"
-        Most points that represent a point; about the dimension of the subspaces. With fewer than
-        ``n_nonzero + 1`` samples, all others may be used. "auto" fits 5, 3 and 10, and takes the
-        one whose clusters are best separated and balanced (`choose_settings`).
+        Largest number of points that represent a point; about the dimension of the subspaces. With
+        fewer than ``n_nonzero + 1`` samples, all others may be used. "auto" fits 5, 3 and 10, and
+        takes the one whose clusters are best separated and balanced (`choose_settings`).
     tol : float, default=1e-6
-        Norm of the residual of a unit row at which it is finished; >= 0.
+        Norm of the residual, of a point of unit norm, at which the pursuit stops; >= 0.
     affinity, assign_labels, random_state, n_jobs
         As in `SparseSubspaceClustering`.
 
@@ -223,10 +227,10 @@ class OMPSubspaceClustering(SubspaceClustering):
     ----------
     labels_ : ndarray of int of shape (n_samples,)
     coef_ : csr_array of shape (n_samples, n_samples)
-        Coefficients among the unit rows; the diagonal is zero.
+        Coefficients of the points scaled to unit norm; the diagonal is zero.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     n_nonzero_ : int
-        The one given or chosen.
+        The number that was used.
     n_features_in_ : int
 
     References

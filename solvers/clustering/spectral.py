@@ -1,4 +1,4 @@
-"""From affinities to clusters: the spectral step and the number of clusters."""
+"""Clusters from affinities: the spectral step and the number of clusters."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +18,7 @@ from ..solution import Array, check_dense_or_sparse, check_integer
 from .kmeans import RepeatedKMeans
 
 _MAX_CLUSTERS = 10
-_ALL_AT_ONCE = {"sparse": 500, "dense": 2000}  # rows up to which Lanczos iterations are slower
+_ALL_AT_ONCE = {"sparse": 500, "dense": 2000}  # rows up to which LAPACK beats Lanczos iterations
 _RESTARTS, _BASIS = 15, 100
 _ASYMMETRY = 1e-5
 
@@ -32,14 +32,14 @@ def spectral_labels(
 ) -> Array:
     """Cluster the points of a graph by the leading eigenvectors of its normalised affinity.
 
-    The rows of the `n_clusters` leading eigenvectors of ``D^(-1/2) A D^(-1/2)``, ``D = diag(A 1)``,
-    are clustered, by k-means with 20 restarts after scaling them to unit norm, or by pivoted QR,
-    which takes them as they are. A sparse affinity stays sparse.
+    The embedding of the points is the rows of the `n_clusters` leading eigenvectors of
+    ``D^(-1/2) A D^(-1/2)``, ``D = diag(A 1)``. K-means with 20 restarts clusters these rows after
+    scaling them to unit norm; pivoted QR clusters them unscaled. A sparse affinity stays sparse.
 
-    A graph with at least `n_clusters` connected components, isolated points not counted, has its
-    largest components as clusters. Points in other components, isolated points among them, say
-    nothing about their cluster and join the largest one; so there are fewer clusters if fewer
-    points than `n_clusters` are connected.
+    If the graph has at least `n_clusters` connected components (isolated points not counted), the
+    largest components are the clusters. The points of other components, and isolated points, join
+    the largest cluster, as nothing tells where they belong. There are fewer clusters if fewer than
+    `n_clusters` points are connected.
 
     Parameters
     ----------
@@ -86,15 +86,16 @@ def eigengap_n_clusters(
 ) -> int:
     """Number of clusters at the largest gap between eigenvalues of the normalised affinity.
 
-    ``argmax_k mu_k - mu_{k+1}`` over ``1 <= k <= max_clusters``, with ``mu_1 >= mu_2 >= ...`` the
-    eigenvalues of ``D^(-1/2) A D^(-1/2)``. Isolated points are left out.
+    It is ``argmax_k mu_k - mu_{k+1}`` over ``1 <= k <= max_clusters``. Here ``mu_1 >= mu_2 >= ...``
+    are the eigenvalues of ``D^(-1/2) A D^(-1/2)``, ``D = diag(A 1)``. Isolated points are ignored.
 
     Parameters
     ----------
     affinity : array-like or csr_array of shape (n_samples, n_samples)
         Symmetric and nonnegative.
     max_clusters : int, default=10
-        The answer where the graph has at least as many connected components.
+        Largest number considered. It is the answer if the graph has at least as many connected
+        components.
 
     Returns
     -------
@@ -123,7 +124,7 @@ def eigengap_n_clusters(
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedGraph:
-    """What is cut into `n_clusters`: eigenvectors of the connected points, or their components."""
+    """A graph ready for clustering: leading eigenvectors or components of its connected points."""
 
     n_clusters: int
     connected: Array
@@ -132,25 +133,28 @@ class EmbeddedGraph:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Array]) -> "EmbeddedGraph":
-        """The graph that `arrays` describes."""
+        """Return the graph that `arrays` stores."""
         described = {"embedding": None} | arrays
         return cls(**described | {"n_clusters": int(arrays["n_clusters"])})  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, Array]:
-        """The graph as arrays, which can be stored."""
-        kept = {"n_clusters": np.array(self.n_clusters), "connected": self.connected}
-        kept |= {} if self.embedding is None else {"embedding": self.embedding}
-        return kept | {"part": self.part}
+        """Return the graph as arrays, which can be stored."""
+        arrays = {"n_clusters": np.array(self.n_clusters), "connected": self.connected}
+        arrays |= {} if self.embedding is None else {"embedding": self.embedding}
+        return arrays | {"part": self.part}
 
     def labels(self, cut: Callable[[Array], Array]) -> Array:
-        """Labels of all points; ``cut(embedding)`` labels those of a graph that holds together."""
+        """Labels of all points; ``cut(embedding)`` gives those of the connected points.
+
+        Without an embedding, the components are the clusters.
+        """
         if self.embedding is None:
-            found = _largest_parts(self.part, self.n_clusters)
+            clusters = _largest_parts(self.part, self.n_clusters)
         else:
-            found = cut(self.embedding)
-        most = np.bincount(found, minlength=1).argmax()
-        labels = np.full(len(self.connected), most, dtype=np.int32)
-        labels[self.connected] = found
+            clusters = cut(self.embedding)
+        largest = np.bincount(clusters, minlength=1).argmax()
+        labels = np.full(len(self.connected), largest, dtype=np.int32)
+        labels[self.connected] = clusters
         return labels
 
     def kmeans(self, random_state: int | np.random.RandomState | None) -> Array:
@@ -163,31 +167,32 @@ class EmbeddedGraph:
 
     @cached_property
     def _shared_kmeans(self) -> RepeatedKMeans:
-        """What many seeds of k-means share."""
+        """k-means of the unit rows, for many seeds."""
         return RepeatedKMeans(normalize(self.embedding), self.n_clusters)
 
 
 def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> EmbeddedGraph:
-    """Embed the points of a graph by its leading eigenvectors, where it does not fall apart.
+    """Embed the points of a graph by its leading eigenvectors.
 
-    None takes the number of clusters at the eigengap.
+    A graph with at least `n_clusters` components gets no embedding. None takes the number of
+    clusters at the eigengap.
     """
     A = check_affinity(affinity)
     if n_clusters is not None:
         check_n_clusters(n_clusters, A.shape[0])
     connected, A, part = _drop_isolated_points(A)
-    found = None
+    eigenvectors = None
     if n_clusters is None:
-        n_clusters, found = _eigengap(A, part, _MAX_CLUSTERS)
+        n_clusters, eigenvectors = _eigengap(A, part, _MAX_CLUSTERS)
     k = min(n_clusters, len(part))
     if k == 0 or part.max() + 1 >= k:
         return EmbeddedGraph(k, connected, None, part)
-    vectors = leading_eigenvectors(A, k)[1] if found is None else found[:, :k]
+    vectors = leading_eigenvectors(A, k)[1] if eigenvectors is None else eigenvectors[:, :k]
     return EmbeddedGraph(k, connected, vectors, part)
 
 
 def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, Array | None]:
-    """Number of clusters at the largest gap, and the eigenvectors computed on the way, if any."""
+    """Number of clusters at the largest gap, and the eigenvectors if they were computed."""
     n_values = min(most + 1, len(part))
     if n_values < 2:
         return 1, None
@@ -200,10 +205,11 @@ def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, Array 
 def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
     """The k largest eigenvalues of ``D^(-1/2) A D^(-1/2)``, descending, and their eigenvectors.
 
-    Every point needs a positive degree. On large graphs the eigenvectors of eigenvalue 1, one for
-    each component, are written down and deflated: Lanczos iterations can miss repeated eigenvalues.
-    Where these iterations stall, on eigenvalues that all but coincide, a dense graph is reduced to
-    tridiagonal form instead, and a sparse one gets a larger basis and a tolerance of 1e-6.
+    Every point must have a positive degree. Large graphs use Lanczos iterations, which can miss
+    repeated eigenvalues. So the eigenvectors of eigenvalue 1, which are known (one for each
+    component), are deflated first. If the iterations stall on nearly equal eigenvalues, a dense
+    graph is diagonalised by LAPACK instead, and a sparse graph gets a larger Lanczos basis and a
+    tolerance of 1e-6.
     """
     degree = np.asarray(A.sum(axis=1), dtype=np.float64)
     scale = 1 / np.sqrt(degree)
@@ -239,14 +245,15 @@ def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
 
 
 def _all_at_once(M: Array | csr_array, k: int) -> tuple[Array, Array]:
+    """The k largest eigenvalues of M, descending, and their eigenvectors, by LAPACK."""
     n = M.shape[0]
     dense = M.toarray() if isinstance(M, csr_array) else M
-    # With many equal eigenvalues the method of subsets may fail, or find fewer.
+    # With many equal eigenvalues, the LAPACK driver for subsets may fail or return fewer than k.
     with suppress(LinAlgError):
         values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
         if len(values) == k:
             return values[::-1], vectors[:, ::-1]
-    values, vectors = (found[..., n - k :] for found in eigh(dense, driver="evd"))
+    values, vectors = (array[..., n - k :] for array in eigh(dense, driver="evd"))
     return values[::-1], vectors[:, ::-1]
 
 
@@ -273,7 +280,7 @@ def check_n_clusters(
 ) -> int:
     """Return `n_clusters` as an int if it is a whole number from 1 to `n_samples`.
 
-    `why_not_none` says why a clusterer cannot take the number at the eigengap.
+    `why_not_none` is the reason why a clusterer cannot take the number at the eigengap.
 
     Raises
     ------
@@ -289,7 +296,7 @@ def check_n_clusters(
 
 
 def _drop_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_array, Array]:
-    """Which points are connected to others, the affinity among them, and their component."""
+    """Mask of the points that are not isolated, their affinity, and their components."""
     part = _components(A)
     connected = np.bincount(part)[part] > 1
     if connected.all():
@@ -300,10 +307,10 @@ def _drop_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_arra
 
 
 def _components(A: Array | csr_array) -> Array:
-    """Connected component of each point, numbered by their first points."""
+    """Number of the connected component of each point; components are sorted by first point."""
     if isinstance(A, csr_array):
         return connected_components(A, directed=False)[1]
-    # Making a dense graph sparse first costs more than all the rest.
+    # Making a dense graph sparse first would cost more than this search.
     part = np.full(len(A), -1)
     for point in range(len(A)):
         if part[point] < 0:
@@ -316,15 +323,16 @@ def _components(A: Array | csr_array) -> Array:
 
 
 def _largest_parts(part: Array, k: int) -> Array:
-    """The k largest components as clusters 0 to k - 1; all other points join the largest."""
+    """Clusters 0 to k - 1 from the k largest components; all other points join the largest."""
     rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"))[part]
     return np.where(rank < k, rank, 0)
 
 
 def _cluster_qr(embedding: Array) -> Array:
-    """Rotate the embedding so that k well-spread rows come close to the axes.
+    """Labels by the nearest axis, after a rotation that brings k well-spread rows near the axes.
 
-    Unit rows would all tie for the first pivot, and the order of the points decide.
+    The rows are not scaled to unit norm: all would tie for the first pivot, and the order of the
+    points would decide.
     """
     k = embedding.shape[1]
     pivots = qr(embedding.T, pivoting=True, mode="economic")[2][:k]

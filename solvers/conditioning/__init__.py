@@ -1,4 +1,4 @@
-"""Condition numbers of token matrices, what bounds them, and token graying that lowers them."""
+"""Condition numbers of token matrices, bounds on them, and token graying, which lowers them."""
 
 from .bounds import attention_condition_bound, feed_forward_condition_bound, skip_condition_bound
 from .graying import gray_tokens

@@ -1,8 +1,8 @@
-"""What bounds the condition number of the output of linear layers: both sides, to compare.
+"""Bounds on the condition number of the output of linear layers: both sides, to compare.
 
-Rounding moves a condition number by a share of about ``kappa`` times machine precision, and where
-it hides that a matrix has full rank, no comparison is made. Condition numbers have no scale, so
-that factors are taken to unit size first.
+Rounding changes a condition number kappa by a relative error of about kappa times machine
+precision. Where it hides that a matrix has full rank, an error is raised. Condition numbers do not
+depend on scale, so factors are scaled to unit size first.
 """
 
 import math
@@ -17,14 +17,14 @@ from .spectrum import condition_number
 def attention_condition_bound(
     X: ArrayLike, query_weight: ArrayLike, key_weight: ArrayLike, value_weight: ArrayLike
 ) -> tuple[float, float]:
-    """Both sides of the bound on the conditioning of linear attention without a skip connection.
+    """Both sides of the bound on the condition number of linear attention without a skip.
 
     ::
 
         kappa(X Wq Wk^T X^T X Wv) <= kappa(Wq) kappa(Wk) kappa(Wv) kappa(X)^3
 
-    It needs at least as many tokens as features, and full rank throughout; with identity weights
-    the sides are equal. Near a kappa of 1 / eps rounding may take kappa above the bound.
+    The bound needs at least as many tokens as features, and factors of full rank. With identity
+    weights both sides are equal. Near a kappa of 1 / eps rounding may take kappa above the bound.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def attention_condition_bound(
     kappas = {name: float(condition_number(M)) for name, M in factors.items()}
     for name, kappa in kappas.items():
         if math.isinf(kappa):
-            raise ValueError(f"{name}: must have full rank")
+            raise ValueError(f"{name}: must have full rank, got an infinite condition number")
     output = X @ (Wq @ Wk.T @ (X.T @ X) @ Wv)
     return _both_sides(output, math.prod(kappas.values()) * kappas["X"] ** 2)
 
@@ -71,7 +71,7 @@ def attention_condition_bound(
 def feed_forward_condition_bound(
     X: ArrayLike, up_weight: ArrayLike, down_weight: ArrayLike
 ) -> tuple[float, float]:
-    """Both sides of the bound on the conditioning of a linear feed-forward layer without a skip.
+    """Both sides of the bound on the condition number of a linear feed-forward layer, no skip.
 
     ::
 
@@ -113,7 +113,9 @@ def feed_forward_condition_bound(
     X = _check_tall(X)
     up = unit_size(check_matrix(up_weight, "up_weight"))
     if len(up) != X.shape[1]:
-        raise ValueError(f"up_weight: has {len(up)} rows, but X has {X.shape[1]} columns")
+        raise ValueError(
+            f"up_weight: must have one row for each of the {X.shape[1]} columns of X, got {len(up)}"
+        )
     down = unit_size(check_matrix(down_weight, "down_weight"))
     if len(down) != up.shape[1] or down.shape[1] > X.shape[1]:
         raise ValueError(
@@ -125,23 +127,24 @@ def feed_forward_condition_bound(
 
 
 def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
-    """Both sides of the bound on the conditioning of a linear layer with a skip connection.
+    """Both sides of the bound on the condition number of a linear layer with a skip connection.
 
     ::
 
         kappa(X M + X) <= kappa(X) kappa(M + I),   kappa(M + I) = (mu_max + 1) / (mu_min + 1)
 
-    for M symmetric positive semidefinite with extreme eigenvalues mu, so that
-    ``kappa(M + I) <= kappa(M)``: the bound is below the ``kappa(X) kappa(M)`` of the layer without
-    the skip connection. Near a kappa of 1 / eps rounding may take kappa above the bound.
+    for M symmetric positive semidefinite with extreme eigenvalues mu. Then
+    ``kappa(M + I) <= kappa(M)``: the bound is at most ``kappa(X) kappa(M)``, the bound of the layer
+    without the skip connection. Near a kappa of 1 / eps rounding may take kappa above the bound.
 
     Parameters
     ----------
     X : array-like of shape (n_tokens, n_features)
         At least as many tokens as features.
     M : array-like of shape (n_features, n_features)
-        Symmetric positive semidefinite up to rounding: 1,000 times machine precision, of float32 if
-        M is float32, relative to the largest entry and eigenvalue. Its symmetric part is used.
+        Symmetric positive semidefinite. The tolerance is 1,000 times machine precision, that of
+        float32 if M is float32, relative to the largest entry and eigenvalue. The symmetric part of
+        M is used.
 
     Returns
     -------
@@ -167,20 +170,22 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
     (8.0, 8.0)
     """
     X = _check_tall(X)
-    given = check_square(check_matrix(M, "M"), "M", X.shape[1])
-    rounding = rounding_error(given.dtype)
-    halves = given.astype(np.float64) / 2
-    if np.abs(halves - halves.T).max() > rounding * np.abs(halves).max():
-        raise ValueError("M: must be symmetric")
+    checked = check_square(check_matrix(M, "M"), "M", X.shape[1])
+    tolerance = rounding_error(checked.dtype)
+    halves = checked.astype(np.float64) / 2
+    if np.abs(halves - halves.T).max() > tolerance * np.abs(halves).max():
+        share = np.abs(halves - halves.T).max() / np.abs(halves).max()
+        raise ValueError(f"M: must be symmetric, got M - M^T of {share:.3g} max|M|")
     symmetric = halves + halves.T
     mu = np.linalg.eigvalsh(symmetric)
-    if mu[0] < -rounding * mu[-1] or mu[0] <= -1:
-        raise ValueError(f"M: must be positive semidefinite, smallest eigenvalue {mu[0]:.3g}")
+    if mu[0] < -tolerance * mu[-1] or mu[0] <= -1:
+        raise ValueError(f"M: must be positive semidefinite, got an eigenvalue of {mu[0]:.3g}")
     bound = condition_number(X) * (mu[-1] + 1) / (mu[0] + 1)
     return _both_sides(X @ symmetric + X, bound)
 
 
 def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
+    """Condition number of the output, and its bound, as floats."""
     kappa = float(condition_number(output))
     if math.isinf(kappa) and np.isfinite(bound):
         raise ValueError("X: the output is too ill-conditioned for float64 to compare")
@@ -191,7 +196,7 @@ def _check_tall(X: ArrayLike) -> Array:
     X = unit_size(check_matrix(X, "X"))
     if len(X) < X.shape[1]:
         raise ValueError(
-            f"X: needs at least as many tokens as features for the bound, got {X.shape}"
+            f"X: must have at least as many tokens as features for the bound, got shape {X.shape}"
         )
     return X
 

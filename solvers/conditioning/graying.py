@@ -17,28 +17,30 @@ def gray_tokens(
 ) -> Array:
     """Lower the contrast of the spectrum of raw tokens by a power law (token graying).
 
-    With the thin SVD ``X = U diag(s) R^T``, or the orthonormal discrete cosine transform
-    ``F = Dn X Dd^T`` of both sides and ``m = max|F|``::
+    ::
 
         svd:  X~ = U diag(s_1 (s / s_1)^eps) R^T
         dct:  X~ = Dn^T (sign(F) m (|F| / m)^eps) Dd
 
-    The SVD gives ``kappa(X~) = kappa(X)^eps`` and keeps s_1. The DCT keeps m and all signs; it
-    lowers the condition number of most images, without a guarantee, and depends on the order of
-    the features. Singular values up to ``max(n_tokens, n_features)``, and coefficients up to
-    ``log2(2 n_tokens n_features)`` times machine precision, relative to the largest, are rounding
-    and become 0, as ``0^eps = 0``.
+    with the thin SVD ``X = U diag(s) R^T``, or the orthonormal discrete cosine transform
+    ``F = Dn X Dd^T`` of rows and columns and ``m = max|F|``. The SVD gives
+    ``kappa(X~) = kappa(X)^eps`` and keeps s_1. The DCT keeps m and all signs; it lowers the
+    condition number of most images, without a guarantee, and depends on the order of the features.
+
+    Values at rounding level become 0, as ``0^eps = 0``. Relative to the largest, these are singular
+    values up to ``max(n_tokens, n_features)`` times machine precision, and coefficients up to
+    ``log2(2 n_tokens n_features)`` times machine precision.
 
     Parameters
     ----------
     X : array-like of shape (..., n_tokens, n_features)
-        Flattened image patches, before the patch embedding, in training and in use. Each matrix is
-        grayed by itself.
+        Flattened image patches before the patch embedding, in training and in inference. Each
+        matrix is grayed separately.
     eps : float, default=0.95
         Power in (0, 1]; 1 changes nothing. 0.95 is the default of the paper.
     transform : {"svd", "dct"}, default="svd"
     keep_scale : bool, default=True
-        False leaves the largest singular value, or coefficient, at 1.
+        False makes the largest singular value, or coefficient, 1.
 
     Returns
     -------
@@ -83,17 +85,18 @@ def gray_tokens(
 
 
 def _gray_svd(X: Array, eps: float) -> tuple[Array, float]:
-    """Grayed matrix over its largest singular value, and that value."""
+    """Grayed matrix divided by its largest singular value, and that value."""
     U, s, Rt = np.linalg.svd(X, full_matrices=False)
     largest = float(s[0])
     return (U * _power_law(s, eps, max(X.shape))) @ Rt, largest
 
 
 def _gray_gram(X: Array, eps: float) -> tuple[Array, float]:
-    """As `_gray_svd`, faster, for entries rounded to float32.
+    """Faster `_gray_svd` for entries rounded to float32.
 
-    The Gram matrix in float64 loses ``eps64 kappa^2`` of the least singular value. The rounding of
-    the entries has already lost ``eps32 kappa``, which is far more up to the kappa of 3e4 allowed.
+    The Gram matrix in float64 changes the least singular value by the relative error
+    ``eps64 kappa^2``. Rounding the entries has already changed it by ``eps32 kappa``, which is far
+    more up to the largest kappa allowed, 3e4.
     """
     wide = len(X) < X.shape[1]
     squares, V = np.linalg.eigh(X @ X.T if wide else X.T @ X)
@@ -105,7 +108,7 @@ def _gray_gram(X: Array, eps: float) -> tuple[Array, float]:
 
 
 def _gray_dct(X: Array, eps: float) -> tuple[Array, float]:
-    """Grayed matrix over its largest coefficient, and the size of that coefficient."""
+    """Grayed matrix divided by its largest coefficient, and the size of that coefficient."""
     F = scipy.fft.dctn(X, norm="ortho", overwrite_x=True)
     size = np.abs(F)
     largest = float(size.max())
@@ -114,7 +117,7 @@ def _gray_dct(X: Array, eps: float) -> tuple[Array, float]:
 
 
 def _power_law(size: Array, eps: float, rounding: float) -> Array:
-    """Take powers in place: new pages of memory would cost more than the powers."""
+    """Return ``size^eps`` in place, 0 at rounding level; new memory costs more than the powers."""
     size /= size.max() or 1.0
     size[size <= rounding * EPS] = 0
     return np.power(size, eps, out=size)

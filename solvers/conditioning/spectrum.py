@@ -18,9 +18,9 @@ def condition_number(X: ArrayLike) -> Array:
 
         kappa(X) = s_max / s_min     over the min(n_tokens, n_features) singular values
 
-    It is infinite if X is numerically rank deficient: if ``s_min <= max(n_tokens, n_features) eps
-    s_max`` with eps of float64, the usual tolerance of a numerical rank. Entries are taken as
-    exact, whatever their dtype.
+    It is infinite if X is numerically rank deficient, that is, if
+    ``s_min <= max(n_tokens, n_features) eps s_max`` with eps of float64, the usual tolerance of a
+    numerical rank. Entries count as exact in every dtype.
 
     Parameters
     ----------
@@ -56,11 +56,12 @@ def condition_number(X: ArrayLike) -> Array:
 
 
 def check_tokens(X: ArrayLike, name: str) -> Array:
+    """Return one or many token matrices as a finite floating-point array."""
     try:
         shape = np.shape(X)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if len(shape) < 2:
-        raise ValueError(f"{name}: needs at least two dimensions, got {len(shape)}")
+        raise ValueError(f"{name}: must have at least two dimensions, got {len(shape)}")
     rows = X if issparse(X) else np.reshape(np.asarray(X), (math.prod(shape[:-1]), shape[-1]))
     return check_matrix(rows, name).reshape(shape)

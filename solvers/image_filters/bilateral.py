@@ -1,4 +1,4 @@
-"""The bilateral filter on images: attention by position and grey level at once."""
+"""The bilateral filter on images: attention by position and grey level."""
 
 import math
 
@@ -22,19 +22,20 @@ def bilateral_filter(
     channel_axis: int | None = None,
     n_jobs: int | None = None,
 ) -> Array:
-    """Smooth an image but not its edges: average the pixels that are near in place and grey level.
+    """Smooth an image but keep its edges: average pixels close in position and in grey level.
 
     ::
 
         u_i = sum_j w_ij y_j / sum_j w_ij
         w_ij = exp(-|p_i - p_j|^2 / (2 sigma_spatial^2) - |y_i - y_j|^2 / (2 sigma_color^2))
 
-    with p the positions in pixels, ``|y_i - y_j|`` the Euclidean distance over channels, and j in
-    the window around i, clipped to the image: no pixel is made up beyond the border.
+    with y_i the grey level (or the channels) of pixel i, p_i its position in pixels, and j in the
+    window around i. The window is clipped to the image: nothing is padded. ``|y_i - y_j|`` is the
+    Euclidean distance over the channels.
 
-    Both limits are exact. ``sigma_color=inf`` leaves the windowed Gaussian filter (which is
-    separable, and computed so). ``sigma_spatial=inf`` on the whole image leaves the range filter,
-    which depends on grey levels alone: for k distinct ones it takes k^2 operations.
+    Both limits are exact. ``sigma_color=inf`` gives the windowed Gaussian filter, computed as a
+    separable one. ``sigma_spatial=inf`` with a window of the whole image gives the range filter,
+    which depends on grey levels only; for k distinct levels it takes k^2 operations.
 
     Parameters
     ----------
@@ -47,8 +48,8 @@ def bilateral_filter(
     sigma_spatial : float, default=1.0
         Standard deviation of positions, in pixels. Infinity is allowed.
     footprint : array-like of bool, or of zeros and ones, optional
-        Shape of the window, in place of `win_size`: sides are odd, the centre belongs to it, and
-        with every shift its opposite (which keeps ``w_ij = w_ji``). A disk, for instance.
+        Shape of the window in place of `win_size`, for instance a disk. Its sides must be odd, and
+        it must hold its centre and the opposite of each of its shifts, so that ``w_ij = w_ji``.
     channel_axis : int, optional
         Axis of the channels; None is a grey image.
     n_jobs : int, optional
@@ -63,14 +64,14 @@ def bilateral_filter(
     ------
     ValueError
         On NaN, infinity, a wrong number of dimensions, widths ``<= 0``, an even window, a footprint
-        that is not symmetric, or one together with `win_size`.
+        that is not symmetric, or both `footprint` and `win_size`.
 
     References
     ----------
     Tomasi and Manduchi (1998); EQUATIONS IF-13 with ``h_p^2 = 2 sigma_spatial^2`` and ``h_y^2 =
-    2 sigma_color^2`` (erratum E0-b: no 2 stands in IF-13, and vectors take the norm). Names are as
-    in scikit-image, which reads zeros beyond the border unless told otherwise. OpenCV has a disk
-    for its window, reflects at the border, and adds absolute differences over channels.
+    2 sigma_color^2`` (erratum E0-b: IF-13 has no factor 2, and vectors take the norm). Names are
+    those of scikit-image, which by default pads the image with zeros. OpenCV uses a disk as window,
+    reflects at the border, and adds absolute differences over channels.
 
     Examples
     --------
@@ -141,6 +142,7 @@ def _average(
     sigma_spatial: float,
     footprint: ArrayLike | None,
 ) -> WindowAverage:
+    """The filter as an average over shifts of the image."""
     sigma_spatial = check_width(sigma_spatial, "sigma_spatial")
     _, height, width = planes.values.shape
     if footprint is None:
@@ -148,7 +150,7 @@ def _average(
     elif win_size is None:
         window = _half_footprint(footprint, height, width)
     else:
-        raise ValueError("win_size: must be None where a footprint is given")
+        raise ValueError(f"win_size: must be None with a footprint, got {win_size}")
     real, centre = planes.values.dtype, window.shape[1] // 2
     below, beside = np.arange(len(window)), np.arange(window.shape[1]) - centre
     position = np.outer(
@@ -164,12 +166,13 @@ def _average(
 
 
 def _gaussian(shift: Array, sigma: float, real: np.dtype) -> Array:
-    with np.errstate(over="ignore"):  # a tiny sigma: weights 0 and 1
+    """``exp(-shift^2 / (2 sigma^2))``."""
+    with np.errstate(over="ignore"):  # with a tiny sigma, weights are 0 and 1
         return np.exp(-((shift / sigma) ** 2) / 2).astype(real)
 
 
 def _half_square(win_size: int | None, sigma_spatial: float, height: int, width: int) -> Array:
-    """The lower half of the window, clipped to the shifts that the image has."""
+    """Lower half of the square window, clipped to the shifts within the image."""
     if win_size is not None:
         reach = check_side(win_size, "win_size") // 2
     else:
@@ -178,26 +181,28 @@ def _half_square(win_size: int | None, sigma_spatial: float, height: int, width:
 
 
 def _half_footprint(footprint: ArrayLike, height: int, width: int) -> Array:
+    """Lower half of the footprint, clipped to the shifts within the image."""
     window = as_array(footprint, "footprint")
     if window.ndim != 2 or window.shape[0] % 2 + window.shape[1] % 2 < 2:
         raise ValueError(f"footprint: must be a matrix with odd sides, got shape {window.shape}")
-    if window.dtype.kind not in "biu" or not np.isin(window, (0, 1)).all():
-        raise ValueError("footprint: must be boolean, or hold zeros and ones alone")
+    allowed = np.isin(window, (0, 1)) & (window.dtype.kind in "biuf")
+    if not allowed.all():
+        raise ValueError(f"footprint: must hold zeros and ones only, got {window[~allowed][0]!r}")
     window = window.astype(bool)
     y, x = window.shape[0] // 2, window.shape[1] // 2
     if not window[y, x] or (window != window[::-1, ::-1]).any():
-        raise ValueError("footprint: must hold its centre, and with every shift its opposite")
+        raise ValueError("footprint: must hold its centre, and the opposite of each of its shifts")
     right = min(x, width - 1)
     return window[y : y + min(y, height - 1) + 1, x - right : x + right + 1]
 
 
 def _gaussian_filter(planes: Array, position: Array) -> Array:
-    """Average over the window along columns, then along rows."""
+    """Windowed Gaussian filter: average along columns, then along rows."""
     centre = position.shape[1] // 2
     smoothed = planes
     for axis, half in ((1, position[:, centre]), (2, position[0, centre:])):
         kernel = np.concatenate([half[:0:-1], half])
         smoothed = correlate1d(smoothed, kernel, axis=axis, mode="constant")
-        inside = correlate1d(np.ones(planes.shape[axis]), kernel, mode="constant")
-        smoothed /= inside[:, None] if axis == 1 else inside
+        mass = correlate1d(np.ones(planes.shape[axis]), kernel, mode="constant")
+        smoothed /= mass[:, None] if axis == 1 else mass
     return smoothed

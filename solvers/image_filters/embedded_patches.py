@@ -1,4 +1,4 @@
-"""Non-local means whose patches are compared after a linear map, step by step."""
+"""Non-local means that compare patches after a linear map."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,15 +22,16 @@ def embedded_means(
         u_i = sum_j w_ij v_j / sum_j w_ij
         w_ij = exp(-max(|W (p_i - p_j)|^2 - 2 noise^2, 0) / h^2)
 
-    with p_i the reflect-padded patch around i and j in the window of i, clipped to the image; one
-    shift of the image after the other, in float64.
+    with v the pixels of `values`, W the `embedding`, p_i the patch around pixel i of `guide`
+    (padded by reflection), and j in the window of i, clipped to the image. It is computed in
+    float64, one shift of the image after another.
 
     Parameters
     ----------
     guide, values : array-like of shape (channels, height, width)
-        Values may have other channels.
+        They may have different numbers of channels.
     embedding : array-like of shape (n_features, channels, patch_size, patch_size)
-        W.
+        The linear map W.
     h : float
         Decay > 0, in grey levels.
     noise : float, default=0.0
@@ -63,12 +64,13 @@ def embedded_means(
     guide, values, W = (np.asarray(x, dtype=np.float64) for x in (guide, values, embedding))
     if guide.ndim != 3 or values.ndim != 3 or guide.shape[1:] != values.shape[1:]:
         raise ValueError(
-            f"values: must be (channels, height, width) of the guide's height and width, got "
-            f"{values.shape} and a guide of shape {guide.shape}"
+            "values: must have shape (channels, height, width) with the height and width of the "
+            f"guide, got {values.shape} for a guide of shape {guide.shape}"
         )
     if W.ndim != 4 or W.shape[1] != len(guide) or W.shape[2] != W.shape[3]:
         raise ValueError(
-            f"embedding: must be (n_features, {len(guide)}, patch_size, patch_size), got {W.shape}"
+            f"embedding: must have shape (n_features, {len(guide)}, patch_size, patch_size), "
+            f"got {W.shape}"
         )
     h, noise = check_positive(h, "h"), check_positive(noise, "noise", allow_zero=True)
     n = check_integer(patch_distance, "patch_distance", minimum=0)
@@ -87,7 +89,7 @@ def embedded_means(
 
 
 def _features(guide: Array, W: Array) -> Array:
-    """Embedded patches, of shape (n_features, height, width)."""
+    """Embedded patch of each pixel, of shape (n_features, height, width)."""
     size = W.shape[-1]
     border = ((size - 1) // 2, size // 2)
     padded = np.pad(guide, ((0, 0), border, border), mode="reflect")
@@ -96,5 +98,5 @@ def _features(guide: Array, W: Array) -> Array:
 
 
 def _overlap(side: int, shift: int) -> slice:
-    """Pixels i for which ``i + shift`` lies on the image too."""
+    """Pixels i of an axis for which ``i + shift`` is also a pixel of the image."""
     return slice(max(0, -shift), side - max(0, shift))

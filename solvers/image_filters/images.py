@@ -1,4 +1,4 @@
-"""Images as planes: validation, padding, and the way back."""
+"""Images as planes: validation, padding, and conversion back to images."""
 
 import math
 import numbers
@@ -14,10 +14,10 @@ from ..solution import Array, check_integer, check_positive
 class Planes:
     """An image as `values` of shape (channels, height, width), in multiples of `unit`.
 
-    The unit is a power of two about the width of the filter: squares of differences overflow or
-    vanish where weights are 0 or 1 anyway, whatever the grey levels are measured in, and no digit
-    is lost. Where the largest level is beyond ``2^(maxexp - 40)`` widths or below one, the unit
-    follows it: values stay finite, and so does the sum of 2^38 of them.
+    The unit is a power of two, so no digit is lost, close to the width of the filter: squares of
+    differences then overflow or vanish only where weights are 0 or 1 anyway, in every unit of the
+    grey levels. If the largest level exceeds ``2^(maxexp - 40)`` widths or is below one width, the
+    unit follows the largest level: values, and the sum of 2^38 of them, stay finite.
     """
 
     values: Array
@@ -25,8 +25,8 @@ class Planes:
     channel_axis: int | None
 
     def restore(self, values: Array) -> Array:
-        """Give planes the grey levels and the layout of the image."""
-        if self.unit > 1:  # rounding may exceed the largest number
+        """Return planes in the grey levels and the layout of the image."""
+        if self.unit > 1:  # rounding may exceed the largest float
             most = float(np.finfo(values.dtype).max) / self.unit
             values = np.clip(values, -most, most)
         image = values * values.dtype.type(self.unit)
@@ -37,7 +37,7 @@ class Planes:
         return np.pad(self.values, ((0, 0), (before, after), (before, after)), mode="reflect")
 
     def inverse_square(self, width: float) -> float:
-        """Return ``1 / width^2`` for a width in grey levels: finite, and 0 for an infinite one."""
+        """Return ``1 / width^2`` for a width in grey levels: finite, and 0 at infinity."""
         ratio = self.unit / width
         return min(ratio * ratio, float(np.finfo(self.values.dtype).max))
 
@@ -45,7 +45,7 @@ class Planes:
 def check_image(image: ArrayLike, channel_axis: int | None, width: float) -> Planes:
     """Return a finite real image as planes; float32 is kept, all else becomes float64.
 
-    Differences about `width` > 0 are those that the filter must tell from 0 and from infinity.
+    `width` > 0 is the size of the differences that the filter must tell from 0 and from infinity.
 
     Raises
     ------
@@ -74,6 +74,7 @@ def check_image(image: ArrayLike, channel_axis: int | None, width: float) -> Pla
 
 
 def _unit(largest: float, width: float, limits: np.finfo) -> float:
+    """The unit of `Planes` for an image whose largest level is `largest`."""
     exponent = math.frexp(largest)[1] - 1
     if width < largest:
         exponent = max(math.frexp(width)[1] - 1, exponent - limits.maxexp + 40)
@@ -86,7 +87,7 @@ def as_array(values: ArrayLike, name: str) -> Array:
     Raises
     ------
     ValueError
-        If they are ragged; the message starts with `name`.
+        If rows differ in length; the message starts with `name`.
     """
     try:
         return np.asarray(values)

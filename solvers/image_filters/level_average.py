@@ -1,4 +1,4 @@
-"""The average over all pixels by grey level alone, wherever they are."""
+"""The average over all pixels with weights by grey level only, not by position."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _KEYS = 2**11
 
 
 def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
-    """Average with the weights ``exp(-scale |y_i - y_j|^2)``, once for each distinct grey level.
+    """Average pixels with weights ``exp(-scale |y_i - y_j|^2)``, once for each distinct level y.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
     Returns
     -------
     ndarray of the shape of `planes`
-        Blocks of pairs are summed in the precision of `planes`, and their sums in float64.
+        Blocks of pairs are summed in the precision of `planes`, the sums of blocks in float64.
     """
     if len(planes) == 1:
         levels, counts = np.unique(planes, return_counts=True)
@@ -37,7 +37,7 @@ def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
 
 
 def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> Array:
-    """Averages at the columns of `levels`, of which there are `counts` each."""
+    """Averages at the columns of `levels`; `counts` says how many pixels have each level."""
     n = levels.shape[1]
     values = np.concatenate([levels * counts, counts[None]])
     scale = levels.dtype.type(scale)

@@ -19,39 +19,41 @@ def nonlocal_means(
     channel_axis: int | None = None,
     n_jobs: int | None = None,
 ) -> Array:
-    """Denoise an image by averaging the pixels whose surrounding patches look alike.
+    """Denoise an image by averaging pixels with similar surrounding patches.
 
     ::
 
         u_i = sum_j w_ij y_j / sum_j w_ij,     w_ij = exp(-max(d_ij^2 - 2 sigma^2, 0) / h^2)
 
-    with ``d_ij^2`` the weighted mean of the squared differences of the patches around i and j (over
-    pixels and channels) and j in the search window of i, clipped to the image. Patches that reach
-    over the border are filled by reflection without repeating the edge. Time grows with the number
-    of pixels times that of pixels in a window, and with `patch_size` (patches are summed along one
-    axis, then along the other); memory is a few images, whatever the window.
+    with y the pixels of `image`, j in the search window of i, clipped to the image, and ``d_ij^2``
+    the weighted mean of the squared differences of the patches around i and j, over pixels and
+    channels. Patches beyond the border are filled by reflection without repeating the edge. Time
+    grows with the number of pixels times the number of pixels in a window, and with `patch_size`
+    (patches are summed along one axis, then along the other). Memory is a few images for every
+    window.
 
     Parameters
     ----------
     image : array-like of shape (height, width), or with channels along `channel_axis`
     patch_size : int, default=5
-        Side of the square patches in pixels. Even ones reach one pixel further down and right.
+        Side of the square patches in pixels. An even patch reaches one pixel further down and
+        right than up and left.
     patch_distance : int or None, default=6
-        The window holds the pixels at most this far in each direction: ``(2 * patch_distance + 1)
-        ** 2`` of them. None searches the whole image, at a cost that grows with the square of the
-        number of pixels.
+        The window reaches this many pixels in each direction: it holds
+        ``(2 * patch_distance + 1) ** 2`` pixels. None searches the whole image, at a cost that
+        grows with the square of the number of pixels.
     h : float, optional
-        Decay of the weights, in grey levels; larger is smoother. The bandwidth s of the Gaussian
-        kernel on uniform patches as vectors of m entries is ``s^2 = m h^2 / 2``. None is
-        ``0.8 * sigma``, or 0.1 if sigma is 0: neither h nor sigma is estimated from the image.
+        Decay of the weights, in grey levels; larger is smoother. For uniform patches as vectors of
+        m entries, it is a Gaussian kernel of the bandwidth s with ``s^2 = m h^2 / 2``. None is
+        ``0.8 * sigma``, or 0.1 if sigma is 0; neither h nor sigma is estimated from the image.
     sigma : float, default=0.0
-        Standard deviation of the noise, in grey levels; ``2 sigma^2`` is the squared difference
-        that noise alone would give.
+        Standard deviation of the noise, in grey levels; noise alone gives the mean squared
+        difference ``2 sigma^2``.
     patch_weights : {"uniform", "gaussian"}, default="uniform"
         Weights of the pixels in the mean of squared differences. "gaussian" is a Gaussian of
-        standard deviation ``(patch_size - 1) / 4`` pixels around the centre. Scikit-image ties
-        these to the algorithm (``fast_mode=True`` and ``False``); here both are fast, uniform
-        ones of at most 7 pixels a little more so.
+        standard deviation ``(patch_size - 1) / 4`` pixels around the centre. In scikit-image they
+        belong to ``fast_mode=True`` and ``False``; here both are fast, and uniform patches of at
+        most 7 pixels a little faster.
     channel_axis : int, optional
         Axis of the channels; None is a grey image.
     n_jobs : int, optional
@@ -70,13 +72,13 @@ def nonlocal_means(
 
     References
     ----------
-    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14, IF-14w (windowed form). The
-    scale (erratum E0-b): ``exp(-|p_i - p_j|^2 / h'^2)`` of IF-14 on whole patches has ``h'^2 =
-    m h^2``. The fast mode of scikit-image at ``patch_size=p``, p odd, sums boxes of ``(p - 1)^2``
-    pixels and divides by ``p^2``: here ``patch_size=p - 1`` and ``h * p / (p - 1)``, apart from its
-    border and the weights under e^-5 that it drops. The default patch, window and decay are about
-    the best for uniform patches in mean PSNR on Set12 with ``sigma = 25 / 255``; Gaussian patches
-    do a little better at size 7.
+    Buades, Coll and Morel (2005); EQUATIONS SE-8, IF-14, IF-14w (windowed form). For the scale
+    (erratum E0-b): ``exp(-|p_i - p_j|^2 / h'^2)`` of IF-14, on patches as vectors, has
+    ``h'^2 = m h^2``. The fast mode of scikit-image at ``patch_size=p``, p odd, sums boxes of
+    ``(p - 1)^2`` pixels and divides by ``p^2``. That is ``patch_size=p - 1`` and
+    ``h * p / (p - 1)`` here, except at the border and for weights under e^-5, which it drops. The
+    default patch, window and decay have about the best mean PSNR of uniform patches on Set12 with
+    ``sigma = 25 / 255``; Gaussian patches of size 7 do a little better.
 
     Examples
     --------
@@ -150,8 +152,8 @@ def _average(
     _, height, width = planes.values.shape
     if check_integer(patch_size, "patch_size", minimum=1) // 2 >= min(height, width):
         raise ValueError(
-            f"patch_size: {patch_size} is too large to reflect an image of "
-            f"{height} x {width} pixels"
+            f"patch_size: must be smaller, to reflect an image of {height} x {width} pixels, "
+            f"got {patch_size}"
         )
     distance = max(height, width)
     if patch_distance is not None:
@@ -168,7 +170,7 @@ def _average(
 
 
 def _taps(patch_size: int, patch_weights: str) -> Array:
-    """Weights along an axis, of sum 1 over the patch."""
+    """Weights of the pixels of a patch along one axis, with the sum 1."""
     if patch_weights == "uniform":
         taps = np.ones(patch_size)
     elif patch_weights == "gaussian":

@@ -1,4 +1,4 @@
-"""Non-local means on points whose queries have metrics of their own. Samples are rows."""
+"""Non-local means on points, each with its own metric. Samples are rows."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,7 +8,7 @@ from ..solution import Array, check_integer, check_matrix, check_positive, unit_
 from .regression import check_values, smooth
 from .weights import exact_weights
 
-_NARROWEST = 1e-100  # pixels: windows of this width hold one pixel, and its square is a number
+_NARROWEST = 1e-100  # pixels: such a window holds one pixel, and 1e-200 is no underflow
 
 
 def anisotropic_nonlocal_means(
@@ -19,15 +19,16 @@ def anisotropic_nonlocal_means(
     h: float,
     n_jobs: int | None = None,
 ) -> Array:
-    """Average values over points that are alike in the metric of each point.
+    """Average the values of similar points, with a metric for each point.
 
     ::
 
         u_i = sum_j w_ij v_j / sum_j w_ij,   w_ij = exp(-sum_d m_id (x_id - x_jd)^2 / h^2)
 
-    With ``m_i = 1`` these are plain non-local means, `nadaraya_watson` at the bandwidth
-    ``h / sqrt(2)``. On patches of an image, `oriented_metric` weighs the pixels of each patch along
-    the local edge. Weights are not symmetric: each point measures by its own metric.
+    with x_i the rows of `X`, v_j those of `values` and m_i those of `metric`. With ``m_i = 1``
+    this is plain non-local means, `nadaraya_watson` at the bandwidth ``h / sqrt(2)``. On patches of
+    an image, `oriented_metric` weighs the pixels of each patch along the local edge. Weights are
+    not symmetric: ``w_ij`` uses the metric of point i.
 
     Parameters
     ----------
@@ -35,8 +36,8 @@ def anisotropic_nonlocal_means(
         Points, as tokens or patches.
     values : array-like of shape (n_samples, n_values)
     metric : array-like of shape (n_samples, n_features) or (n_features,)
-        Diagonals of the metrics, >= 0: one for each point, or one for all, as that of
-        `elliptical_metric`.
+        Diagonals of the metrics, >= 0: a row for each point, or one for all points, as
+        `elliptical_metric` gives.
     h : float
         Decay of the weights, in the units of the features.
     n_jobs : int, optional
@@ -75,32 +76,32 @@ def anisotropic_nonlocal_means(
     if per_sample and len(M) != len(X):
         raise ValueError(f"metric: has {len(M)} rows, but there are {len(X)} points")
     if (M < 0).any():
-        raise ValueError("metric: must be >= 0")
+        raise ValueError(f"metric: must be >= 0, got {M.min()}")
     weights = exact_weights(X, X, h / np.sqrt(2), "gaussian", metric=M.astype(np.float64))
     out = np.empty((len(X), values.shape[1]), np.result_type(X, values, M))
     return smooth(weights, values, out, n_jobs)
 
 
 def elliptical_metric(values: ArrayLike, previous: ArrayLike) -> Array:
-    """Metric that weighs features by how much they change from one layer to the next.
+    """Metric that weighs each feature by how much it changes from one layer to the next.
 
     ::
 
         m_d = mean_n |v_nd - v'_nd|,   divided by its maximum
 
-    The step between the layers, by which the differences are divided in the paper, cancels. Values
-    that do not change at all give ones, as the first layer has.
+    The paper divides the differences by the step between the layers; here the step cancels. If no
+    value changes, all weights are 1, as in the first layer.
 
     Parameters
     ----------
     values, previous : array-like of shape (n_samples, n_features)
-        Values v of this layer and v' of the one before.
+        Values v of this layer and v' of the previous one.
 
     Returns
     -------
     ndarray of shape (n_features,)
-        In [0, 1]; as `metric` of `anisotropic_nonlocal_means` or diagonal `precision` of
-        `nadaraya_watson`. float32 if all inputs are, else float64.
+        In [0, 1]. It can be the `metric` of `anisotropic_nonlocal_means`, or the diagonal
+        `precision` of `nadaraya_watson`. float32 if all inputs are, else float64.
 
     Raises
     ------
@@ -144,8 +145,8 @@ def oriented_metric(
         p, q = (across^-2 +- along^-2) / 2
 
     for offsets o from the centre of the patch, with J_i the structure tensor. On an ideal edge the
-    window has the standard deviations `along` and `across` it; where no direction prevails
-    (``J = I tr J / 2``, or no gradient at all) it is round.
+    window has the standard deviation `along` the edge, and `across` at right angles to it. Where no
+    direction dominates (``J = I tr J / 2``, or no gradient at all) the window is round.
 
     Parameters
     ----------
@@ -155,14 +156,15 @@ def oriented_metric(
     along, across : float, default=3.0 and 1.0
         Standard deviations of the window, in pixels.
     sigma : float, default=1.5
-        Scale of the Gaussian derivatives, in pixels; their products are averaged at twice the
-        scale. Both reflect at the border without repeating the edge, as patches do.
+        Scale of the Gaussian derivatives, in pixels. Their products are averaged at twice this
+        scale. Both, like the patches, reflect at the border without repeating the edge.
 
     Returns
     -------
     ndarray of shape (height * width, patch_size ** 2)
-        Pixels and the offsets inside a patch in row-major order: `metric` of
-        `anisotropic_nonlocal_means` on flattened patches. float32 if the image is, else float64.
+        Rows are pixels and columns are offsets within a patch, both in row-major order. It is the
+        `metric` of `anisotropic_nonlocal_means` on flattened patches. float32 if the image is, else
+        float64.
 
     Raises
     ------
@@ -202,12 +204,14 @@ def oriented_metric(
 
 
 def _edge_direction(pixels: Array, sigma: float) -> tuple[Array, Array]:
-    """Coherence times cosine and sine of twice the angle of the gradient, for each pixel."""
+    """Coherence of each pixel times the cosine, and the sine, of twice the gradient's angle."""
     pixels = pixels / unit_under(pixels)
     pixels -= pixels.min()
     pixels /= unit_under(pixels)
     dy, dx = (gaussian_filter(pixels, sigma, order, mode="mirror") for order in ((1, 0), (0, 1)))
     xx, yy, xy = (gaussian_filter(a, 2 * sigma, mode="mirror") for a in (dx * dx, dy * dy, dx * dy))
     trace = xx + yy
-    found = [np.divide(a, trace, out=np.zeros_like(a), where=trace > 0) for a in (xx - yy, 2 * xy)]
-    return found[0].ravel(), found[1].ravel()
+    cosine, sine = (
+        np.divide(a, trace, out=np.zeros_like(a), where=trace > 0) for a in (xx - yy, 2 * xy)
+    )
+    return cosine.ravel(), sine.ravel()

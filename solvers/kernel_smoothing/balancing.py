@@ -20,27 +20,26 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
         min_P sum_ij P_ij log(P_ij / K_ij)   subject to   P 1 = 1, P^T 1 = 1
 
     and has the form ``P_ij = exp(f_i + logits_ij + g_j)``. Potentials f and g are updated in turn,
-    in the log domain, after the maxima of rows and columns are taken off: common offsets cost no
-    digits. If the logits are symmetric, ``f = g`` takes the mean of both updates, and the result is
-    symmetric. Near the result, an update shrinks the error by the square of the second singular
-    value of P; if P is symmetric, by ``(1 - mu) / 2`` for its least eigenvalue mu.
+    in the log domain. The maxima of rows and columns are subtracted first, so that common offsets
+    cost no digits. If the logits are symmetric, ``f = g`` is the mean of both updates, and the
+    result is symmetric. Near the result, an update multiplies the error by the square of the second
+    singular value of P, or by ``(1 - mu) / 2`` with mu the least eigenvalue of P if P is symmetric.
 
-    An entry of minus infinity is a zero of K. Entries of K through which no permutation matrix
-    inside its pattern passes are zero in every doubly stochastic matrix of that pattern, and so in
-    P.
+    An entry of minus infinity makes a zero of K. If no permutation matrix within the pattern of K
+    uses an entry, every doubly stochastic matrix of that pattern is zero there, and so is P.
 
-    For a doubly stochastic A, filters of the tokens' mean commute with it:
-    ``(I + w H) A = A (I + w H)`` with ``H = I - 11^T / N``, which softmax alone does not give.
+    A doubly stochastic A commutes with filters of the tokens' mean:
+    ``(I + w H) A = A (I + w H)`` with ``H = I - 11^T / N``. The softmax in general does not.
 
     Parameters
     ----------
     logits : array-like of shape (n_samples, n_samples)
         Finite, or minus infinity for a weight of zero.
     tol : float, default=1e-9
-        Largest deviation of a row or column sum from 1, see `marginal_violation`. Sums are no
-        better than rounding, 2e-13.
+        Largest deviation of a row or column sum from 1, see `marginal_violation`. A deviation of
+        2e-13, the level of rounding, is always accepted.
     max_iter : int, default=10000
-        Most updates of all rows and columns.
+        Largest number of updates of all rows and columns.
 
     Returns
     -------
@@ -50,14 +49,14 @@ def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) ->
     Raises
     ------
     ValueError
-        On NaN, plus infinity, a matrix that is not square, or zeros that no doubly stochastic
-        matrix can have.
+        On NaN, plus infinity, a matrix that is not square, or a pattern of zeros that no doubly
+        stochastic matrix has.
 
     Warns
     -----
     ConvergenceWarning
-        If sums of the result, before it is rounded to float32, miss both `tol` and 2e-13.
-        Logits that want potentials of thousands take thousands of updates.
+        If a sum of the result, before rounding to float32, deviates by more than `tol` and 2e-13.
+        Logits whose potentials are in the thousands take thousands of updates.
 
     References
     ----------
@@ -138,18 +137,19 @@ def _subtract_maxima(L: Array, symmetric: bool) -> Array:
     if not symmetric:
         L = L - L.max(axis=1, keepdims=True)
         return L - L.max(axis=0)
-    L = L - L.max()  # without rounding, where means of two rows' maxima may round
+    L = L - L.max()  # exact, where means of the maxima of two rows may be rounded
     half = 0.5 * L.max(axis=1)
-    while np.abs(half).max() > 1:  # maxima are halved at least
+    while np.abs(half).max() > 1:  # each pass at least halves the maxima
         L = L - (half[:, None] + half)
         half = 0.5 * L.max(axis=1)
     return L
 
 
 def _check_logits(logits: ArrayLike) -> tuple[Array, np.dtype]:
-    given = np.asarray(logits)
-    zeros = np.isneginf(given) if given.dtype.kind == "f" else np.zeros(given.shape, bool)
-    checked = _check_square(np.where(zeros, 0, given) if zeros.any() else given, "logits")
+    """Return logits in float64, minus infinity where P must be zero, and their dtype."""
+    raw = np.asarray(logits)
+    zeros = np.isneginf(raw) if raw.dtype.kind == "f" else np.zeros(raw.shape, bool)
+    checked = _check_square(np.where(zeros, 0, raw) if zeros.any() else raw, "logits")
     L = checked.astype(np.float64)
     if zeros.any():
         L = np.where(_find_permuted(~zeros), L, -np.inf)
@@ -168,11 +168,11 @@ def _find_permuted(pattern: Array) -> Array:
     columns = maximum_bipartite_matching(csr_array(pattern), perm_type="column")
     if (columns < 0).any():
         raise ValueError(
-            "logits: no doubly stochastic matrix has these zeros (entries of minus infinity): "
-            "some rows have fewer columns left between them than they are"
+            "logits: no doubly stochastic matrix has these zeros (entries of minus infinity): some "
+            "rows share fewer columns with finite entries than there are of these rows"
         )
-    # With a permutation on the diagonal, an entry lies on another one iff it closes a cycle.
+    # With one permutation on the diagonal, an entry lies on another iff it closes a cycle.
     _, parts = connected_components(csr_array(pattern[:, columns]), connection="strong")
-    kept = np.zeros_like(pattern)
-    kept[:, columns] = parts[:, None] == parts
-    return kept & pattern
+    permuted = np.zeros_like(pattern)
+    permuted[:, columns] = parts[:, None] == parts
+    return permuted & pattern

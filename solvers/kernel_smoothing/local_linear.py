@@ -34,13 +34,14 @@ def local_linear_regression(
     Row i of the result is the a of ::
 
         min_{a, B} sum_j K_ij |y_j - a - (k_j - q_i) B|^2 + reg tr(S_i) |B|_F^2
+        S_i = sum_j K_ij (k_j - m_i)^T (k_j - m_i),   m_i = sum_j K_ij k_j
 
-    with the kernel of `nadaraya_watson` and ``S_i = sum_j K_ij (k_j - m_i)^T (k_j - m_i)``, m_i the
-    weighted mean key, and ``sum_j K_ij = 1``. Affine data are reproduced exactly if ``reg = 0``.
-    Where the keys in reach do not determine the slope (fewer than n_features + 1 of them, or
-    collinear ones), the minimiser with the smallest B is taken: a single key gives its value.
-    Directions in which the weighted variance of the keys is below ``n_keys * eps`` of the largest
-    count as undetermined. The cost is O(n_queries * n_keys * n_features^2).
+    with q_i the rows of `queries`, k_j those of `keys`, y_j those of `values`, and K the kernel of
+    `nadaraya_watson` with row sums of 1. Affine data are reproduced exactly if ``reg = 0``. If the
+    keys in reach do not determine the slope (fewer than n_features + 1 of them, or collinear ones),
+    the minimiser with the smallest B is returned; with a single key, it is the value of that key.
+    A direction in which the weighted variance of the keys is below ``n_keys * eps`` times the
+    largest counts as undetermined. The cost is O(n_queries * n_keys * n_features^2).
 
     Parameters
     ----------
@@ -50,10 +51,10 @@ def local_linear_regression(
     bandwidth : float
     kernel : {"gaussian", "laplace", "epanechnikov"} or callable
     precision : array-like of shape (n_features, n_features) or (n_features,), optional
-        As in `nadaraya_watson`; it shapes the weights, not the penalty on B.
+        As in `nadaraya_watson`. It enters the weights, not the penalty on B.
     reg : float, default=0.0
-        Ridge on the slope, relative to the spread of the keys; large values give
-        `nadaraya_watson`.
+        Ridge penalty of the slope, relative to the spread of the keys. As it grows, the result
+        tends to that of `nadaraya_watson`.
     n_jobs : int, optional
         Number of threads; None is 1.
 
@@ -95,19 +96,19 @@ def local_linear_residual(
     reg: float = 0.0,
     n_jobs: int | None = None,
 ) -> Array:
-    """Certificate of `local_linear_regression`: half the gradient at the estimate, relative.
+    """Certificate of `local_linear_regression`: relative norm of half the gradient in a.
 
-    For each query, with B the best slope at the given a::
+    For each query q_i, with a row i of `estimate` and B the best slope for this a::
 
         |sum_j K_ij (y_j - a - (k_j - q_i) B)| / (sum_j K_ij * max_j |y_j|)
 
-    It is zero at every minimiser, of which there are many where the keys in reach do not determine
-    the function at the query.
+    It is zero exactly at the minimisers. There are many of them if the keys in reach do not
+    determine the function at the query.
 
     Parameters
     ----------
     estimate : array-like of shape (n_queries, n_values)
-        The rows a; the others are those of `local_linear_regression`.
+        The a of each query. The other parameters are those of `local_linear_regression`.
 
     Returns
     -------
@@ -154,6 +155,7 @@ def _check(
     precision: ArrayLike | None,
     reg: float,
 ) -> tuple[_Problem, np.dtype]:
+    """Check the arguments; return them as a problem in float64, and the dtype of the result."""
     queries, keys = check_queries_and_keys(queries, keys)
     values = check_values(values, keys)
     reg = check_positive(reg, "reg", allow_zero=True)
@@ -163,14 +165,16 @@ def _check(
 
 
 def _n_rows(problem: _Problem) -> int:
+    """Number of queries to be fitted at once."""
     return rows_with_all_keys(problem.keys.size)
 
 
 def _fit_rows(problem: _Problem, rows: slice) -> Array:
+    """Fitted values a of some queries."""
     w, keys = normalised_rows(problem.weights, rows), problem.keys
     near = w @ keys
     x = keys - near[:, None]
-    # Once more: the rounding error of the first mean would be seen far from the origin.
+    # Centre once more: far from the origin the rounding error of the first mean would matter.
     shift = (w[:, None] @ x)[:, 0]
     x -= shift[:, None]
     offset = problem.queries[rows] - near - shift
@@ -184,21 +188,22 @@ def _fit_rows(problem: _Problem, rows: slice) -> Array:
 
 
 def _solve(scatter: Array, right: Array, reg: float, n_keys: int, grain: Array) -> Array:
-    """Least slopes B of ``(S + reg tr(S) I) B = right``, of batches.
+    """Smallest slopes B with ``(S + reg tr(S) I) B = right``, S one of the matrices `scatter`.
 
-    Coordinates that differ by their rounding error `grain` alone have no spread.
+    Coordinates that differ by no more than their rounding error `grain` count as equal.
     """
     eigenvalues, vectors = np.linalg.eigh(scatter)
     eigenvalues = eigenvalues.clip(min=0)
     noise = max(scatter.shape[1], n_keys) * np.finfo(np.float64).eps
-    kept = eigenvalues > np.maximum(noise * eigenvalues[:, -1:], grain[:, None] ** 2)
+    determined = eigenvalues > np.maximum(noise * eigenvalues[:, -1:], grain[:, None] ** 2)
     raised = eigenvalues + reg * eigenvalues.sum(axis=1, keepdims=True)
-    inverse = np.divide(1, raised, out=np.zeros_like(raised), where=kept)
+    inverse = np.divide(1, raised, out=np.zeros_like(raised), where=determined)
     return vectors @ (inverse[:, :, None] * (vectors.transpose(0, 2, 1) @ right))
 
 
 def _gradient_rows(problem: _Problem, estimate: Array, rows: slice) -> Array:
-    found = np.empty_like(estimate[rows])
+    """Norms of half the gradients in a of some queries."""
+    gradients = np.empty_like(estimate[rows])
     weights = normalised_rows(problem.weights, rows)
     for i, (w, q, a) in enumerate(zip(weights, problem.queries[rows], estimate[rows], strict=True)):
         x, errors, root = problem.keys - q, problem.values - a, np.sqrt(w)[:, None]
@@ -207,5 +212,5 @@ def _gradient_rows(problem: _Problem, estimate: Array, rows: slice) -> Array:
         ridge = np.sqrt(problem.reg * spread) * np.eye(x.shape[1])
         right = np.concatenate([root * errors, np.zeros((x.shape[1], errors.shape[1]))])
         slope = np.linalg.lstsq(np.concatenate([root * x, ridge]), right)[0]
-        found[i] = w @ (errors - x @ slope)
-    return norms(found)
+        gradients[i] = w @ (errors - x @ slope)
+    return norms(gradients)

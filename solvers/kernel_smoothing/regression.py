@@ -24,13 +24,14 @@ def nadaraya_watson(
     precision: ArrayLike | None = None,
     n_jobs: int | None = None,
 ) -> Array:
-    """Kernel regression of `values` at the keys, evaluated at the queries.
+    """Kernel regression of `values` at `keys`, evaluated at `queries`.
 
     Row i of the result is the weighted least-squares estimate ::
 
         u_i = argmin_u sum_j K_ij |y_j - u|^2 = sum_j K_ij y_j / sum_j K_ij
 
-    with ``K_ij = k(r_ij)`` and ``r_ij = |q_i - k_j| / bandwidth``:
+    with q_i the rows of `queries`, k_j those of `keys`, y_j those of `values`,
+    ``K_ij = k(r_ij)`` and ``r_ij = |q_i - k_j| / bandwidth``:
 
     ============  ====================================================================
     gaussian      ``k(r) = exp(-r^2 / 2)``, i.e. ``exp(-|q - k|^2 / (2 bandwidth^2))``
@@ -38,8 +39,8 @@ def nadaraya_watson(
     epanechnikov  ``k(r) = max(1 - r^2, 0)``
     ============  ====================================================================
 
-    Weights are made in tiles and summed at once: memory beyond the input and the result is a few
-    copies of the points and one small tile a thread. The answer does not depend on `n_jobs`.
+    Weights are computed in small tiles, never all at once: memory beyond the input and the result
+    is a few copies of the points and one tile a thread. The answer does not depend on `n_jobs`.
 
     Parameters
     ----------
@@ -47,15 +48,15 @@ def nadaraya_watson(
     keys : array-like of shape (n_keys, n_features)
     values : array-like of shape (n_keys, n_values)
     bandwidth : float
-        Kernel width s > 0, in the units of the features. Scaled dot-product attention on keys of
-        equal norm is ``s = n_features ** 0.25``.
+        Kernel width s > 0, in the units of the features. ``s = n_features ** 0.25`` is scaled
+        dot-product attention on keys of equal norm.
     kernel : {"gaussian", "laplace", "epanechnikov"} or callable
-        A callable maps an array of scaled distances r >= 0 to nonnegative weights, entry by entry,
-        of at most ``1e307 / n_keys``.
+        A callable maps an array of scaled distances r >= 0, entry by entry, to weights from 0 to
+        ``1e307 / n_keys``.
     precision : array-like of shape (n_features, n_features) or (n_features,), optional
-        Symmetric positive semidefinite S^-1 of the Mahalanobis distance
-        ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or its diagonal, up to rounding in its dtype. None
-        is the identity.
+        Matrix S^-1 of the Mahalanobis distance ``|q - k|^2 = (q - k) S^-1 (q - k)^T``, or the
+        diagonal of a diagonal S^-1. It must be symmetric positive semidefinite, up to rounding in
+        its dtype. None is the identity.
     n_jobs : int, optional
         Number of threads; None is 1.
 
@@ -72,12 +73,12 @@ def nadaraya_watson(
 
     Notes
     -----
-    Gaussian logits are products of the points about the mean key, in units of the bandwidth. Their
-    rounding errors are a few times ``eps * c``, ``c = max |q|^2 + max |k|^2``. Points in float32
-    are computed in float32 up to ``c = 64``, all others in float64 up to ``c = 512``; beyond, and
-    for other kernels, distances are sums of squared differences, which no common offset can spoil.
-    Their squares lose digits at distances under 1e-154 of the largest coordinate; under 1e-162,
-    points coincide.
+    Gaussian logits come from inner products of the points, relative to the mean key and in units
+    of the bandwidth. Their rounding errors are a few times ``eps * c`` with
+    ``c = max |q|^2 + max |k|^2``. Points in float32 are computed in float32 up to ``c = 64``, all
+    others in float64 up to ``c = 512``. Beyond, and for other kernels, distances are sums of
+    squared differences, so that a common offset costs no digits. These squares lose digits at
+    distances under 1e-154 of the largest coordinate; points closer than 1e-162 of it coincide.
 
     References
     ----------
@@ -144,18 +145,21 @@ def weighted_least_squares_residual(
 ) -> Array:
     """Stationarity residual of the weighted least-squares problem behind a kernel smoother.
 
-    For each row i, half the gradient of ``sum_j K_ij |y_j - u|^2`` at ``u = u_i``, relative::
+    For each row i, the norm of half the gradient of ``sum_j K_ij |y_j - u|^2`` at the estimate
+    ``u = u_i``, relative to the sum of the weights times the largest norm of a value::
 
         |sum_j K_ij (u_i - y_j)| / (sum_j K_ij * max_j |y_j|)
 
-    It is zero exactly at the Nadaraya-Watson estimate, whatever the scale of the rows of K.
+    It is zero only at the Nadaraya-Watson estimate, and does not depend on the scale of a row of K.
 
     Parameters
     ----------
     weights : array-like of shape (n_queries, n_keys)
-        Kernel values K_ij or the normalised smoother, nonnegative with positive row sums.
+        Kernel values K_ij, or the normalised smoother; nonnegative with positive row sums.
     values : array-like of shape (n_keys, n_values)
+        The rows y_j.
     estimate : array-like of shape (n_queries, n_values)
+        The rows u_i.
 
     Returns
     -------
@@ -181,7 +185,7 @@ def weighted_least_squares_residual(
     K = check_matrix(weights, "weights", n_features=len(values)).astype(np.float64)
     estimate = check_estimate(estimate, values, len(K), "rows of weights")
     if (K < 0).any():
-        raise ValueError("weights: must be >= 0")
+        raise ValueError(f"weights: must be >= 0, got {K.min()}")
     largest = K.max(axis=1, keepdims=True)
     if (largest == 0).any():
         raise ValueError("weights: every row must have a positive sum")
@@ -202,14 +206,14 @@ def nadaraya_watson_residual(
     precision: ArrayLike | None = None,
     n_jobs: int | None = None,
 ) -> Array:
-    """Certificate of `nadaraya_watson` at any size: `weighted_least_squares_residual`, in tiles.
+    """Certificate of `nadaraya_watson`: `weighted_least_squares_residual` without a matrix K.
 
     ::
 
         |sum_j K_ij (u_i - y_j)| / (sum_j K_ij * max_j |y_j|)
 
-    Weights are computed in float64 from the differences of coordinates, never from products. Other
-    parameters are those of `nadaraya_watson`.
+    Weights are computed in tiles, in float64, from differences of coordinates and never from inner
+    products. Other parameters are those of `nadaraya_watson`.
 
     Parameters
     ----------
@@ -247,7 +251,7 @@ def nadaraya_watson_residual(
 
 def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> Array:
     """Fill `out` with the weighted means of the values."""
-    # One of each column: none vanishes beside another, and sums neither overflow nor underflow.
+    # Each column has its own unit: small columns keep their digits, and sums do not overflow.
     units = unit_under(values, axis=0)
     scaled = (values / units).astype(weights.keys.dtype)
     fill_rows(out, n_jobs, None, _mean_rows, weights, scaled)
@@ -256,23 +260,26 @@ def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> A
 
 
 def normalised_rows(weights: Weights, rows: slice) -> Array:
-    """Weights of all keys that sum to 1 in each of the rows."""
+    """Weights of all keys for some queries, with row sums of 1."""
     (tile,) = weights.tiles(rows, whole=True)
     check_mass(tile.mass, rows)
     return tile.weights / tile.mass[:, None].astype(tile.weights.dtype)
 
 
 def _mean_rows(weights: Weights, values: Array, rows: slice) -> Array:
+    """Weighted means of the values for some queries."""
     total, mass = _sums(weights, values, rows)
     return total / mass[:, None]
 
 
 def _gradient_rows(weights: Weights, values: Array, estimate: Array, rows: slice) -> Array:
+    """Norms of half the gradients over the sum of the weights, for some queries."""
     total, mass = _sums(weights, values, rows)
     return norms(estimate[rows] - total / mass[:, None])
 
 
 def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
+    """Weighted sums of the values, and sums of the weights, for some queries."""
     n_rows = rows.stop - rows.start
     total, mass = np.zeros((n_rows, values.shape[1])), np.zeros(n_rows)
     for tile in weights.tiles(rows):
@@ -286,29 +293,31 @@ def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
 
 
 def in_one_unit(values: Array, estimate: Array) -> tuple[Array, Array]:
-    """Both at most 2 in size, without rounding."""
+    """Divide both by one power of two, so that entries are at most 2 in size."""
     unit = unit_under(values, estimate)
     return values / unit, estimate / unit
 
 
 def relative(gradients: Array, values: Array) -> Array:
-    """Norms of gradients over that of the largest row; 0 / 0 is 0."""
+    """Norms of gradients divided by the largest norm of a row of `values`; 0 / 0 is 0."""
     with np.errstate(over="ignore"):
         return gradients / max(float(norms(values).max()), np.finfo(np.float64).tiny)
 
 
 def norms(X: Array) -> Array:
-    """Norms of the rows, each in a unit of its own: no square vanishes."""
+    """Norms of the rows, scaled so that no square overflows or vanishes."""
     size = np.maximum(np.abs(X).max(axis=1), np.finfo(np.float64).tiny)
     return size * np.linalg.norm(X / size[:, None], axis=1)
 
 
 def check_queries_and_keys(queries: ArrayLike, keys: ArrayLike) -> tuple[Array, Array]:
+    """Return both as finite matrices of as many columns."""
     keys = check_matrix(keys, "keys")
     return check_matrix(queries, "queries", n_features=keys.shape[1]), keys
 
 
 def check_values(values: ArrayLike, keys: Array) -> Array:
+    """Return values as a finite matrix with a row for each key."""
     checked = check_matrix(values, "values")
     if len(checked) != len(keys):
         raise ValueError(f"values: has {len(checked)} rows, but there are {len(keys)} keys")
@@ -316,6 +325,7 @@ def check_values(values: ArrayLike, keys: Array) -> Array:
 
 
 def check_estimate(estimate: ArrayLike, values: Array, n_rows: int, what: str) -> Array:
+    """Return an estimate in float64 with `n_rows` rows, one for each of `what`."""
     checked = check_matrix(estimate, "estimate", n_features=values.shape[1])
     if len(checked) != n_rows:
         raise ValueError(f"estimate: has {len(checked)} rows, but there are {n_rows} {what}")

@@ -15,16 +15,16 @@ def sparsemax(logits: ArrayLike) -> Array:
         p = argmin_p |p - z|^2   subject to   p >= 0,  sum_j p_j = 1
           = max(z - tau, 0),   tau = max_k (z_(1) + ... + z_(k) - 1) / k
 
-    with ``z_(1) >= z_(2) >= ...``. It is what softmax is with the squared norm in the place of the
-    entropy: entries that lie 1 or more under the largest one become exactly zero. Rows are sorted,
-    so it is exact in O(N log N); only differences from the largest entry are used, so it is stable
-    for logits of any size.
+    with z a row of `logits` and ``z_(1) >= z_(2) >= ...`` its sorted entries. The projection is the
+    softmax with the squared norm in place of the entropy; entries that are 1 or more below the
+    largest become exactly zero. It sorts each row, so it is exact and takes O(N log N) operations.
+    It uses only differences from the largest entry, so it is stable for logits of any size.
 
     Parameters
     ----------
     logits : array-like of shape (..., N)
-        Real; ``-inf`` excludes an entry, which becomes 0. A row without any other entry becomes
-        zeros, as a fully masked row of attention does.
+        Real; ``-inf`` excludes an entry, which becomes 0. A row whose entries are all excluded
+        becomes zeros, like a fully masked row of attention.
 
     Returns
     -------
@@ -50,10 +50,10 @@ def sparsemax(logits: ArrayLike) -> Array:
     """
     logits = _check_logits(logits)
     z = _subtract_largest(logits)
-    # tau >= -1, so what lies lower than that may as well lie there.
+    # tau >= -1: entries below -1 become 0 in any case, and may be set to -1.
     heads = np.cumsum(-np.sort(-z.clip(-1), axis=-1), axis=-1)
     tau = ((heads - 1) / np.arange(1, z.shape[-1] + 1)).max(axis=-1, keepdims=True)
-    # A Newton step in tau takes away what the long sums have rounded.
+    # A Newton step in tau removes the rounding error of the long sums.
     excess = np.maximum(z - tau, 0).sum(axis=-1, keepdims=True) - 1
     tau += excess / (z > tau).sum(axis=-1, keepdims=True).clip(1)
     return np.maximum(z - tau, 0).astype(logits.dtype, copy=False)
@@ -62,21 +62,22 @@ def sparsemax(logits: ArrayLike) -> Array:
 def simplex_projection_residual(logits: ArrayLike, probabilities: ArrayLike) -> Array:
     """Residual of the optimality conditions of the projection on the simplex.
 
-    With ``g = p - z``, half the gradient of ``|p - z|^2``, the largest of ::
+    With z a row of `logits`, p one of `probabilities` and ``g = p - z`` half the gradient of
+    ``|p - z|^2``, the residual is the largest of ::
 
         |sum_j p_j - 1|,   max_j (-p_j)+,   sum_j (p_j)+ (g_j - min_l g_l)
 
-    It is zero exactly at ``sparsemax(z)``: g is constant on the support of p and nowhere smaller.
-    The last is the duality gap of the linearised problem; where p lies in the simplex, it bounds
-    the squared distance ``|p - sparsemax(z)|^2``.
+    It is zero exactly at ``sparsemax(z)``, where g is constant on the support of p and nowhere
+    smaller. The last term is the duality gap of the linearised problem. If p lies in the simplex,
+    this term bounds the squared distance ``|p - sparsemax(z)|^2``.
 
     Parameters
     ----------
     logits : array-like of shape (..., N)
-        As in `sparsemax`. An excluded entry must be 0, else the residual is infinite; where all are
-        excluded, the sum must be 0.
+        As in `sparsemax`. If p is not 0 at an excluded entry, the residual is infinite. If all
+        entries are excluded, the sum of p must be 0.
     probabilities : array-like of shape (..., N)
-        The p to be judged, finite.
+        The p to be checked, finite.
 
     Returns
     -------
@@ -109,24 +110,25 @@ def simplex_projection_residual(logits: ArrayLike, probabilities: ArrayLike) -> 
 def entropic_gap(logits: ArrayLike, probabilities: ArrayLike) -> Array:
     """Duality gap of the entropic linear program, whose solution is the softmax.
 
-    ::
+    The program, with z a row of `logits` and p one of `probabilities`, is ::
 
         max_p z.p - sum_j p_j log p_j   subject to   p >= 0,  sum_j p_j = 1
 
-    has the optimum ``logsumexp(z)`` at ``s = softmax(z)``, and any p of the simplex the gap ::
+    Its optimum is ``logsumexp(z)``, at ``s = softmax(z)``. The gap of any p in the simplex is ::
 
         logsumexp(z) - z.p + sum_j p_j log p_j = KL(p | s) >= |p - s|_1^2 / 2
 
-    Off the simplex it is the divergence ``sum_j p_j log(p_j / s_j) - p_j + s_j``, which is zero
-    exactly at s too, and infinite if an entry is negative.
+    For p outside the simplex the result is the divergence
+    ``sum_j p_j log(p_j / s_j) - p_j + s_j``, which is also zero exactly at s. It is infinite if an
+    entry of p is negative.
 
     Parameters
     ----------
     logits : array-like of shape (..., N)
-        As in `sparsemax`, divided by the temperature. An excluded entry must be 0, else the gap is
-        infinite.
+        As in `sparsemax`, divided by the temperature. If p is not 0 at an excluded entry, the gap
+        is infinite.
     probabilities : array-like of shape (..., N)
-        The p to be judged, finite.
+        The p to be checked, finite.
 
     Returns
     -------
@@ -149,22 +151,22 @@ def entropic_gap(logits: ArrayLike, probabilities: ArrayLike) -> Array:
     array([0.      , 0.693147])
     """
     z, p = _check_pair(logits, probabilities)
-    # The largest entry adds 1 to the sum, unless all are excluded and the sum is 0.
+    # The sum is at least 1, from the largest entry, unless all are excluded and it is 0.
     log_s = z - np.log(np.exp(z).sum(axis=-1, keepdims=True).clip(1))
     terms = _times_positive(p, np.log(np.where(p > 0, p, 1)) - log_s) - p + np.exp(log_s)
     return np.where((p < 0).any(axis=-1), np.inf, terms.sum(axis=-1).clip(0))
 
 
 def _times_positive(p: Array, x: Array) -> Array:
-    """``p * x`` where p > 0 and else 0, also at infinite x."""
+    """``p * x`` where p > 0, and 0 elsewhere, even if x is infinite there."""
     return p.clip(0) * np.where(p > 0, x, 0)
 
 
 def _subtract_largest(logits: Array) -> Array:
-    """Each row less its largest entry, in float64: at most 0, whatever the size of the logits."""
+    """Subtract from each row its largest entry, in float64."""
     z = logits.astype(np.float64)
     largest = z.max(axis=-1, keepdims=True)
-    with np.errstate(over="ignore"):  # an entry too far below for a float lies at -inf
+    with np.errstate(over="ignore"):  # a difference below the float range becomes -inf
         return z - np.where(largest > -np.inf, largest, 0)
 
 

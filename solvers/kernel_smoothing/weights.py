@@ -1,7 +1,7 @@
-"""Kernel weights in tiles of queries by keys that stay in cache: never all of them at once.
+"""Kernel weights in tiles of queries by keys that fit the cache, never all of them at once.
 
-Gaussian weights come from one matrix product a tile where rounding allows it, all others from the
-differences of the coordinates.
+Gaussian weights come from one matrix product a tile where rounding allows it. All others come from
+differences of coordinates.
 """
 
 import math
@@ -20,12 +20,12 @@ from ..solution import Array, check_matrix, check_positive, unit_under
 
 Kernel = Callable[[Array], Array]
 
-_threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
+_threads = ThreadpoolController()  # made once: it takes milliseconds to find the libraries
 _ROWS = 512
 _ROW_BYTES = 2048
 _WHOLE_ENTRIES = 2**20
-# Largest (|q|^2 + |k|^2) / s^2 of centred points for which a product of matrices will do: errors of
-# a logit are a few times eps * limit at most, and no weight, being >= exp(-limit), underflows.
+# Largest (|q|^2 + |k|^2) / s^2 of centred points for which a matrix product is accurate enough:
+# the error of a logit is a few times eps * limit at most, and no weight underflows.
 _LIMITS = {np.float32: 64.0, np.float64: 512.0}
 _LOG_2 = math.log(2)
 _HEAVIEST = 1e307  # with this sum of weights, sums of weighted values below 2 in size are finite
@@ -34,19 +34,19 @@ _PROFILES: dict[str, Kernel] = {"epanechnikov": lambda r: np.maximum(1 - r * r, 
 
 
 class Tile(NamedTuple):
-    """Weights of some keys, up to a factor for each row."""
+    """Weights of some keys for some queries, each row up to a factor."""
 
     columns: slice
     weights: Array
     mass: Array  # sums of the rows of `weights`
-    factor: Array | None = None  # what the sums over earlier tiles are to be multiplied by
+    factor: Array | None = None  # of each row: multiply the sums over earlier tiles by it
 
 
 @dataclass(frozen=True)
 class Products:
-    """``exp(q.k - |k|^2/2 - |q|^2/2)``, of points in units of the bandwidth, as a power of two.
+    """Weights ``exp(q.k - |k|^2/2 - |q|^2/2)`` of points in units of the bandwidth.
 
-    Queries and biases are in units of log 2.
+    They are computed as powers of two: `queries` and biases are divided by log 2.
     """
 
     queries: Array
@@ -66,7 +66,10 @@ class Products:
 
 @dataclass(frozen=True)
 class Distances:
-    """Any kernel of ``d(q, k) / bandwidth``, ``d^2 = sum_d m_d (q_d - k_d)^2``, in float64."""
+    """Weights of any kernel from ``d(q, k) / bandwidth``, in float64.
+
+    The distance is ``d(q, k)^2 = sum_d m_d (q_d - k_d)^2``.
+    """
 
     queries: Array
     keys: Array
@@ -86,28 +89,35 @@ class Distances:
                 _exponentiate_distances(tile, scale, tile.min(axis=1), nearest, factor, mass)
                 yield Tile(columns, tile, mass, factor)
             else:
-                found = self._profile(tile)
-                yield Tile(columns, found, found.sum(axis=1))
+                weights = self._profile(tile)
+                yield Tile(columns, weights, weights.sum(axis=1))
 
     def _decay(self, tile: Array) -> float:
-        largest = np.finfo(np.float64).max  # zero times infinity would be no number
+        """Turn squared distances into those that the exponent needs; return its scale."""
+        largest = np.finfo(np.float64).max  # finite, as zero times infinity is NaN
         if self.kernel == "gaussian":
             return min(0.5 / self.bandwidth / self.bandwidth, largest)
         np.sqrt(tile, out=tile)
         return min(1 / self.bandwidth, largest)
 
     def _profile(self, tile: Array) -> Array:
-        with np.errstate(over="ignore"):  # a tiny bandwidth: far is infinitely far
+        """Weights from squared distances, by a kernel without exponential decay."""
+        with np.errstate(over="ignore"):  # with a tiny bandwidth, distances become infinite
             np.divide(np.sqrt(tile, out=tile), self.bandwidth, out=tile)
             kernel = self.kernel if callable(self.kernel) else _PROFILES[self.kernel]
-            found = np.asarray(kernel(tile), dtype=np.float64)
-        limit = _HEAVIEST / self.keys.shape[1]
-        if found.shape != tile.shape or not ((found >= 0) & (found <= limit)).all():
+            weights = np.asarray(kernel(tile), dtype=np.float64)
+        if weights.shape != tile.shape:
             raise ValueError(
-                "kernel: must return one weight for each distance, nonnegative and at most "
-                f"{_HEAVIEST:.0g} / n_keys"
+                f"kernel: must return one weight for each distance, got shape {weights.shape} for "
+                f"distances of shape {tile.shape}"
             )
-        return found
+        limit = _HEAVIEST / self.keys.shape[1]
+        if not ((weights >= 0) & (weights <= limit)).all():
+            raise ValueError(
+                f"kernel: must return weights from 0 to {_HEAVIEST:.0g} / n_keys, got "
+                f"{weights.min()} to {weights.max()}"
+            )
+        return weights
 
 
 Weights = Products | Distances
@@ -123,9 +133,9 @@ def prepare_weights(
     *,
     exact: bool = False,
 ) -> Weights:
-    """Check what defines the weights, and choose how to compute them for a result of `dtype`.
+    """Check the arguments, and choose how to compute the weights for a result of `dtype`.
 
-    Those that are `exact` come from differences of coordinates.
+    With `exact`, they come from differences of coordinates.
     """
     bandwidth = check_positive(bandwidth, "bandwidth")
     known = sorted((*_DECAYS, *_PROFILES))
@@ -147,7 +157,11 @@ def exact_weights(
     root: Array | None = None,
     metric: Array | None = None,
 ) -> Distances:
-    """Weights from differences of coordinates, each scaled by a diagonal `root`."""
+    """Weights from differences of coordinates.
+
+    `root` is the root of the precision, a matrix or a diagonal. `metric` holds the diagonals m of
+    `Distances` for all queries or for each.
+    """
     if root is not None and root.ndim == 2:
         queries, keys = _transform(queries, keys, root)
     elif root is not None:
@@ -165,32 +179,33 @@ def exact_weights(
 def fill_rows(
     out: Array, n_jobs: int | None, n_rows: int | None, function: Any, *arguments: Any
 ) -> Array:
-    """Fill `out` with ``function(*arguments, rows)``, blocks of `n_rows` rows spread over threads.
+    """Fill `out` with ``function(*arguments, rows)``, in threads, in blocks of `n_rows` rows.
 
-    Blocks do not depend on `n_jobs`, and neither does the answer.
+    The blocks do not depend on `n_jobs`, so the answer does not either.
     """
     size = n_rows or _ROWS
     blocks = [slice(start, min(start + size, len(out))) for start in range(0, len(out), size)]
     tasks = [(*arguments, rows) for rows in blocks]
     with _threads.limit(limits=1, user_api="blas"):
-        for rows, found in zip(blocks, spread(function, tasks, n_jobs), strict=True):
-            out[rows] = found
+        for rows, block in zip(blocks, spread(function, tasks, n_jobs), strict=True):
+            out[rows] = block
     return out
 
 
 def rows_with_all_keys(n_keys: int) -> int:
-    """Count the rows of a block that holds the weights of all keys at once."""
+    """Number of rows in a block that holds the weights of all keys at once."""
     return max(1, min(_ROWS, _WHOLE_ENTRIES // n_keys))
 
 
 def check_mass(mass: Array, rows: slice) -> None:
-    """Name the first query without weight."""
+    """Refuse queries whose weights are all zero; the message names the first."""
     if not mass.all():
         row = rows.start + int(np.flatnonzero(mass == 0)[0])
         raise ValueError(f"bandwidth: query {row} has no key with a positive weight; widen it")
 
 
 def _tiles(n_rows: int, keys: Array, whole: bool) -> Iterator[tuple[slice, Array]]:
+    """Columns of each tile and an array of its shape, which all tiles share."""
     n_keys = keys.shape[1]
     width = n_keys if whole else min(n_keys, max(1, _ROW_BYTES // keys.itemsize))
     buffer = np.empty(n_rows * width, keys.dtype)
@@ -203,7 +218,7 @@ def _tiles(n_rows: int, keys: Array, whole: bool) -> Iterator[tuple[slice, Array
 def _products(
     queries: Array, keys: Array, bandwidth: float, root: Array | None, dtype: Any
 ) -> Products | None:
-    """Return None where a product of matrices would round the weights too much."""
+    """Weights from inner products; None where their rounding errors would be too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         q, k = _transform(queries, keys, root)
         q, k = q / bandwidth, k / bandwidth
@@ -217,6 +232,7 @@ def _products(
 
 
 def _squares(x: Array) -> Array:
+    """Squared norms of the rows."""
     return np.einsum("ij,ij->i", x, x, dtype=np.float64)
 
 
@@ -231,27 +247,31 @@ def _transform(queries: Array, keys: Array, root: Array | None) -> tuple[Array, 
 
 
 def _square_root(precision: ArrayLike, n_features: int) -> Array:
-    """A root R of the precision, ``P = R R^T``, or of its diagonal where that alone is given."""
+    """R with ``P = R R^T``; for a precision given as a 1-D diagonal, the 1-D square root of it."""
     if np.ndim(precision) == 1:
         diagonal = check_matrix(np.reshape(precision, (1, -1)), "precision", n_features=n_features)
         if (diagonal < 0).any():
-            raise ValueError("precision: a diagonal must be >= 0")
+            raise ValueError(f"precision: a diagonal must be >= 0, got {diagonal.min()}")
         return np.sqrt(diagonal[0].astype(np.float64))
     P = check_matrix(precision, "precision", n_features=n_features)
-    rounding = max(1e-10, n_features * float(np.finfo(P.dtype).eps))
+    tolerance = max(1e-10, n_features * float(np.finfo(P.dtype).eps))
     P = P.astype(np.float64)
-    if P.shape[0] != n_features or np.abs(P - P.T).max() > rounding * np.abs(P).max():
-        raise ValueError(f"precision: must be a symmetric {n_features} x {n_features} matrix")
-    eigenvalues, vectors = np.linalg.eigh(P)
-    if eigenvalues[0] < -rounding * abs(eigenvalues[-1]):
+    if P.shape[0] != n_features or np.abs(P - P.T).max() > tolerance * np.abs(P).max():
         raise ValueError(
-            f"precision: must be positive semidefinite, smallest eigenvalue {eigenvalues[0]:.3g}"
+            f"precision: must be a symmetric {n_features} x {n_features} matrix, got "
+            + ("one that is not symmetric" if len(P) == n_features else f"shape {P.shape}")
+        )
+    eigenvalues, vectors = np.linalg.eigh(P)
+    if eigenvalues[0] < -tolerance * abs(eigenvalues[-1]):
+        raise ValueError(
+            f"precision: must be positive semidefinite, got an eigenvalue of {eigenvalues[0]:.3g}"
         )
     return vectors * np.sqrt(eigenvalues.clip(min=0))
 
 
 @jit_reordered
 def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass: Array) -> None:
+    """Turn inner products into weights in place, and fill `mass` with the sums of the rows."""
     zero = tile.dtype.type(0)
     for i in range(len(tile)):
         products, bias, total = tile[i], query_bias[i], zero
@@ -264,6 +284,7 @@ def _exponentiate_products(tile: Array, query_bias: Array, key_bias: Array, mass
 
 @jit_reordered
 def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, out: Array) -> None:
+    """Fill `out` with the squared distances of the queries to the keys from `start` on."""
     n_rows, n_columns = out.shape
     for i in range(n_rows):
         squares = out[i]
@@ -279,7 +300,11 @@ def _squared_distances(queries: Array, keys: Array, start: int, metric: Array, o
 def _exponentiate_distances(
     tile: Array, scale: float, closest: Array, nearest: Array, factor: Array, mass: Array
 ) -> None:
-    """``exp(-scale (d - nearest))`` in place, nearest the least of this tile and earlier."""
+    """Turn distances d into ``exp(-scale (d - nearest))`` in place.
+
+    `nearest` becomes the least distance of this tile and earlier ones, and `factor` what the change
+    of it makes of earlier weights. `closest` holds the least of this tile.
+    """
     for i in range(len(tile)):
         least = min(nearest[i], closest[i])
         factor[i] = exp((least - nearest[i]) * scale)

@@ -1,5 +1,5 @@
-"""What the solvers compile with numba, and how they spread rows over workers.
+"""Loops of the solvers that numba compiles, and the spreading of rows over workers.
 
-A solver's problem stands in its family; here is how a loop of it is made fast. Files that serve one
-loop alone stand in the family, beside it.
+The problem of a solver is stated in its family; this folder makes its loops fast. A file that
+serves only one loop lies in the family, beside this loop.
 """

@@ -12,15 +12,15 @@ import numpy as np
 
 from .compiled import jit_reordered
 
-# Plain numbers are types of their own, for which functions that get them are compiled once more.
+# Python numbers have other types: functions would be compiled once more for them.
 ZERO, NONE = np.int64(0), np.int64(-1)
 
-# Squared relative distance to the span of the support below which an atom counts as dependent.
+# Squared relative distance from the span of the support below which an atom counts as dependent.
 _DEPENDENT = 1e-11
 
 
 class Work(NamedTuple):
-    """Scratch of one thread for one row at a time; `cap` bounds the size of a working set."""
+    """Scratch memory of one thread, for one row at a time; `cap` bounds the working sets."""
 
     atoms: np.ndarray  # (cap,) working set
     gram: np.ndarray  # (cap, cap) its Gram matrix, row `a` valid where known[a]
@@ -162,10 +162,10 @@ def _settle(work, k, first, w, h):
 
 @jit_reordered
 def _exchange(work, k, w, pos):
-    """Exchange position `pos`, which depends on the support (work.z = U^-T g), against an atom.
+    """Exchange position `pos`, which depends on the support (work.z = U^-T g), for an atom in it.
 
-    Moves along the null direction until an atom leaves: the fit stays, the l1 norm falls. Returns
-    (size of the support, success).
+    Moves along the null direction until an atom leaves: the fit stays the same, and the l1 norm
+    decreases. Returns (size of the support, success).
     """
     x, z, support = work.x, work.z, work.support
     s = work.sign[pos]
@@ -191,7 +191,7 @@ def _exchange(work, k, w, pos):
     work.sign[p] = 0.0
     k = _delete(work, k, out)
     if not _append(work, k, pos):
-        # Still dependent: give it back, the next round repairs the correlations exactly.
+        # Still dependent: undo the exchange; the next round repairs the correlations exactly.
         for j in range(w):
             q[j] += x[pos] * g[j]
         x[pos] = 0.0
@@ -213,13 +213,13 @@ def _know(work, G, ridge, w, pos):
 
 @jit_reordered
 def active_set(work, G, k, factored, w, h, ridge, yy, tol, nonneg):
-    """Lasso on the working set from the given support, to a local gap of about `tol * yy`.
+    """Solve the Lasso on the working set from the given support, to a gap of about `tol * yy`.
 
-    The factor of the support is there already if `factored`.
-    Returns (size of the support, pivots).
+    If `factored`, work already holds the factor of the support. Returns (size of the support,
+    number of pivots).
     """
     x, q, sign = work.x, work.q, work.sign
-    # Factor the support; what is dependent leaves, and the others take its weight in _settle.
+    # Factor the support; dependent atoms leave it, and _settle gives their weight to the others.
     n = ZERO
     for a in range(k):
         pos = work.support[a]

@@ -1,10 +1,10 @@
-"""Elements of arrays that share no memory, for loops in numba kernels.
+"""Access to elements of arrays that share no memory, for loops in numba kernels.
 
-LLVM vectorises a loop that writes arrays only if it sees that these overlap with no other array of
-the loop, and gives up beyond eight comparisons. Here the caller promises it: within a kernel, what
-`read` reads is never what `put` or `add` write, nor do writes of different names go to the same
-memory. Elements are named by tuples of indices: a slice would be an object that numba counts
-references to, at about the cost of a short loop.
+LLVM vectorises a loop that writes to arrays only if it can see that they overlap with no other
+array of the loop; it gives up beyond eight comparisons. Here the caller promises this: within a
+kernel, `read` never reads memory that `put` or `add` writes, and writes of different names never go
+to the same memory. Elements are addressed by tuples of indices: a slice would be a
+reference-counted object, which costs about as much as a short loop.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
 
 _WRITES = tuple(f"write {k}" for k in range(5))
-# Kernels call what it returns without the first argument.
+# Kernels call the returned function without the first argument.
 _untyped: Callable[[Callable[..., Any]], Any] = intrinsic
 
 
@@ -71,7 +71,7 @@ def _pointer(context: Any, builder: Any, array: Any, index: Any, arguments: Any)
 
 
 def _mark(builder: Any, name: Any, *accesses: Any) -> None:
-    """Say that the accesses share memory only with those of the same name."""
+    """Tell LLVM that these accesses share memory only with accesses of the same name."""
     own = _WRITES[name.literal_value]
     for access in accesses:
         others = (other for other in _WRITES if other != own)

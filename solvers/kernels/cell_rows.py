@@ -1,7 +1,7 @@
-"""The Lassos of `row_pool`, one row after the other, with atoms searched in their cells.
+"""The Lassos of `row_pool`, solved one row after another, with searches for atoms in cells.
 
-Each round finds the atoms that violate optimality, exactly, and solves the Lasso on the support and
-the worst of them. Memory is O(n_atoms + nnz).
+Each round finds exactly the atoms that violate optimality, and solves the Lasso on the support and
+the worst of these atoms. Memory is O(n_atoms + nnz).
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from .slots import Problem, admit, dot, residual
 
 
 class _Search(NamedTuple):
-    """Scratch of one thread."""
+    """Scratch memory of one thread."""
 
     lengths: np.ndarray  # (groups,)
     key: np.ndarray
@@ -25,7 +25,7 @@ class _Search(NamedTuple):
 
 @jit_reordered
 def _begin_row(i, problem, rule, cells, search, pool, work):
-    """Solve the row of the only slot, which has no codes yet, on atoms of about its direction."""
+    """Solve the row of the only slot, which has no codes yet, on atoms of similar direction."""
     y = problem.signals[i]
     n = nearby(
         y, rule.first_add, problem.own[i], problem.nonneg, cells, search.lengths, search.key,
@@ -41,9 +41,9 @@ def _begin_row(i, problem, rule, cells, search, pool, work):
 
 @jit_reordered
 def _solve_row(i, problem, rule, cells, search, pool, work, out, found, fill):
-    """The row of the only slot, from where it stands.
+    """Continue to solve the row of the only slot.
 
-    Returns (fill, whether it is done, capacity that it needs).
+    Returns (fill, whether the row is finished, capacity that it needs).
     """
     while True:
         k, r, h = pool.nnz[0], pool.residual[0], problem.half[i]
@@ -67,7 +67,7 @@ def _solve_row(i, problem, rule, cells, search, pool, work, out, found, fill):
         pool.passes[0] += 1
         pool.rounds[0] += 1
         note_progress(i, gap, rule, problem, pool, 0)
-        # Codes to start from take one step, so that they are stationary on their support.
+        # Initial codes take one step first, so that they are stationary on their support.
         done = gap <= rule.tol and (k == 0 or pool.rounds[0] > 1)
         if done or pool.stall[0] > 10 or pool.rounds[0] >= rule.max_rounds:
             return finish(i, 0, top, pool, out, found, fill), True, 0

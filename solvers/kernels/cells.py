@@ -1,17 +1,18 @@
-"""Atoms in cells of similar direction, most of which a bound rules out without touching them.
+"""Atoms in cells of similar direction; a bound excludes most cells without looking at their atoms.
 
-Atoms stand in spans, each with an orthonormal basis of few directions; those of a span in groups,
-and those of a group in cells. With a the part of a unit atom in its span, e what is left of it, and
-t and s the parts of a residual r likewise,
+The atoms are divided into spans, each with an orthonormal basis of few directions, the atoms of a
+span into groups, and the atoms of a group into cells. A unit atom has a part a in its span and a
+remainder e; a residual r has a part t in this span and a remainder s. Then
 
     |d . r| <= |d| (|t| cos(max(0, phi - alpha)) + |e| |s|),
 
-where a lies within the angle ``alpha`` of the centre of its group or cell and ``phi`` is the angle
-between that centre and t, or -t. A search multiplies a residual with the bases of all spans, with
-the centres of the groups of the spans that the bound leaves, with those of the cells of the groups
-that it leaves, in the span's few coordinates, and with the atoms of the cells that it leaves. This
-is a small share of all products where atoms are dense around what they represent, and all of them
-where residuals are long beside the penalty.
+where a lies within the angle ``alpha`` of the centre of its group or cell, and ``phi`` is the angle
+between this centre and t, or -t. A search multiplies the residual by the bases of all spans. Then
+it multiplies, in the few coordinates of a span, by the centres of the groups of spans that the
+bound does not exclude, and by the centres of the cells of groups that it does not exclude; last, by
+the atoms of cells that it does not exclude. This is a small share of all products if many atoms are
+close to the signals that they represent, and nearly all products if residuals are long compared
+with the penalty.
 """
 
 import warnings
@@ -29,18 +30,18 @@ from .compiled import jit_reordered
 from .selection import bring_largest_first, smallest
 from .slots import dot
 
-_CELL = 24  # atoms of a cell, about
+_CELL = 24  # approximate number of atoms in a cell
 _MOST_SPANS = 256
-_MOST_DIRECTIONS = 16  # of a basis
-_LEFT = 0.001  # of the squares, outside of it
-_SHARED = 0.01  # of the squares of a cluster, outside of the basis of another that holds it
-_AS_WELL = 1.5  # times what the best basis leaves of an atom may another leave that holds it
-_FIT = 64  # atoms a centre is fitted to
-_NEAR_GROUPS, _NEAR_CELLS = 3, 4  # nearest to a signal, from which its first atoms are taken
+_MOST_DIRECTIONS = 16  # largest number of directions in a basis
+_LEFT = 0.001  # share of the squares that may lie outside a basis
+_SHARED = 0.01  # share of a cluster's squares that may lie outside a basis that it shares
+_AS_WELL = 1.5  # a shared basis may leave this multiple of what the best basis leaves of an atom
+_FIT = 64  # number of atoms to which a centre is fitted
+_NEAR_GROUPS, _NEAR_CELLS = 3, 4  # numbers of the nearest, which give a signal its first atoms
 
 
 class Cells(NamedTuple):
-    """Atoms that are not zero, sorted by spans, groups and cells. The last two are caps."""
+    """Nonzero atoms, sorted by spans, groups and cells. Groups and cells are called caps."""
 
     basis: np.ndarray  # (directions of all spans, p)
     first: np.ndarray  # (spans + 1,) a span's first direction
@@ -60,7 +61,7 @@ class Cells(NamedTuple):
 
 
 def make_cells(atoms: Array) -> Cells:
-    """Cells of the atoms (float64), the same for the same atoms."""
+    """Divide atoms (float64) into cells, deterministically."""
     norms = np.sqrt(np.einsum("ij,ij->i", atoms, atoms))
     present = np.flatnonzero(norms)
     units, norms = atoms[present] / norms[present, None], norms[present]
@@ -83,24 +84,24 @@ def make_cells(atoms: Array) -> Cells:
 
 
 def _spans(units: Array) -> list[Array]:
-    """Rows of each span: what lies in a basis that clusters share, else the rest of a cluster."""
+    """Rows of each span: atoms in a basis that clusters share, or the other atoms of a cluster."""
     clusters = _members(_cluster(units, min(round(len(units) ** 0.5), _MOST_SPANS)))
-    found = [_basis(units[rows]) for rows in clusters]
-    shared = _choose_bases(found)
+    bases = [_basis(units[rows]) for rows in clusters]
+    shared = _choose_bases(bases)
     if not shared:
         return clusters
     first = _starts(map(len, shared))[:-1]
     labels = np.empty(len(units), np.int64)
-    for label, (rows, (own, _)) in enumerate(zip(clusters, found, strict=True), len(shared)):
+    for label, (rows, (own, _)) in enumerate(zip(clusters, bases, strict=True), len(shared)):
         inside = np.square(units[rows] @ np.concatenate([*shared, own]).T)
         left = 1 - np.add.reduceat(inside, np.append(first, len(inside.T) - len(own)), axis=1)
-        holds = left[:, :-1] <= _AS_WELL * left.min(axis=1, keepdims=True) + _LEFT
-        labels[rows] = np.where(holds.any(axis=1), holds.argmax(axis=1), label)
+        in_shared = left[:, :-1] <= _AS_WELL * left.min(axis=1, keepdims=True) + _LEFT
+        labels[rows] = np.where(in_shared.any(axis=1), in_shared.argmax(axis=1), label)
     return _members(np.unique(labels, return_inverse=True)[1])
 
 
 def _choose_bases(found: list[tuple[Array, Array]]) -> list[Array]:
-    """Choose bases, the smallest first, that nearly span another cluster as well."""
+    """Choose bases that nearly span another cluster too, trying the smallest bases first."""
     bases: list[Array] = []
     joined: list[bool] = []
     for basis, shares in sorted(found, key=lambda pair: len(pair[0])):
@@ -114,7 +115,7 @@ def _choose_bases(found: list[tuple[Array, Array]]) -> list[Array]:
 
 
 def _make_span(units: Array, norms: Array, rows: Array) -> dict[str, Array]:
-    """Basis, groups, caps and atoms of a span, the atoms counted from its own first."""
+    """Basis, groups, caps and atoms of a span; atoms are numbered from the first of the span."""
     basis, _ = _basis(units[rows])
     inside = units[rows] @ basis.T
     groups = [
@@ -129,7 +130,7 @@ def _make_span(units: Array, norms: Array, rows: Array) -> dict[str, Array]:
     first_cell, start = _starts(n_cells)[:-1], _starts(map(len, cells))[:-1]
 
     def of_caps(measure: Callable[[Array], Array]) -> Array:
-        """A measure of what begins at given atoms: for each group, then for its cells."""
+        """A measure of each group, followed by those of its cells, from their first atoms."""
         return np.insert(measure(start), first_cell, measure(start[first_cell]), axis=0)
 
     directions = _normalize_rows(inside)
@@ -154,13 +155,13 @@ def _starts(counts: Iterable[int]) -> Array:
 
 
 def _members(labels: Array) -> list[Array]:
-    """Indices by label; the labels 0, 1, ... are all in use."""
+    """Indices of each label; the labels are 0, 1, ... without gaps."""
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.cumsum(np.bincount(labels))[:-1])
 
 
 def _cluster(points: Array, n_cells: int) -> Array:
-    """Cluster directions; labels are 0, 1, ..., all of them in use."""
+    """Cluster directions; the labels are 0, 1, ... without gaps."""
     if n_cells <= 1:
         return np.zeros(len(points), np.int64)
     settings: dict[str, Any] = {"n_init": 1, "max_iter": 10, "random_state": 0}
@@ -176,7 +177,7 @@ def _cluster(points: Array, n_cells: int) -> Array:
 
 
 def _basis(units: Array) -> tuple[Array, Array]:
-    """Right singular vectors that hold nearly all of the squares, and the share of each."""
+    """Right singular vectors with nearly all of the squares, and the share of each."""
     values, vectors = np.linalg.eigh(units.T @ units)
     shares = values[::-1] / len(units)
     n_directions = min(
@@ -191,7 +192,7 @@ def _centres(directions: Array, starts: Array) -> Array:
 
 
 def _cosines(directions: Array, starts: Array) -> Array:
-    """Cosine of the largest angle of a direction with the centre of its cap, rounded down."""
+    """Cosine of the largest angle between the directions of a cap and its centre, rounded down."""
     n_directions = directions.shape[1]
     centres = _centres(directions, starts)[:, :n_directions]
     sizes = np.diff(np.append(starts, len(directions)))
@@ -200,7 +201,7 @@ def _cosines(directions: Array, starts: Array) -> Array:
 
 
 def _normalize_rows(rows: Array) -> Array:
-    """Scale rows to unit length; a row of zeros stays."""
+    """Scale rows to unit length; zero rows stay zero."""
     size = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
     return np.divide(rows, size, out=np.zeros_like(rows), where=size > 0)
 
@@ -213,7 +214,7 @@ def _slack(p):
 
 @jit_reordered
 def _along(c, first, q, inner, nonneg, cells):
-    """Product of a cap's centre with t, in size."""
+    """Inner product of the centre of a cap with t; its absolute value unless nonneg."""
     u = 0.0
     for b in range(q):
         u += cells.centre[c, b] * inner[first + b]
@@ -222,7 +223,7 @@ def _along(c, first, q, inner, nonneg, cells):
 
 @jit_reordered
 def _bound(c, first, q, inner, inside, outside, margin, nonneg, cells):
-    """Bound on ``|d . r|`` of the atoms in a cap, of a span of q directions from `first` on."""
+    """Bound on ``|d . r|`` for atoms in a cap; their span has q directions from `first` on."""
     u = _along(c, first, q, inner, nonneg, cells) + margin
     cosine = cells.cosine[c]
     if u < inside * cosine:
@@ -233,7 +234,7 @@ def _bound(c, first, q, inner, inside, outside, margin, nonneg, cells):
 
 @jit_reordered
 def _measure(r, cells, lengths):
-    """Coordinates of r in all spans, its length in each, and the span in which most of it lies."""
+    """Coordinates of r in all spans, its length in each, and the span where this is largest."""
     inner, best = np.dot(cells.basis, r), ZERO
     for s in range(lengths.size):
         square = 0.0
@@ -247,9 +248,9 @@ def _measure(r, cells, lengths):
 
 @jit_reordered
 def nearby(r, most, own, nonneg, cells, lengths, key, index):
-    """Atoms of about the direction of r, at most `most` and without `own`: of a few cells.
+    """Find at most `most` atoms of a direction similar to r, other than `own`, in a few cells.
 
-    ``index[:n]`` become the atoms. Returns n.
+    They are written to ``index[:n]``. Returns n.
     """
     inner, s = _measure(r, cells, lengths)
     first, q = cells.first[s], cells.first[s + 1] - cells.first[s]
@@ -276,7 +277,7 @@ def nearby(r, most, own, nonneg, cells, lengths, key, index):
 
 @jit_reordered
 def _product(place, s, first, q, inner, cells):
-    """Product with t of the atom at a place, of the span s of q directions from `first` on."""
+    """Inner product with t of the atom at `place`; its span s has q directions from `first` on."""
     v, at = 0.0, cells.at[s] + (place - cells.start[cells.begin[cells.group[s]]]) * q
     for b in range(q):
         v += cells.part[at + b] * inner[first + b]
@@ -285,11 +286,12 @@ def _product(place, s, first, q, inner, cells):
 
 @jit_reordered
 def violators(r, low, share, most, own, support, nonneg, atoms, cells, lengths, key, index):
-    """Atoms whose correlation with r exceeds `low` and `share` of the largest, at most `most`.
+    """Find atoms whose correlation with r exceeds `low` and `share` of the largest correlation.
 
-    ``key[:n]`` and ``index[:n]`` become the correlations (of either sign) in size, and the atoms,
-    without `own` and `support`. Atoms left out are no larger than those. The span in which most of
-    r lies is searched first.
+    At most `most` atoms are written to ``index[:n]``, and their absolute correlations to
+    ``key[:n]``. Atoms in `support`, and `own`, are excluded. Other atoms that exceed the limits
+    have no larger correlation than those found. The span with the largest part of r is searched
+    first.
 
     Returns n, and the number of atoms looked at.
     """
@@ -347,7 +349,7 @@ def _holds(support, j):
 
 @jit_reordered
 def _drop_below(key, index, n, low, most):
-    """Drop keys below `low`, which rose since the first came; keep at most `most`."""
+    """Drop keys below `low`, which has risen since the first were found; keep at most `most`."""
     kept = ZERO
     for a in range(n):
         if key[a] >= low:

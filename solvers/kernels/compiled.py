@@ -1,12 +1,13 @@
-"""Decorators for numba kernels, by what may be done to their floating-point arithmetic.
+"""Decorators for numba kernels, which differ in the changes allowed to floating-point arithmetic.
 
-Machine code is kept on disk, except for what is inlined, and runs without the interpreter's lock.
+Machine code is cached on disk, except for inlined functions, and runs without the interpreter's
+lock.
 """
 
 from numba import njit
 
 _FUSED = {"contract"}
-# Sums in any order, as vector instructions need; nothing is assumed about NaN or infinity.
+# Sums may have any order, as vector instructions need; NaN and infinity stay possible.
 _REORDERED = {"contract", "reassoc", "nsz"}
 
 jit = njit(nogil=True, cache=True)

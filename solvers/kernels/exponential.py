@@ -63,7 +63,7 @@ _E_32, _E_64 = _terms(np.float32, 6, math.e), _terms(np.float64, 11, math.e)
 _TWO_32, _TWO_64 = _terms(np.float32, 6, 2.0), _terms(np.float64, 11, 2.0)
 
 
-# Fused multiply-adds alone: reordering would undo the rounding by _MAGIC.
+# Only fused multiply-adds are allowed: reordering would undo the rounding by _MAGIC.
 @inlined_fused
 def _horner_32(c: Any, r: Any) -> Any:
     return c[0] + r * (c[1] + r * (c[2] + r * (c[3] + r * (c[4] + r * (c[5] + r * c[6])))))
@@ -144,8 +144,8 @@ def exp2_terms(real: Any) -> tuple[Any, ...]:
 def exp(x: Any) -> Any:
     """``e^x`` for x <= 0 in float32 or float64, inside a numba kernel only.
 
-    Right to two units in the last place; 0 for NaN, and for x <= -87 in float32 or x <= -708 in
-    float64, where e^x is at or near the smallest normal number.
+    It is exact to two units in the last place. It is 0 for NaN, and for x <= -87 in float32 or
+    x <= -708 in float64, where e^x is at or near the smallest normal number.
     """
     raise NotImplementedError("exp: runs inside numba kernels only")
 
@@ -158,7 +158,7 @@ def _exp(x):  # type: ignore[no-untyped-def]  # numba compares this signature wi
 def exp2(x: Any) -> Any:
     """``2^x`` for |x| <= 126 in float32 or |x| <= 1022 in float64, inside a numba kernel only.
 
-    Right to two units in the last place there; without meaning beyond.
+    It is exact to two units in the last place there; other x give meaningless results.
     """
     raise NotImplementedError("exp2: runs inside numba kernels only")
 
@@ -171,10 +171,10 @@ def _exp2(x):  # type: ignore[no-untyped-def]  # numba compares this signature w
 def exp2_to_zero(x: Any, terms: Any) -> Any:
     """``2^x`` for x <= 126 in float32 or x <= 1022 in float64, inside a numba kernel only.
 
-    Right to two units in the last place; 0 for x < -126.5 in float32 or x < -1022.5 in float64,
-    where 2^x is below the smallest normal number. The `terms` are those of `exp2_terms`, as an
-    argument of the kernel: they stay in registers, where compilers load constants anew for each
-    vector of AVX2.
+    It is exact to two units in the last place. It is 0 for x < -126.5 in float32 or x < -1022.5 in
+    float64, where 2^x is below the smallest normal number. The `terms` come from `exp2_terms`, as
+    an argument of the kernel. As such they stay in registers, while compilers would load constants
+    again for each vector of AVX2.
     """
     raise NotImplementedError("exp2_to_zero: runs inside numba kernels only")
 

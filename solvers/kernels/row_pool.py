@@ -13,7 +13,7 @@ pool of rows is solved together. Each round
    those that matter;
 3. per row, solves the Lasso on the support and the worst violators by the active-set method.
 
-Rows that are certified leave, and new ones take their place. Memory is O(pool * n_atoms + nnz).
+Certified rows leave the pool, and new rows take their place. Memory is O(pool * n_atoms + nnz).
 """
 
 from typing import NamedTuple
@@ -42,12 +42,13 @@ from .slots import (
 )
 
 _EPS32 = 2.0**-23
-_TINY32 = 2.0**-126  # numbers under it are rounded by more, relative to their size
+_TINY32 = 2.0**-126  # smaller numbers have larger relative rounding errors
 _SLOTS = 256  # rows in a pool
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
-# These four steer speed alone. Atoms that join a working set in the first round and later; how
-# loosely early rounds are solved; from which share of the worst correlation atoms join; supports of
-# at most n_features / _LOCAL atoms are multiplied with the stored Gram matrix on the spot.
+# These four affect only the speed: the number of atoms that join a working set in the first round
+# and in later rounds; the tolerance of early rounds; the share of the worst correlation from which
+# atoms join; and supports of at most n_features / _LOCAL atoms are multiplied by the stored Gram
+# matrix at once.
 _ADD = (40, 30)
 _LOOSE = 0.003
 _SPREAD = 0.35
@@ -55,7 +56,7 @@ _LOCAL = 8
 
 
 class Codes(NamedTuple):
-    """Answer to a block of rows."""
+    """Codes of a block of rows, with counts and bounds."""
 
     atom: np.ndarray  # (nnz of the block,) row after row
     value: np.ndarray
@@ -72,10 +73,10 @@ class _Rule(NamedTuple):
     max_rounds: int
     first_add: int  # atoms that may join a working set in the first round, and later
     add: int
-    spread: float  # ... if their correlation is at least this share of the worst one
+    spread: float  # atoms join if their correlation is at least this share of the worst
     # A round need not solve its working set to less than this share of the present gap.
     loose: float
-    local: int  # largest support that is multiplied with the stored Gram matrix alone
+    local: int  # largest support that is multiplied by the stored Gram matrix at once
 
 
 class _Found(NamedTuple):
@@ -86,7 +87,7 @@ class _Found(NamedTuple):
 
 
 class _Out(NamedTuple):
-    """For each row of the block: the numbers of `Codes`, and where its codes start in `found`."""
+    """For each row of the block: the counts of `Codes`, and the start of its codes in `found`."""
 
     first: int  # row 0 of the block
     start: np.ndarray
@@ -97,7 +98,7 @@ class _Out(NamedTuple):
 
 
 class _State(NamedTuple):
-    """All that a block of rows is solved with.
+    """State of the solution of a block of rows.
 
     ::
 
@@ -118,11 +119,11 @@ class _State(NamedTuple):
 
 @jit_reordered
 def _advance(first, stop, fresh, row, B, fill, state):
-    """One or more rounds for the slots first .. stop - 1, whose correlations stand in P.
+    """Run one or more rounds for the slots first .. stop - 1, whose correlations are in P.
 
-    If `fresh`, only for new slots: B holds the exact correlations of the signals row, row + 1, ...,
-    and the Gram matrix is stored. While a support is small it is multiplied with that on the spot;
-    other rows wait for the next product of the whole pool.
+    If `fresh`, run only new slots. B then holds the exact correlations of the signals row, row + 1,
+    ..., and the Gram matrix is stored. A small support is multiplied by it at once; other rows wait
+    for the next product of the whole pool.
     Returns (next slot, fill, capacity that the next slot needs).
     """
     problem, rule, pool, work, P, out, found = state
@@ -146,7 +147,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
                 scaled(q, scale, p)
             n, rest = _violators(p, i, scale, slack, problem, rule, pool, slot, work)
             k = pool.nnz[slot]
-            if k + n >= work.x.size:  # room for one more, that ties with those left out
+            if k + n >= work.x.size:  # room for one more atom, which may tie with others
                 return slot, fill, k + n + 1
             gap, inner, n, top = _certify(
                 p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work
@@ -154,7 +155,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
             pool.passes[slot] += not fresh or (pool.rounds[slot] == 0 and not problem.own_signals)
             pool.rounds[slot] += 1
             note_progress(i, gap, rule, problem, pool, slot)
-            # Codes to start from take one step, so that they are stationary on their support.
+            # Initial codes take one step first, so that they are stationary on their support.
             done = gap <= rule.tol and (k == 0 or pool.rounds[slot] > 1)
             if done or pool.stall[slot] > 10 or pool.rounds[slot] >= rule.max_rounds:
                 fill = finish(i, slot, top, pool, out, found, fill)
@@ -170,7 +171,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
 
 @jit_reordered
 def finish(i, slot, top, pool, out, found, fill):
-    """Add the row's codes to those found and free its slot; return how many there are."""
+    """Append the codes of the row to `found`, free its slot, and return the new fill."""
     at, k = i - out.first, pool.nnz[slot]
     out.start[at], out.nnz[at] = fill, k
     out.n_iter[at], out.n_passes[at] = pool.pivots[slot], pool.passes[slot]
@@ -201,9 +202,9 @@ def _minus_rows(b, G, index, value, k, q):
 
 @jit_reordered
 def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
-    """Worst atoms off the support, into work.candidate.
+    """Write the worst atoms outside the support to work.candidate.
 
-    Returns their number, and a bound on |q| for those left out.
+    Returns their number, and a bound on |q| for all other atoms.
     """
     if scale <= 0.0:
         return 0, 0.0
@@ -219,15 +220,15 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
 
 @jit_reordered
 def _least_violation(i, scale, slack, problem):
-    """Largest entry of P that cannot violate optimality, whatever its rounding."""
+    """Largest entry of P that cannot violate optimality for any rounding error."""
     return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
 
 
 @jit_reordered
 def load(a, j, c, v, i, problem, work):
-    """Put atom j, at coefficient c and correlation v, into place `a` of the working set.
+    """Put atom j, with coefficient c and correlation v, at position `a` of the working set.
 
-    Returns the size of q_j.
+    Returns the absolute value of q_j.
     """
     v -= problem.ridge[i] * c
     work.atoms[a] = j
@@ -240,7 +241,7 @@ def load(a, j, c, v, i, problem, work):
 
 @jit_reordered
 def _load_roughly(p, i, n, scale, problem, pool, slot, work):
-    """Load correlations of the pool's product, and the support as if it were stationary."""
+    """Load rounded correlations from P, and the support as if it were stationary."""
     h, ridge = problem.half[i], problem.ridge[i]
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
@@ -254,8 +255,8 @@ def _load_roughly(p, i, n, scale, problem, pool, slot, work):
 def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     """Load support and candidates; q holds the exact correlations, or is empty.
 
-    Far from the optimum rounded correlations do, which certify nothing.
-    Returns (gap, the gap were all other atoms within bounds, number of candidates, bound on the
+    Far from the optimum rounded correlations suffice, which certify nothing.
+    Returns (gap, the gap if all other atoms were within bounds, number of candidates, bound on the
     largest correlation).
     """
     k, r, tol = pool.nnz[slot], pool.residual[slot], rule.tol
@@ -279,8 +280,8 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     bound, inner = max(top, rest), gap_at(i, top, problem, pool, slot)
     gap = gap_at(i, bound, problem, pool, slot) if bound > top else inner
     if inner <= tol < gap:
-        # Only the bound on the atoms left out is in the way (ties at the bound): look at each, take
-        # in the worst.
+        # Only the bound on the other atoms (ties at the bound) prevents the certificate: compute
+        # their correlations, and load the worst.
         j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
         bound = max(top, worst)
         gap = gap_at(i, bound, problem, pool, slot)
@@ -292,7 +293,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
 
 @jit_reordered
 def note_progress(i, gap, rule, problem, pool, slot):
-    """Count rounds in which neither the gap nor the objective falls by what matters at `tol`."""
+    """Count rounds in which neither gap nor objective decreases by an amount relevant at `tol`."""
     y = problem.signals[i]
     objective = _objective(i, problem, pool, slot)
     pool.stall[slot] += 1
@@ -328,7 +329,7 @@ def _objective(i, problem, pool, slot):
 
 @jit_reordered
 def _energy(i, problem, pool, slot):
-    """``|r|^2 + ridge |c|^2``; without a ridge, squares of coefficients may leave float64."""
+    """``|r|^2 + ridge |c|^2``; without a ridge, c is not squared, as that might overflow."""
     r, l2 = pool.residual[slot], 0.0
     if problem.ridge[i] > 0.0:
         for a in range(pool.nnz[slot]):
@@ -348,7 +349,7 @@ def gap_at(i, top, problem, pool, slot):
 
 @jit_reordered
 def improve(i, n, gap, problem, rule, pool, slot, work):
-    """Solve on the working set that _certify loaded; returns the size of the support."""
+    """Solve the Lasso on the working set that _certify loaded; returns the size of the support."""
     y, k = problem.signals[i], pool.nnz[slot]
     kept = pool.factored[slot]
     if kept:
@@ -379,9 +380,10 @@ def improve(i, n, gap, problem, rule, pool, slot, work):
 
 @jit_reordered
 def _small_gram(work, problem, kept, w, ridge):
-    """Gram matrix of the working set, of which the first `kept` rows and columns are there.
+    """Complete the Gram matrix of the working set, whose first `kept` rows and columns are known.
 
-    From the stored one: the support's rows alone, others when their atom joins it.
+    From a stored Gram matrix, only the rows of the support are read; the row of another atom is
+    read when the atom joins the support.
     """
     D, G = problem.atoms, problem.gram
     if G.shape[0] == D.shape[0]:
@@ -403,7 +405,7 @@ def _small_gram(work, problem, kept, w, ridge):
 
 
 class Block:
-    """Room for the rows start .. stop - 1, of which `slots` are solved at a time."""
+    """Memory for the rows start .. stop - 1, of which `slots` are solved at a time."""
 
     def __init__(
         self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int, slots: int
@@ -427,7 +429,7 @@ class Block:
         self.found, self.fill = _Found(np.empty(size, np.int64), np.empty(size)), 0
 
     def make_room(self, need: int) -> None:
-        """Make room for working sets of `need` atoms or, if these fit already, for more codes."""
+        """Enlarge the working sets to `need` atoms or, if these fit already, the room for codes."""
         if need > self.cap:
             self.cap = need + need // 2
             self.work = new_work(self.cap, len(self.problem.atoms), self.room)
@@ -440,7 +442,7 @@ class Block:
             )
 
     def widen_factors(self, live: int) -> None:
-        """Make room for the factors of the supports in the first `live` slots, up to a size."""
+        """Enlarge the stored factors to fit supports in the first `live` slots, up to a limit."""
         size = triangle(min(int(self.pool.nnz[:live].max()), KEPT[1]))
         if size > self.pool.factor.shape[1]:
             size += size // 2
@@ -449,7 +451,7 @@ class Block:
             )
 
     def codes(self) -> Codes:
-        """Coefficients in the order of the rows, not of their completion."""
+        """Codes sorted by row, not by completion."""
         out = self.out
         row_start = np.cumsum(out.nnz) - out.nnz
         take = np.arange(self.fill) + np.repeat(out.start - row_start, out.nnz)
@@ -457,12 +459,12 @@ class Block:
         return Codes(atom, value, out.nnz, out.n_iter, out.n_passes, self.looked(), out.correlation)
 
     def looked(self) -> np.ndarray:
-        """Atoms that the passes of each row looked at."""
+        """Number of atoms that the passes of each row looked at."""
         return self.out.n_passes * len(self.problem.atoms)
 
 
 class _PoolBlock(Block):
-    """Solves its rows with one pool, in one thread."""
+    """A block of rows that one thread solves with one pool."""
 
     def __init__(
         self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
@@ -482,9 +484,11 @@ class _PoolBlock(Block):
         return self.codes()
 
     def _refill(self, live: int, taken: int) -> int:
-        """Give the free slots the next rows; with a stored Gram matrix, until none is solved soon.
+        """Put the next rows into the free slots.
 
-        In self-expression the first correlations of row i are row i of the Gram matrix.
+        With a stored Gram matrix, new rows are advanced at once, and the slots of rows that finish
+        are filled again. In self-expression the first correlations of row i are row i of the Gram
+        matrix.
         """
         problem = self.problem
         while taken < self.stop and (self.pool.row[:live] < 0).any():
@@ -495,7 +499,7 @@ class _PoolBlock(Block):
                 B = problem.gram[first:taken]
             else:
                 B = problem.signals[first:taken] @ problem.atoms.T
-                B.flags.writeable = False  # as the other one: one kernel for both
+                B.flags.writeable = False  # like the Gram matrix, so that one kernel serves both
             self._advance(live, True, first, B)
         return taken
 
@@ -515,7 +519,7 @@ class _PoolBlock(Block):
 def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
     """Codes of the rows start .. stop - 1.
 
-    A row is left when its gap is at most `tol`, or no longer falls, or after `max_rounds` working
-    sets.
+    A row is finished if its gap is at most `tol` or no longer decreases, or after `max_rounds`
+    working sets.
     """
     return _PoolBlock(start, stop, problem, tol, max_rounds).solve()

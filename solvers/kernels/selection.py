@@ -9,7 +9,7 @@ from .slots import dot
 
 @jit_reordered
 def bring_largest_first(key, index, n, m):
-    """Bring the m largest keys (and their indices) to the front: quickselect."""
+    """Move the m largest keys and their indices to the front, by quickselect."""
     lo, hi = 0, n - 1
     while lo < hi:
         pivot = key[(lo + hi) // 2]
@@ -34,7 +34,7 @@ def bring_largest_first(key, index, n, m):
 
 @jit_reordered
 def _top(p, nonneg):
-    """max_j |p_j|, or p_j: 64 running maxima, which the compiler vectorizes."""
+    """max_j |p_j|, or max_j p_j if nonneg, by 64 running maxima, which the compiler vectorises."""
     tops = np.zeros(64, np.float32)
     whole = p.size // 64 * 64
     for start in range(0, whole, 64):
@@ -49,9 +49,10 @@ def _top(p, nonneg):
 
 @jit_reordered
 def largest(p, low, nonneg, m, beta, key, index):
-    """The (at most m) largest |p_j| above `low` and `beta` times the top, into key and index.
+    """Write the largest |p_j|, at most m, to key and their indices to index.
 
-    Returns their number, and a bound on the |p_j| left out.
+    Only entries above `low` and above `beta` times the largest count. Returns their number, and a
+    bound on all other |p_j|.
     """
     low = max(low, np.float32(beta * _top(p, nonneg)))
     n, size = ZERO, key.size - 1
@@ -94,15 +95,15 @@ def smallest(key, n):
 def strongest(P, rounding, own, Y, D):
     """``max_j |y_i . d_j|`` over j != own[i], in float64.
 
-    Of the atoms, those are looked at that the float32 products P, of y_i at length 1 with the atoms
-    at length 1 at most, do not rule out.
+    P holds float32 products of y_i, scaled to length 1, with the atoms, scaled to length at most 1.
+    Only atoms that P does not exclude are multiplied in float64.
     """
     found = np.zeros(len(P))
     for i in range(len(P)):
         p = P[i]
         if own[i] >= 0:
             p[own[i]] = 0.0
-        # Two errors, and what rounding the difference adds.
+        # Two rounding errors, and the error of rounding the difference.
         low = np.float32(_top(p, False) - 2.5 * rounding)
         for start in range(0, p.size, 64):
             part = p[start : start + 64]

@@ -7,19 +7,19 @@ import numpy as np
 from .active_set import ZERO
 from .compiled import jit_reordered
 
-KEPT = (48, 256)  # size of a support whose factor waits in its slot: at first, and at most
+KEPT = (48, 256)  # largest support whose factor is stored in its slot: at first, and at most
 
 
 def rounding32(p: int) -> float:
-    """Bound on the error of a product of two vectors of p entries, of length 1 at most, in float32.
+    """Bound on the float32 error of an inner product of vectors of p entries and length at most 1.
 
-    That of rounding them to float32 included.
+    It includes the error of rounding the vectors to float32.
     """
     return 1.02 * (p + 4) * 2.0**-24
 
 
 class Problem(NamedTuple):
-    """The rows to solve for, all of which share the atoms."""
+    """Rows to be solved, which share their atoms."""
 
     signals: np.ndarray  # (n, p)
     atoms: np.ndarray  # (m, p)
@@ -67,7 +67,7 @@ def dot(a, b):
 
 @jit_reordered
 def copy(source, out, n):
-    """The first n entries; compiles in a fraction of an assignment of slices."""
+    """Copy the first n entries; this compiles much faster than an assignment of slices."""
     for j in range(n):
         out[j] = source[j]
 
@@ -164,7 +164,7 @@ def admit(pool, slot, i, problem):
 
 @jit_reordered
 def fill_slots(pool, live, taken, stop, problem):
-    """Give the free slots the next rows; returns the row after the last one given."""
+    """Put the next rows into the free slots; return the row after the last of these."""
     for slot in range(live):
         if pool.row[slot] < 0 and taken < stop:
             admit(pool, slot, taken, problem)
@@ -197,7 +197,7 @@ def _copy_slot(pool, a, b):
 
 @jit_reordered
 def compact(pool, live):
-    """Move the occupied slots to the front; returns their number."""
+    """Move the occupied slots to the front; return their number."""
     n = ZERO
     for slot in range(live):
         if pool.row[slot] >= 0:

@@ -1,15 +1,15 @@
-"""The average over a window that every filter here is: a kernel that goes by shifts, not by pairs.
+"""Weighted averages over windows, the form of all filters here, computed shift by shift.
 
 ::
 
     u_i = sum_j w_ij y_j / sum_j w_ij,    w_ij = g_(j-i) exp(-scale max(d_ij - offset, 0))
     d_ij = sum_kl t_k t_l |y_(i+(k,l)) - y_(j+(k,l))|^2
 
-A shift j - i serves both of its pixels, as ``w_ij = w_ji``. Patches are compared by filtering the
-squared differences along rows and along columns, with direct sums: their terms are not negative,
-so that no digit is lost, as it would be in running sums and integral images. The sums of small
-uniform patches are plain ones: along each row once, then of pairs of rows, which are kept for the
-next rows.
+Each shift j - i gives the weights of both pixels, as ``w_ij = w_ji``. Patches are compared by
+filtering the squared differences along rows and along columns. This uses direct sums of nonnegative
+terms, so that no digit is lost, unlike with running sums or integral images. Small uniform patches
+need only plain sums: along each row once, then of pairs of rows, which are stored for the next
+rows.
 """
 
 import math
@@ -28,10 +28,10 @@ from .workers import count_workers, spread
 
 _BLOCK_ROWS = 32
 _LINE_BYTES = 64  # of the cache
-_STEP = 16  # pixels of which loops take whole numbers; none are left over, to be taken singly
-_MOST_AT_ONCE = 7  # pixels of a side of patches whose sums are written out
+_STEP = 16  # loops process multiples of this number of pixels, without a remainder
+_MOST_AT_ONCE = 7  # largest side of uniform patches whose sums are written out
 
-# What the kernel keeps of the shift that it goes through, and how row k becomes weights (`rows`)::
+# What the kernel stores for the current shift in `rows`, and how row k becomes weights::
 #
 #     rows of `rows`    uniform patches, size 5            other patches
 #     0 .. size - 1     sums of squares, of pairs of       squares of the last `size` rows,
@@ -40,7 +40,7 @@ _MOST_AT_ONCE = 7  # pixels of a side of patches whose sums are written out
 #     + _WEIGHTS        weights of the pixels, where these have several channels
 #     + _DISTANCES      d of the pixels in the middle of the patches that end with row k
 #     + _ZEROS          zeros: what a patch of fewer rows or pixels reads instead
-#     + _SUMS, + 1      sums along rows k and k - 1, by turns
+#     + _SUMS, + 1      sums along rows k and k - 1, alternating
 #
 #     row k:        s0 s1 s2 s3 s4 s5 ...     squares
 #     along it:      [-- s0..s4 --]           `_along_five`: the pixels of a patch in one row
@@ -48,8 +48,9 @@ _MOST_AT_ONCE = 7  # pixels of a side of patches whose sums are written out
 #     distance:     row k + pair k - 1 + pair k - 3     `_above_five`: the rows above, by pairs
 #     ... size 4:   row k + row k - 1 + pair k - 2
 #
-# Loops write to one of these rows, or to `sums`, what they read from the others: `put` and `add`
-# number what one loop writes, 0 upwards, and so tell the compiler that no two of them overlap.
+# A loop writes to one of these rows, or to `sums`, and reads only from the others. The names of
+# `put` and `add` number the arrays that a loop writes, from 0, and so tell the compiler that no two
+# of them overlap.
 _SQUARES = 0  # of one row, or filtered along columns
 _WEIGHTS = 1
 _DISTANCES = 2
@@ -60,20 +61,20 @@ _MORE_ROWS = 6
 
 @dataclass(frozen=True, eq=False)
 class WindowAverage:
-    """The numbers that make a filter out of the formula above.
+    """A filter of the form above: its image, weights and scales.
 
     Parameters
     ----------
     padded : ndarray of shape (channels, height + size - 1, more than width + size - 1)
-        The image y with ``(size - 1) // 2`` pixels added above and left, ``size // 2`` elsewhere,
-        and the columns of `extend`.
+        The image y with ``(size - 1) // 2`` pixels added above and left, ``size // 2`` below and
+        right, and the columns of `extend`.
     width : int
-        That of the image.
+        Width of the image.
     taps : ndarray of shape (size,)
         Weights t of a patch along an axis, symmetric about its middle.
     position : ndarray of shape (n_down + 1, 2 n_right + 1)
-        Weights g of the shifts, at ``[down, right + n_right]``; those up follow by symmetry. The
-        shift 0 has weight 1.
+        Weights g of the shifts down, at ``[down, right + n_right]``; shifts up have the same
+        weights by symmetry. The shift 0 has weight 1.
     scale, offset : float
     """
 
@@ -91,16 +92,16 @@ class WindowAverage:
 
     @property
     def reaches_all(self) -> bool:
-        """Whether all pixels are in all windows, and with equal weights of position."""
+        """Whether each window holds all pixels, with equal weights of position."""
         height, width = self.shape
         return self.position.shape == (height, 2 * width - 1) and bool((self.position == 1).all())
 
     def apply(self, n_jobs: int | None) -> Array:
-        """Average, band of rows by band of rows; returns shape (channels, height, width).
+        """Return the averages, of shape (channels, height, width), computed in bands of rows.
 
-        The sums of one block of rows and vertical shift are taken in the precision of the image,
-        their total in float64. Blocks are the same in all bands, and no band reads what another
-        wrote: the result does not depend on `n_jobs`.
+        The sums over one block of rows and one vertical shift have the precision of the image,
+        their totals float64. Blocks do not depend on the bands, and no band reads what another
+        wrote, so that the result does not depend on `n_jobs`.
         """
         height, _ = self.shape
         blocks = -(-height // _BLOCK_ROWS)
@@ -128,9 +129,9 @@ class WindowAverage:
 
 
 def extend(padded: Array) -> Array:
-    """Append columns so far from each other and from the image that no weight reaches them.
+    """Append columns whose values differ so much from all others that their weights are 0.
 
-    What is left of a row is filled up with them, as loops take whole numbers of pixels.
+    They fill each row up to a multiple of the pixels that loops process.
     """
     channels, height, width = padded.shape
     longer = _make_aligned((channels, height, width + 2 * _STEP), padded.dtype)
@@ -150,16 +151,17 @@ def _average_band(average: WindowAverage, start: int, stop: int) -> Array:
     pairs, (slope, rise) = _pair_taps(taps), _fit_line(average)
     terms = exp2_terms(real)
     slope /= real.type(1 if len(pairs) else size * size)
-    slope = max(slope, np.finfo(real).tiny)  # infinite distances count
+    slope = max(slope, np.finfo(real).tiny)  # positive, so that infinite distances have weight 0
     _add_shifts(padded, pairs, average.position, slope, rise, start, totals, sums, rows, terms)
     totals[:-1] /= totals[-1]
     return totals[:-1].astype(real)
 
 
 def _make_aligned(shape: tuple[int, ...], real: Any) -> Array:
-    """Zeros in rows that begin with a line of the cache.
+    """Zeros in rows that are aligned to cache lines.
 
-    Rows are lengthened to an odd number of lines, so that few of them compete for the same places.
+    Rows are padded to an odd number of cache lines, so that few rows compete for the same places in
+    the cache.
     """
     per_line = _LINE_BYTES // real.itemsize
     longer = (*shape[:-1], per_line * (-(-shape[-1] // per_line) | 1))
@@ -170,9 +172,10 @@ def _make_aligned(shape: tuple[int, ...], real: Any) -> Array:
 
 
 def _fit_line(average: WindowAverage) -> tuple[Any, Any]:
-    """Slope and rise: ``w_ij = g_(j-i) 2^min(rise - slope d_ij, 0)``.
+    """Slope and rise in ``w_ij = g_(j-i) 2^min(rise - slope d_ij, 0)``.
 
-    The slope is at most what keeps the rise finite: beyond, weights are those of the position or 0.
+    The slope is limited so that the rise is finite; with larger slopes, all weights would be those
+    of the position or 0.
     """
     real = average.padded.dtype
     most = float(np.finfo(real).max) / 4
@@ -182,10 +185,10 @@ def _fit_line(average: WindowAverage) -> tuple[Any, Any]:
 
 
 def _pair_taps(taps: Array) -> Array:
-    """Taps from the middle outwards, each for the two pixels at its distance; at least two.
+    """Taps from the middle outwards, each for the pair of pixels at its distance; at least two.
 
-    A pixel in the middle is a pair with itself, and two pixels are two halves of a pair. None are
-    returned of uniform patches that are summed at once.
+    The pixel in the middle is a pair with itself; of two pixels, each is half a pair. Uniform
+    patches that are summed at once get no taps.
     """
     if len(taps) <= _MOST_AT_ONCE and (taps == taps[0]).all():
         return taps[:0]
@@ -210,8 +213,8 @@ def _add_shifts(
 ) -> None:
     """Add the weighted pixels (and, last, the weights) of the band from row `start` on.
 
-    `sums` are those of the rows of a block, and of the rows that lie a shift below them; what
-    belongs to other bands goes to the last row.
+    `sums` holds the sums of the rows of a block, and of the rows that lie a shift below them. Its
+    last row takes what belongs to other bands.
     """
     size, reach, uniform = rows.shape[0] - _MORE_ROWS, position.shape[1] // 2, pairs.size == 0
     block, width = sums.shape[2] - 1, totals.shape[2]
@@ -250,7 +253,7 @@ def _add_shifts(
 
 @inlined_fused
 def _square(padded: Any, k: int, down: int, right: int, n: int, rows: Any, to: int) -> None:
-    """Squared differences of row k and the one that lies a shift away."""
+    """Squared differences of row k and the row that lies a shift away."""
     n += -n % _STEP
     for x in range(n):
         put(rows, (to, x), _difference(padded, 0, k, down, right, x) ** 2, 0)
@@ -265,7 +268,7 @@ def _difference(padded: Any, c: int, k: int, down: int, right: int, x: int) -> A
     return read(padded, (c, k, here + x)) - read(padded, (c, k + down, there + x))
 
 
-# `_along_n` adds n numbers of a row, from x on; as a tree, so that few of them wait for another.
+# `_along_n` adds n numbers of a row, from x on, as a tree, so that few additions wait for others.
 
 
 @inlined_fused
@@ -298,7 +301,7 @@ def _along_seven(a: Any, row: int, x: int) -> Any:
     return _along_four(a, row, x) + _along_three(a, row, x + 4)
 
 
-# `_above_n` adds what rows above the last one of a patch of n rows, or of n - 1, sum to.
+# `_above_n` adds the sums of the rows above the last row of a patch of n or n - 1 rows.
 
 
 @inlined_fused
@@ -317,10 +320,10 @@ def _above_seven(a: Any, p: int, q: int, r: int, x: int) -> Any:
 
 
 def _sums(along: Any, above: Any, step: int) -> Any:
-    """Kernel of the sums over a patch, by those along its last row and of the rows above.
+    """Return a kernel of the sums over a patch, from sums along its last row and the rows above.
 
-    Loops of `step` pixels are unrolled, so that numbers are loaded once for several of them; short
-    sums are unrolled without that, and would not become vector instructions with it.
+    Loops of `step` pixels are unrolled, so that a number is loaded once for several pixels. Short
+    sums are unrolled by the compiler itself; with `step` they would not become vector instructions.
     """
 
     @inlined_fused
@@ -349,7 +352,7 @@ _sum_seven = _sums(_along_seven, _above_seven, _STEP)
 
 @inlined_fused
 def _sum_along(rows: Any, k: int, n: int) -> None:
-    """The squares of row k summed along it, and with the row above; no patch ends with it."""
+    """Sum the squares along row k, and add the row above; no patch ends with row k."""
     size = rows.shape[0] - _MORE_ROWS
     before, now, pair = size + _SUMS + (k - 1) % 2, size + _SUMS + k % 2, k % size
     b, c, d = _squares(size, 1), _squares(size, 2), _squares(size, 3)
@@ -363,13 +366,13 @@ def _sum_along(rows: Any, k: int, n: int) -> None:
 
 @inlined_fused
 def _squares(size: int, t: int) -> int:
-    """Where to find the t-th squares of a row of a patch."""
+    """Index in `rows` of the squares of row t of a patch."""
     return size + (_SQUARES if t < size else _ZEROS)
 
 
 @inlined_fused
 def _above(size: int, k: int, t: int) -> int:
-    """Where to find the sums of the pair of rows that ends t above row k, or of a single row."""
+    """Index in `rows` of the sums of the pair of rows that ends t above row k, or of one row."""
     if size % 2 == 0:
         t -= 1
     if t == 0:
@@ -379,7 +382,7 @@ def _above(size: int, k: int, t: int) -> int:
 
 @inlined_fused
 def _sum(rows: Any, k: int, n: int) -> None:
-    """The squares of row k summed along it, then with those of the rows above it in the patch."""
+    """Sum the squares along row k, then add those of the rows above it in the patch."""
     size = rows.shape[0] - _MORE_ROWS
     if size == 1:
         for x in range(n):
@@ -400,7 +403,7 @@ def _sum(rows: Any, k: int, n: int) -> None:
 
 @inlined_fused
 def _filter(rows: Any, pairs: Any, i: int, n: int) -> None:
-    """Squares filtered along columns, then along rows."""
+    """Filter squares along columns, then along rows."""
     size = rows.shape[0] - _MORE_ROWS
     low, high, second = (size - 1) // 2, size // 2, min(1, size - 2)
     along, out, width = size + _SQUARES, size + _DISTANCES, n + size - 1
@@ -445,7 +448,7 @@ def _weigh(
     y: int,
     z: int,
 ) -> None:
-    """Weights of pairs of pixels; each pixel is added to the sum of the other, and the weight."""
+    """Compute the weights of pairs of pixels; add each pixel and the weight to the other's sum."""
     size, channels = rows.shape[0] - _MORE_ROWS, padded.shape[0]
     border, here, there, kept = (size - 1) // 2, max(0, -right), max(0, right), size + _WEIGHTS
     above, below, near, far = i + border, i + down + border, here + border, there + border
@@ -478,7 +481,7 @@ def _weight(rows: Any, x: int, line: tuple[Any, Any, Any], terms: Any) -> Any:
 
 @jit_fused
 def _flush(sums: Any, totals: Any, first: int) -> None:
-    """Add the sums to the rows of the totals from the first on, where there are such."""
+    """Add the sums to the rows of the totals from `first` on, as far as these exist."""
     for channel in range(sums.shape[0]):
         for y in range(max(0, -first), min(sums.shape[1] - 1, totals.shape[1] - first)):
             for x in range(totals.shape[2]):

@@ -1,6 +1,6 @@
-"""Rows spread over workers: threads of the standard library, or a configured joblib backend.
+"""Spread rows over workers: threads of the standard library, or a configured joblib backend.
 
-Starting joblib's own threads costs more than many of the solves here take.
+joblib's own threads are not used: starting them takes longer than many of the solves here.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from joblib.parallel import SequentialBackend, ThreadingBackend, get_active_back
 
 
 def count_workers(n_jobs: int | None) -> int:
-    """Count the workers of `n_jobs`; None is 1, or what ``joblib.parallel_config`` says."""
+    """Number of workers for `n_jobs`; None is 1, or what ``joblib.parallel_config`` says."""
     return _workers(n_jobs)[1]
 
 
@@ -24,10 +24,10 @@ def spread(
     *,
     in_order: bool = True,
 ) -> Iterator[Any]:
-    """Yield ``function(*task)`` for each of the tasks, in their order or as they are finished.
+    """Yield ``function(*task)`` for each task, in the order of the tasks or of their completion.
 
-    The first error of a task is raised; tasks that were not begun by then never are, and those that
-    were are waited for, also where the caller stops early.
+    The first error of a task is raised. Tasks that have not started by then are cancelled, and
+    running tasks are waited for; the same holds if the caller stops early.
 
     Parameters
     ----------
@@ -35,9 +35,10 @@ def spread(
         Picklable, for backends with processes.
     tasks : iterable of tuples
     n_jobs : int or None
-        Workers, as in `count_workers`: threads, unless ``joblib.parallel_config`` names another
-        backend, as for processes or a Dask cluster.
+        Number of workers, as in `count_workers`: threads, unless ``joblib.parallel_config`` names
+        another backend, for processes or a Dask cluster for instance.
     in_order : bool
+        Whether to yield in the order of the tasks.
 
     Examples
     --------
@@ -48,8 +49,8 @@ def spread(
     if type(backend) not in (SequentialBackend, ThreadingBackend):
         kind = "generator" if in_order else "generator_unordered"
         parallel = joblib.Parallel(n_jobs=n_jobs, prefer="threads", return_as=kind)
-        found: Iterator[Any] = parallel(joblib.delayed(function)(*task) for task in tasks)
-        return found
+        results: Iterator[Any] = parallel(joblib.delayed(function)(*task) for task in tasks)
+        return results
     tasks = list(tasks)
     if min(n_workers, len(tasks)) <= 1:
         return starmap(function, tasks)
@@ -57,9 +58,10 @@ def spread(
 
 
 def _workers(n_jobs: int | None) -> tuple[Any, int]:
+    """The active joblib backend, and the number of workers."""
     backend, _ = get_active_backend(prefer="threads")
     if n_jobs is None:
-        # Asked for without a preference: for threads joblib drops a number that names no backend.
+        # Ask without a preference: with one for threads, joblib drops an n_jobs without a backend.
         n_jobs = get_active_backend()[1]
     return backend, backend.effective_n_jobs(backend.default_n_jobs if n_jobs is None else n_jobs)
 

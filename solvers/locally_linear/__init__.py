@@ -1,4 +1,4 @@
-"""Locally linear embedding: the classical side of masked affine attention."""
+"""Locally linear embedding: the classical counterpart of masked affine attention."""
 
 from .embedding import Embedding, locally_linear_embedding
 from .estimator import LocallyLinearEmbedding

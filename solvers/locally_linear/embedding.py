@@ -21,14 +21,15 @@ from ..solution import Array, check_dense_or_sparse, check_integer, check_positi
 
 _MOST_DENSE = 200
 _CYCLE = 10
-_STEADY = 1e-10  # relative fall of the objective in a step
+_STEADY = 1e-10  # relative decrease of the objective in a step below which it counts as steady
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Coordinates found by `locally_linear_embedding` and the certificate of their quality.
+    """Coordinates found by `locally_linear_embedding`, and the certificate of their quality.
 
-    The certificate is that of `coordinates` in their dtype, computed in float64.
+    The certificate refers to `coordinates` after rounding to their dtype; it is computed in
+    float64.
 
     Attributes
     ----------
@@ -39,11 +40,12 @@ class Embedding:
     residual : ndarray of shape (n_components,)
         ``|M y - mu y|`` with ``M = (I - C)^T (I - C)``.
     orthogonality : float
-        Largest entry of ``|Z^T Z - I|``, Z the columns of Y and the constant of unit length.
+        Largest entry of ``|Z^T Z - I|``, where Z holds the columns of Y and the constant column of
+        unit length.
     n_iter : int
-        Steps of the block Lanczos iteration; 1 if the matrix was diagonalised whole.
+        Number of steps of the block Lanczos iteration; 1 if the whole matrix was diagonalised.
     converged : bool
-        Whether every residual is at most ``tol mu``, or of the size of rounding in their dtype.
+        Whether every residual is at most ``tol mu`` or at rounding level in the dtype.
     """
 
     coordinates: Array
@@ -62,49 +64,49 @@ def locally_linear_embedding(
     max_iter: int = 100,
     random_state: int | np.random.RandomState | None = None,
 ) -> Embedding:
-    """Coordinates that the weights reconstruct best.
+    """Coordinates Y that the weights C reconstruct best.
 
     ::
 
         minimise |Y - C Y|_F^2   subject to   Y^T Y = I,  Y^T 1 = 0
 
-    The columns of Y are the eigenvectors 2 to n_components + 1 of ``M = (I - C)^T (I - C)``, the
-    first being constant. Y has the scale of scikit-learn's embedding; the unit covariance of which
-    the papers speak, ``Y^T Y / n_samples = I``, takes a factor ``sqrt(n_samples)`` (erratum E3-c).
-    The entry of largest magnitude in each column is positive.
+    The columns of Y are the eigenvectors 2 to n_components + 1 of ``M = (I - C)^T (I - C)``; the
+    first eigenvector is constant. Y has the scale of scikit-learn's embedding. For the unit
+    covariance of the papers, ``Y^T Y / n_samples = I``, multiply it by ``sqrt(n_samples)`` (erratum
+    E3-c). The entry of largest magnitude in each column is positive.
 
     Parameters
     ----------
     weights : sparse array or array-like of shape (n_samples, n_samples)
-        C, as `locally_linear_weights` returns it. Rows sum to 1: within 1e-4, they are divided by
-        their sums.
+        The weights C, as `locally_linear_weights` returns them. Rows must sum to 1 within 1e-4;
+        they are divided by their sums.
     n_components : int, default=2
         Smaller than n_samples.
     tol : float, default=1e-6
-        Stop at ``|M y - mu y| <= tol mu`` for every column, or at the size of rounding, ``64 eps
-        |I - C|_1 |I - C|_inf``, once the objective no longer falls. Its relative error is then of
-        the order of ``tol^2 mu`` over the gap to the next eigenvalue.
+        Stop if ``|M y - mu y| <= tol mu`` for every column and the objective no longer falls. The
+        rounding level ``64 eps |I - C|_1 |I - C|_inf`` is always accepted. The relative error of
+        the objective is then of the order of ``tol^2 mu`` over the gap to the next eigenvalue.
     max_iter : int, default=100
-        Most steps; each solves ``M Z = B`` for n_components + 1 columns.
+        Largest number of steps; each solves ``M Z = B`` for n_components + 1 columns.
     random_state : int, RandomState or None
-        For the start of the iteration.
+        Draws the start of the iteration.
 
     Returns
     -------
     Embedding
-        `coordinates` are float32 if the weights are, else float64; the rest is in float64.
+        `coordinates` are float32 if the weights are, else float64; all else is float64.
 
     Raises
     ------
     ValueError
         On NaN, infinity, wrong shapes, rows that do not sum to 1 (within 1e-4), too many
-        components, or a `random_state` that is none.
+        components, or an invalid `random_state`.
 
     Warns
     -----
     UserWarning
-        If the points fall into parts that take no neighbours from outside. The smallest
-        eigenvalues are then zeros, and their coordinates only tell the parts apart.
+        If the neighbour graph has several parts without neighbours outside. The smallest
+        eigenvalues are then zero, and their coordinates only tell the parts apart.
     ConvergenceWarning
         If `max_iter` steps do not reach `tol`.
 
@@ -114,10 +116,10 @@ def locally_linear_embedding(
 
     Notes
     -----
-    M is singular but for a shift at the level of rounding; its factors are sparse for data on a
-    manifold of low dimension. Each step of block Lanczos on its inverse, orthogonal to the
-    constant, is followed by a Rayleigh-Ritz step. M is diagonalised whole for up to 200 points,
-    and for up to 10 a component, where the basis of the iteration would fill the space.
+    M is singular, so a shift at rounding level is added. Its factors are sparse for data on a
+    manifold of low dimension. A step of block Lanczos on the inverse, orthogonal to the constant,
+    is followed by a Rayleigh-Ritz step. The whole M is diagonalised for up to 200 points, and for
+    up to 10 points a component, where the basis of the iteration would fill the space.
 
     Examples
     --------
@@ -132,7 +134,7 @@ def locally_linear_embedding(
     C = check_dense_or_sparse(weights, "weights")
     n_samples, dtype = C.shape[0], C.dtype
     if C.shape[1] != n_samples or n_samples < 2:
-        raise ValueError(f"weights: must be square, of 2 rows or more, got shape {C.shape}")
+        raise ValueError(f"weights: must be square, with at least 2 rows, got shape {C.shape}")
     n_components = check_integer(n_components, "n_components", minimum=1, maximum=n_samples - 1)
     tol = check_positive(tol, "tol", allow_zero=True)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
@@ -147,8 +149,8 @@ def locally_linear_embedding(
     n_parts = _count_closed_parts(C)
     if n_parts > 1:
         warnings.warn(
-            f"the neighbour graph falls into {n_parts} parts without neighbours outside, which the "
-            "first coordinates merely tell apart: take more neighbours",
+            f"the neighbour graph falls into {n_parts} parts without neighbours outside; the first "
+            "coordinates only tell these parts apart: take more neighbours",
             UserWarning,
             stacklevel=2,
         )
@@ -168,21 +170,21 @@ class _Eigenproblem:
         self.A, self.transposed, self.tol = A, csr_array(A.T), tol
         magnitude = abs(A)
         bound = magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()
-        self.rounding = 64 * bound  # times the precision
+        self.rounding = 64 * bound  # times machine precision: level of rounding errors
 
     def improve(self, Y: Array) -> Array:
-        """Orthonormal basis of the same columns that diagonalises ``A^T A`` between them."""
+        """Orthonormal basis of the span of Y in which ``A^T A`` is diagonal."""
         Y = np.linalg.qr(_center_columns(Y))[0]
         return Y @ np.linalg.svd(self.A @ Y, full_matrices=False)[2][::-1].T
 
     def residual(self, Y: Array) -> tuple[Array, Array]:
-        """Eigenvalues of the columns, and how far they are from being eigenvectors."""
+        """Rayleigh quotients mu of the columns y, and norms of ``A^T A y - mu y``."""
         image = self.A @ Y
         eigenvalues = (image**2).sum(axis=0)
         return eigenvalues, np.linalg.norm(self.transposed @ image - Y * eigenvalues, axis=0)
 
     def settled(self, eigenvalues: Array, residual: Array, dtype: Any = np.float64) -> Array:
-        """Which pairs are as exact as `tol` asks or rounding allows."""
+        """Mask of the eigenpairs whose residual meets `tol` or is at rounding level."""
         rounding = float(np.finfo(dtype).eps) * self.rounding
         return residual <= np.maximum(self.tol * eigenvalues, rounding)
 
@@ -190,9 +192,10 @@ class _Eigenproblem:
 def _certify_coordinates(
     problem: _Eigenproblem, Y: Array, n_iter: int, dtype: np.dtype
 ) -> Embedding:
+    """Fix signs and order of the coordinates, round them, and certify the result."""
     Y = Y * np.where(Y[np.abs(Y).argmax(axis=0), np.arange(Y.shape[1])] < 0, -1.0, 1.0)
     Y = Y.astype(dtype).astype(np.float64)
-    Y = Y[:, problem.residual(Y)[0].argsort(kind="stable")]  # rounding may swap zeros
+    Y = Y[:, problem.residual(Y)[0].argsort(kind="stable")]  # rounding may change their order
     eigenvalues, residual = problem.residual(Y)
     basis = np.column_stack([np.full(len(Y), len(Y) ** -0.5), Y])
     orthogonality = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max()
@@ -209,14 +212,15 @@ def _certify_coordinates(
 
 
 def _count_closed_parts(C: csr_array) -> int:
-    """Strongly connected parts that no weight leads out of: each has an eigenvalue 0."""
+    """Number of strongly connected parts without weights to others; each has an eigenvalue 0."""
     n_parts, part = connected_components(C, connection="strong")
     rows, columns = C.nonzero()
-    left = part[rows][part[rows] != part[columns]]
-    return n_parts - len(np.unique(left))
+    open_parts = part[rows][part[rows] != part[columns]]
+    return n_parts - len(np.unique(open_parts))
 
 
 def _dense_eigenvectors(A: csr_array, n_components: int) -> Array:
+    """Eigenvectors of the smallest eigenvalues of ``A^T A``, except the constant, by LAPACK."""
     M = (A.T @ A).toarray()
     M += np.abs(M).sum(axis=0).max() / len(M)  # the constant becomes the last eigenvector
     return eigh(M, subset_by_index=(0, n_components - 1))[1]
@@ -227,14 +231,15 @@ def _lanczos(
 ) -> tuple[Array, int]:
     """Improved Ritz vectors of the inverse, and the number of steps.
 
-    Eigenvalues many orders of magnitude below the others hide these behind rounding of the
-    inverse, until the iteration restarts with their vectors in front.
+    Eigenvalues many orders of magnitude below the others make the rounding errors of the inverse
+    exceed what belongs to the others. A restart with the vectors of the smallest eigenvalues first
+    corrects this.
     """
     n_samples, width = problem.A.shape[0], n_components + 1
     solve = _make_inverse(problem)
-    found, n_iter = rng.standard_normal((n_samples, width)), 0
+    ritz_vectors, n_iter = rng.standard_normal((n_samples, width)), 0
     while True:
-        block, objective = found, np.inf
+        block, objective = ritz_vectors, np.inf
         basis = images = np.empty((n_samples, 0))
         for _ in range(min(_CYCLE, max_iter - n_iter)):
             block = _orthonormal(block, basis)
@@ -242,9 +247,9 @@ def _lanczos(
             block = _center_columns(solve(block))
             images = np.hstack([images, block])
             ritz = eigh(_symmetrize(basis.T @ images))[1][:, ::-1]
-            # The images, not the basis: a step of the power method for no solve.
-            found = images @ ritz[:, :width]
-            Y = problem.improve(found[:, :n_components])
+            # Combine the images, not the basis: a step of the power method without a solve.
+            ritz_vectors = images @ ritz[:, :width]
+            Y = problem.improve(ritz_vectors[:, :n_components])
             n_iter += 1
             eigenvalues, residual = problem.residual(Y)
             settled = problem.settled(eigenvalues, residual).all()
@@ -256,6 +261,7 @@ def _lanczos(
 
 
 def _make_inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
+    """Return a function that multiplies by the inverse of the shifted ``A^T A``."""
     M = csc_array(problem.transposed @ problem.A)
     shift = 100 * np.finfo(np.float64).eps * M.diagonal().max() or 1.0
     shifted = csc_array(M + shift * eye_array(M.shape[0]))
@@ -269,7 +275,7 @@ def _make_inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
 
 
 def _orthonormal(block: Array, basis: Array) -> Array:
-    """An orthonormal block, orthogonal to the constant and to `basis`; twice is enough."""
+    """Orthonormalise a block against the constant and `basis`, twice for rounding errors."""
     for _ in range(2):
         block = _center_columns(block)
         block = np.linalg.qr(block - basis @ (basis.T @ block))[0]

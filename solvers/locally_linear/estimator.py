@@ -18,24 +18,26 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         C = argmin |X - C X|_F^2 + regularisation,  rows supported on neighbours and of sum 1
         Y = argmin |Y - C Y|_F^2  subject to  Y^T Y = I,  Y^T 1 = 0
 
-    as `locally_linear_weights` and `locally_linear_embedding` state and solve them. New points
-    take the mean of the coordinates of their neighbours, weighted as they are reconstructed.
+    `locally_linear_weights` and `locally_linear_embedding` state and solve these problems. The
+    coordinates of a new point are the mean of those of its neighbours, with the weights that
+    reconstruct the point.
 
     Parameters
     ----------
     n_neighbors : int, default=5
     n_components : int, default=2
-        Coordinates, fewer than there are samples.
+        Number of coordinates, smaller than the number of samples.
     reg : float, default=1e-3
         Regularisation of the weights relative to the trace of the local Gram matrix.
     tol : float, default=1e-6
-        Relative eigen-residual at which the iteration stops.
+        Relative residual of the eigenvectors at which the iteration stops.
     max_iter : int, default=100
-        Most steps of the iteration.
+        Largest number of steps of the iteration.
     random_state : int, RandomState or None
-        For the start of the iteration.
+        Draws the start of the iteration.
     n_jobs : int, optional
-        Threads for neighbours and weights; None is 1, unless in a `joblib.parallel_config`.
+        Number of threads for neighbours and weights; None is 1, unless in a
+        `joblib.parallel_config`.
 
     Attributes
     ----------
@@ -44,7 +46,7 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     reconstruction_error_ : float
         ``|Y - C Y|_F^2``.
     residual_ : ndarray of shape (n_components,)
-        Eigen-residuals ``|M y - mu y|``, the certificate of `embedding_`.
+        Residuals ``|M y - mu y|`` of the eigenvectors, the certificate of `embedding_`.
     weights_ : csr_array of shape (n_samples, n_samples)
         C, in float64.
     n_iter_ : int
@@ -120,9 +122,9 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return self.fit(X).embedding_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Coordinates of new points by the weights that reconstruct them from the training points.
+        """Coordinates of new points, by the weights that reconstruct them from training points.
 
-        A training point is its own nearest neighbour here, and returns to nearly its coordinates.
+        A training point is its own nearest neighbour here, and gets nearly its own coordinates.
         """
         check_is_fitted(self)
         points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)

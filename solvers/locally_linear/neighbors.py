@@ -1,4 +1,4 @@
-"""Nearest neighbours by scikit-learn's search, of equally distant points the first."""
+"""Nearest neighbours by scikit-learn's search; ties go to the point with the smaller index."""
 
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
@@ -8,17 +8,17 @@ from ..kernels.workers import spread
 from ..solution import Array, unit_under
 
 _ROWS = 2048
-_LEAST = 1e-290  # squares below it lose digits
+_LEAST = 1e-290  # smaller squares lose digits
 
 
 def nearest(
     points: Array, X: Array, n_neighbors: int, *, exclude_self: bool, n_jobs: int | None = None
 ) -> Array:
-    """Indices of the nearest rows of X to each of `points`, ascending, shape (n, n_neighbors).
+    """Indices of the rows of X nearest to each of `points`, ascending, shape (n, n_neighbors).
 
-    The search takes one neighbour more than needed. Where it cannot rule out, within its rounding,
-    that a point left out is as near as one taken in, all of X is compared again. Coordinates below
-    1e-308 of the largest are 0.
+    The search finds one neighbour more than needed. If, within its rounding errors, a point that it
+    leaves out may be as near as a chosen one, all of X is compared again. Coordinates below 1e-308
+    of the largest count as 0.
     """
     unit = unit_under(X, points)
     X, points = (Z.astype(np.float64) / unit for Z in (X, points))
@@ -27,7 +27,7 @@ def nearest(
     search = NearestNeighbors(n_neighbors=count, n_jobs=n_jobs).fit(X - centre)
     centred = points - centre
     far, candidates = search.kneighbors(centred)
-    # The search adds squares and products of rows of length |x| and |x| + d at most.
+    # The search adds squares and products of rows whose lengths are at most |x| and |x| + d.
     slack = (X.shape[1] + 8) * np.finfo(np.float64).eps
     rounding = slack * 3 * (centred**2).sum(axis=1) + _LEAST
     limit = np.full(len(points), np.inf)
@@ -51,9 +51,10 @@ def nearest(
 def _choose(
     points: Array, X: Array, first: int, candidates: Array, limit: Array, n_neighbors: int
 ) -> Array:
-    """The nearest candidates, or rows of X if they reach to the limit of the squared distance.
+    """Choose the nearest candidates, or the nearest rows of X if candidates may not suffice.
 
-    Point i is row ``first + i`` of X, which is not chosen.
+    They suffice if their squared distances are below `limit`. Row ``first + i`` of X is not chosen
+    for point i.
     """
     nearest, chosen = np.empty(n_neighbors), np.empty((len(points), n_neighbors), dtype=np.intp)
     for i in range(len(points)):
@@ -74,7 +75,7 @@ def _choose(
 
 @jit
 def _distance(x: Array, y: Array, most: float) -> float:
-    """The distance, or infinity if it is surely above `most`."""
+    """Distance of x and y, or infinity if it is certainly above `most`."""
     square, stop = 0.0, max((1 + 1e-15) * most * most, _LEAST)
     for d in range(len(x)):
         square += (x[d] - y[d]) ** 2
@@ -85,6 +86,7 @@ def _distance(x: Array, y: Array, most: float) -> float:
 
 @jit
 def _tiny_distance(x: Array, y: Array) -> float:
+    """Distance of x and y, scaled so that no square vanishes."""
     largest, square = 0.0, 0.0
     for d in range(len(x)):
         largest = max(largest, abs(x[d] - y[d]))
@@ -97,7 +99,7 @@ def _tiny_distance(x: Array, y: Array) -> float:
 
 @jit
 def _insert(distance: float, index: int, nearest: Array, chosen: Array) -> None:
-    """Insert the pair among the sorted ones if it belongs there; drop the last."""
+    """Insert the pair into the sorted list of nearest ones if it belongs there; drop the last."""
     a = len(nearest) - 1
     if distance > nearest[a] or (distance == nearest[a] and index > chosen[a]):
         return

@@ -20,7 +20,7 @@ from ..solution import (
 from .neighbors import nearest
 
 _ROWS = 2048
-_EQUAL_WEIGHTS = 1e100  # a regularisation that leaves nothing else, and does not overflow
+_EQUAL_WEIGHTS = 1e100  # regularisation that makes all weights equal without overflow
 
 
 def locally_linear_weights(
@@ -38,37 +38,39 @@ def locally_linear_weights(
 
         minimise |x_i - sum_{j in N_i} c_ij x_j|^2 + reg tr(g) sum_j c_ij^2,   sum_j c_ij = 1
 
-    with ``g_ab = (x_a - x_i) . (x_b - x_i)`` over the neighbours N_i, i itself excluded; the
-    solution is ``c = h / sum(h)`` with ``(g + reg tr(g) I) h = 1``. The weights are signed and
-    invariant to rotation, scaling and translation.
+    with N_i the neighbours of point i, without i itself, and their local Gram matrix
+    ``g_ab = (x_a - x_i) . (x_b - x_i)``. The solution is ``c = h / sum(h)`` with
+    ``(g + reg tr(g) I) h = 1``. Weights may be negative. They are invariant to rotation, scaling
+    and translation.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
-        The points, and the neighbours to choose from.
+        The points, from which neighbours are also chosen.
     n_neighbors : int, optional
-        Take the nearest K >= 1, smaller than n_samples (or at most n_samples if `queries` are
-        given). Among points at equal distance the first are chosen.
+        Number of nearest neighbours, at least 1 and smaller than n_samples (with `queries`, at most
+        n_samples). Among points at equal distance the first are chosen.
     reg : float, default=1e-3
-        Regularisation relative to the trace of g, as in scikit-learn; the papers give none. Needed
-        wherever ``n_neighbors > n_features``.
+        Regularisation relative to the trace of g, as in scikit-learn; the papers have none. It is
+        needed if ``n_neighbors > n_features``.
     queries : array-like of shape (n_queries, n_features), optional
-        Points to reconstruct from the rows of X (out of sample, nothing is excluded). None
-        reconstructs the rows of X themselves.
+        Points to reconstruct from the rows of X, none of which is excluded. None reconstructs the
+        rows of X themselves.
     graph : sparse array of shape (n_samples, n_samples) or (n_queries, n_samples), optional
-        Neighbours in place of `n_neighbors`: the stored entries of row i name those of point i,
-        whatever their values, zeros included. Rows may differ in number. Without `queries` the
-        diagonal is ignored. scikit-learn's `kneighbors_graph` returns such a graph.
+        Neighbours, in place of `n_neighbors`: the stored entries of row i are the neighbours of
+        point i, whatever their values, even zeros. Rows may have different numbers of entries.
+        Without `queries` the diagonal is ignored. scikit-learn's `kneighbors_graph` returns such a
+        graph.
     n_jobs : int, optional
-        Threads; None is 1, unless in a `joblib.parallel_config`. The weights do not depend on it.
-        scikit-learn's exhaustive search (more than 15 features) takes its threads from OpenMP
-        instead.
+        Number of threads; None is 1, unless in a `joblib.parallel_config`. The weights do not
+        depend on it. scikit-learn's exhaustive search (more than 15 features) uses the number of
+        OpenMP threads instead.
 
     Returns
     -------
     csr_array of shape (n_samples, n_samples) or (n_queries, n_samples)
-        Rows with an entry for each neighbour that sum to 1; indices are sorted. A point whose
-        neighbours all coincide with it gets equal weights.
+        Each row has an entry for each neighbour and sums to 1; indices are sorted. If all
+        neighbours of a point coincide with it, the weights are equal.
 
     Raises
     ------
@@ -101,7 +103,10 @@ def locally_linear_weights(
         chosen = nearest(points, X, n_neighbors, exclude_self=queries is None, n_jobs=n_jobs)
         indptr, indices = np.arange(0, chosen.size + 1, n_neighbors), chosen.ravel()
     else:
-        raise ValueError("n_neighbors: give either n_neighbors or graph")
+        raise ValueError(
+            "n_neighbors: give either n_neighbors or graph, got "
+            + ("neither" if graph is None else "both")
+        )
     data = _barycentre_weights(points, X, indptr, indices, reg, n_jobs)
     data = data.astype(np.result_type(X, points), copy=False)
     return narrow(csr_array((data, indices, indptr), shape=(len(points), len(X))))
@@ -114,14 +119,14 @@ def locally_linear_residual(
     reg: float = 1e-3,
     queries: ArrayLike | None = None,
 ) -> Array:
-    """Relative residual of the optimality conditions of `locally_linear_weights`, a row each.
+    """Relative residual of the optimality conditions of `locally_linear_weights`, for each row.
 
-    With ``m = (g + reg tr(g) I) c`` on the stored neighbours of row i, the weights are optimal iff
-    m is constant and c sums to one; the residual is ::
+    Let ``m = (g + reg tr(g) I) c`` on the stored neighbours of row i. The weights c are optimal iff
+    m is constant and c sums to one. The residual is ::
 
         max( max_a |m_a - mean(m)| / ((1 + reg) tr(g) max_a |c_a|),  |sum_a c_a - 1| )
 
-    where the first term is 0 if all c_a are.
+    where the first term is 0 if all c_a are 0.
 
     Parameters
     ----------
@@ -157,7 +162,10 @@ def locally_linear_residual(
     points = X if queries is None else check_matrix(queries, "queries", n_features=X.shape[1])
     reg = check_positive(reg, "reg", allow_zero=True)
     if not issparse(weights) or weights.shape != (len(points), len(X)):
-        raise ValueError(f"weights: must be a sparse array of shape {(len(points), len(X))}")
+        raise ValueError(
+            f"weights: must be a sparse array of shape {(len(points), len(X))}, got "
+            f"{type(weights).__name__} of shape {getattr(weights, 'shape', None)}"
+        )
     weights = check_dense_or_sparse(weights, "weights")
     if (np.diff(weights.indptr) == 0).any():
         raise ValueError("weights: every row must have a stored entry")
@@ -180,7 +188,10 @@ def _read_pattern(
 ) -> tuple[Array, Array]:
     """Row pointers and sorted column indices of the stored entries."""
     if not issparse(graph) or graph.shape != shape:
-        raise ValueError(f"graph: must be a sparse array of shape {shape}")
+        raise ValueError(
+            f"graph: must be a sparse array of shape {shape}, got {type(graph).__name__} of shape "
+            f"{getattr(graph, 'shape', None)}"
+        )
     pattern = csr_array(graph, copy=True)
     pattern.sum_duplicates()
     rows, columns = np.repeat(np.arange(shape[0]), np.diff(pattern.indptr)), pattern.indices
@@ -195,6 +206,7 @@ def _read_pattern(
 def _barycentre_weights(
     points: Array, X: Array, indptr: Array, indices: Array, reg: float, n_jobs: int | None
 ) -> Array:
+    """Weights of the stored entries, in threads."""
     X, points = X.astype(np.float64, copy=False), points.astype(np.float64, copy=False)
     reg = min(reg, _EQUAL_WEIGHTS)
     tasks = [
@@ -212,7 +224,7 @@ def _barycentre_weights(
 
 @jit
 def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: float) -> Array:
-    """Weights of each point after the other; NaN where a local system is singular."""
+    """Weights of one point after another; NaN if a local system is singular."""
     most, first = 0, indptr[0]
     for i in range(len(points)):
         most = max(most, indptr[i + 1] - indptr[i])
@@ -231,7 +243,7 @@ def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: flo
 
 @jit
 def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
-    """Neighbours relative to the point, and the largest magnitude of an entry."""
+    """Fill `local` with the neighbours relative to the point; return its largest magnitude."""
     largest = 0.0
     for a in range(len(indices)):
         for d in range(len(point)):
@@ -242,7 +254,7 @@ def _subtract(point: Array, X: Array, indices: Array, local: Array) -> float:
 
 @jit
 def _fill_gram(local: Array, gram: Array, unit: float, reg: float, n: int) -> None:
-    """Lower half of ``g + reg tr(g) I``, in a unit of length that keeps squares in range."""
+    """Fill the lower half of ``g + reg tr(g) I``, in a unit of length with squares in range."""
     trace = 0.0
     for a in range(n):
         for d in range(local.shape[1]):
@@ -264,9 +276,9 @@ def _dot(x: Array, y: Array) -> float:
 
 @jit
 def _solve(gram: Array, h: Array) -> None:
-    """Overwrite h by ``gram^-1 h`` by the factors L D L^T, which replace the lower half of gram.
+    """Overwrite h by ``gram^-1 h``, and the lower half of gram by its factors L D L^T.
 
-    NaN if a pivot is no more than rounding of what it was.
+    h becomes NaN if a pivot shrinks to the rounding level of its diagonal entry.
     """
     n = len(h)
     column, least = np.empty(n), np.empty(n)

@@ -1,4 +1,4 @@
-"""Energies: of tokens along weights, and of images by their responses to filters."""
+"""Energies of tokens with weights between them, and of images with responses to filters."""
 
 from .analysis_sparsity import l1_analysis, total_variation
 from .convergence import neutreno_lam_limit, neutreno_spectral_radius

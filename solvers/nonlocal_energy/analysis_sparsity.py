@@ -1,4 +1,4 @@
-"""Denoising by sparse responses: l1 analysis with a bank of filters, and total variation."""
+"""Denoising by sparse filter responses: l1 analysis with a bank of filters, total variation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class _Analysis:
     lam: float
     analyze: Callable[[Array], Array]
     adjoint: Callable[[Array], Array]
-    norm_bound: float  # of |K|_2^2
-    isotropic: bool  # sizes are those of vectors along the first axis
+    norm_bound: float  # upper bound of |K|_2^2
+    isotropic: bool  # whether sizes are norms of vectors along the first axis
 
     def sizes(self, responses: Array) -> Array:
         return np.sqrt((responses**2).sum(axis=0)) if self.isotropic else np.abs(responses)
@@ -40,8 +40,8 @@ class _Analysis:
     def certify(self, u: Array, p: Array) -> tuple[Array, Array, Array]:
         """Objective, relative gap and dual point, for `certified`.
 
-        For any u and any feasible p, primal less dual is
-        ``1/2 |u - f + K^T p|^2 + lam |K u| - <K u, p>``, both of whose parts are >= 0.
+        For any u and any feasible p, the duality gap is the sum of
+        ``1/2 |u - f + K^T p|^2`` and ``lam |K u| - <K u, p>``, which are both >= 0.
         """
         responses = self.analyze(u)
         penalty = self.lam * float(self.sizes(responses).sum())
@@ -66,16 +66,16 @@ def l1_analysis(
 
         min_u  1/2 |u - f|^2 + lam |K u|_1
 
-    by accelerated projected gradients on the dual: ``p <- clip(p + tau K (f - K^T p), -lam, lam)``
-    and ``u = f - K^T p``, with ``tau = 1 / |K|_2^2``, restarted where they lead uphill. With DCT
-    filters, circular borders and ``lam = t / size**2`` the first u is soft thresholding at t of all
-    windows in the transform, averaged.
+    by accelerated projected gradients on the dual, restarted where they increase the objective:
+    ``p <- clip(p + tau K (f - K^T p), -lam, lam)`` and ``u = f - K^T p`` with
+    ``tau = 1 / |K|_2^2``. With DCT filters, circular borders and ``lam = t / size**2``, the first u
+    is the average over all windows of soft thresholding at t in the transform.
 
     Parameters
     ----------
     f : array-like of shape (height, width)
     bank : FilterBank
-        K, whose filters sum to 0.
+        The operator K. Each filter must sum to 0.
     lam : float
         Weight > 0.
     tol : float, optional
@@ -85,9 +85,8 @@ def l1_analysis(
     Returns
     -------
     Solution
-        `coef` is u, of the shape and dtype of f, `dual` is p, and
-        ``gap = (primal - dual) / |f - mean f|^2``, so that
-        ``1/2 |u - u*|^2 <= gap |f - mean f|^2``.
+        `coef` is u, of the shape and dtype of f, and `dual` is p. The gap is
+        ``(primal - dual) / |f - mean f|^2``, so that ``1/2 |u - u*|^2 <= gap |f - mean f|^2``.
 
     Raises
     ------
@@ -112,7 +111,9 @@ def l1_analysis(
            [0.25, 0.75]])
     """
     if np.abs(bank.filters.sum(axis=(1, 2))).max() > 1e-8 * np.abs(bank.filters).max():
-        raise ValueError("bank: filters must sum to 0, or lighter images had other solutions")
+        raise ValueError(
+            "bank: filters must sum to 0, so that brighter images have solutions brighter alike"
+        )
     return _solve(f, lam, bank, bank.adjoint, bank.norm_bound(), False, tol, max_iter)
 
 
@@ -129,7 +130,7 @@ def total_variation(
     ::
 
         min_u  1/2 |u - f|^2 + lam sum_p (|D_y u|_p^2 + |D_x u|_p^2)^(1/2)      isotropic
-        min_u  1/2 |u - f|^2 + lam sum_p |D_y u|_p + |D_x u|_p                  else
+        min_u  1/2 |u - f|^2 + lam sum_p |D_y u|_p + |D_x u|_p                  otherwise
 
     with forward differences that are 0 at the last row or column. See `l1_analysis` for the
     algorithm; ``|D|_2^2 <= 8``.
@@ -147,7 +148,7 @@ def total_variation(
     Returns
     -------
     Solution
-        As of `l1_analysis`; `dual` is of shape (2, height, width).
+        As for `l1_analysis`; `dual` has shape (2, height, width).
 
     Raises
     ------
@@ -185,7 +186,7 @@ def _solve(
 ) -> Solution:
     image = check_matrix(f, "f")
     dtype, values = image.dtype, image.astype(np.float64, copy=False)
-    level = values[0, 0]  # which responses do not see, but for rounding
+    level = values[0, 0]  # responses do not depend on it, up to rounding
     problem = _Analysis(
         values - level, check_positive(lam, "lam"), analyze, adjoint, norm_bound, isotropic
     )

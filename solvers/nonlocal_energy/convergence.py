@@ -1,4 +1,4 @@
-"""Which weights let the NeuTRENO iteration converge."""
+"""Convergence of the NeuTRENO iteration: spectral radius, and limits of its weight."""
 
 import warnings
 from typing import Any
@@ -12,16 +12,17 @@ from ..solution import Array, check_lam
 from .spectrum import SMALL, largest_moduli, smallest_eigenvalue
 from .weights import Transitions, check_transitions, check_weights, not_callable
 
-# Of the check before an iteration: tokens, tolerance, and its errors where A is far from normal.
+# For the check before an iteration: number of tokens, tolerance, and error if A is far from normal.
 _QUICK, _ROUGH, _DOUBT = 200, 1e-3, 0.1
 
 
 def neutreno_spectral_radius(A: Any, lam: float | ArrayLike) -> float:
     """Spectral radius of ``A - diag(lam)``: the NeuTRENO iteration converges iff it is below 1.
 
-    Sufficient for any A is ``lam < 2 min_i a_ii``; ``lam >= 2`` never suffices, as the constant
-    tokens have the factor ``1 - lam``. For a triangular A, as under a causal mask, the radius is
-    ``max_i |a_ii - lam_i|``; else, above 1,000 tokens, it comes from an Arnoldi iteration.
+    For any A, ``lam < 2 min_i a_ii`` is sufficient for convergence, while ``lam >= 2`` prevents it,
+    as constant tokens have the factor ``1 - lam``. For a triangular A, as under a causal mask, the
+    radius is ``max_i |a_ii - lam_i|``. For other A with more than 1,000 tokens, the radius comes
+    from an Arnoldi iteration.
 
     Parameters
     ----------
@@ -57,11 +58,11 @@ def neutreno_spectral_radius(A: Any, lam: float | ArrayLike) -> float:
 
 
 def neutreno_lam_limit(K: Any) -> float:
-    """Largest lam below which the NeuTRENO iteration converges, for symmetric weights K.
+    """Limit of lam below which the NeuTRENO iteration converges, for symmetric weights K.
 
-    ``1 + mu_min`` with the smallest eigenvalue of ``A = diag(d)^-1 K``: the iteration converges iff
-    ``0 < lam < 1 + mu_min``. It is at least 1 for positive semidefinite K, such as
-    ``exp(k_i . k_j)``, and 0 on a bipartite graph.
+    The limit is ``1 + mu_min`` with mu_min the smallest eigenvalue of ``A = diag(d)^-1 K``: the
+    iteration converges iff ``0 < lam < 1 + mu_min``. It is at least 1 for positive semidefinite K,
+    such as ``exp(k_i . k_j)``, and 0 on a bipartite graph.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ def neutreno_lam_limit(K: Any) -> float:
 
 
 def warn_if_diverging(transitions: Transitions, lam: Array) -> None:
-    """Warn the caller of the public function that calls this one."""
+    """Warn, on behalf of the public function that calls this one, if its iteration diverges."""
     A = transitions.matrix
     if A is not None and (lam[:, 0] < 2 * A.diagonal()).all():
         return
@@ -114,9 +115,9 @@ def warn_if_diverging(transitions: Transitions, lam: Array) -> None:
 
 
 def _rough_radius(transitions: Transitions, lam: Array) -> float:
-    """Spectral radius, as exactly as needed to tell on which side of 1 it lies."""
+    """Spectral radius, just accurate enough to tell on which side of 1 it lies."""
     if np.ptp(lam) == 0 and lam[0, 0] >= 2:
-        return float(lam[0, 0] - 1)  # no less: the constant tokens' factor
+        return float(lam[0, 0] - 1)  # a lower bound, the factor of constant tokens
     try:
         radius = float(largest_moduli(transitions, lam, 1, small=_QUICK, tol=_ROUGH)[0])
         if abs(radius - 1) > _DOUBT:

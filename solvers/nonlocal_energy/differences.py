@@ -1,4 +1,4 @@
-"""Sums of weighted differences, to full accuracy however far apart the weights are."""
+"""Sums of weighted differences, accurate for weights of very different sizes."""
 
 from typing import Any
 
@@ -14,8 +14,9 @@ EPS = float(np.finfo(np.float64).eps)
 def weighted_differences(M: Any, u: Array) -> tuple[Array, Array]:
     """Return ``sum_j M_ij (u_i - u_j)`` for M dense or csr, and a bound on its rounding errors.
 
-    A term rounds twice and compensated summation twice more, by half an EPS each: the bound is
-    relative to the sum of absolute terms, where that of a product would be to ``d_i max |u|``.
+    A term is rounded twice, and compensated summation rounds twice more, by half an EPS each. So
+    the bound is relative to the sum of absolute terms. For a matrix product it would be relative to
+    ``d_i max |u|``.
     """
     total, size = np.zeros_like(u), np.zeros_like(u)
     u = np.ascontiguousarray(u)

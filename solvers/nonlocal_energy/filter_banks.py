@@ -1,4 +1,4 @@
-"""Banks of filters on images, their potentials, and proved bounds of their norms."""
+"""Banks of filters on images, potentials of their responses, and proved bounds of their norms."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ _N_FREQUENCIES = 512
 
 
 def dct_filters(size: int) -> Array:
-    """Filters of the orthonormal discrete cosine transform of windows, without the constant one.
+    """Filters of the orthonormal discrete cosine transform of windows, except the constant filter.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def dct_filters(size: int) -> Array:
     Raises
     ------
     ValueError
-        If `size` is no integer of at least 2.
+        If `size` is not an integer of at least 2.
 
     References
     ----------
@@ -54,9 +54,9 @@ class FilterBank:
     ----------
     filters : array-like of shape (n_filters, size, size)
     borders : {"inside", "circular", "zero"}, default="inside"
-        Windows inside the image alone; all windows of the image continued periodically; or all
-        that touch an image surrounded by zeros. `adjoint` is K^T in each case, a correlation with
-        the rotated filters. (Of an image continued by reflection it would not be.)
+        Use only windows inside the image; all windows of the periodic image; or all windows that
+        touch the image, surrounded by zeros. In each case `adjoint` is K^T, a correlation with the
+        rotated filters. (This would not hold for reflecting borders.)
 
     Raises
     ------
@@ -90,12 +90,12 @@ class FilterBank:
         self.size = self.filters.shape[1]
 
     def __call__(self, u: Array) -> Array:
-        """K u, of shape (n_filters, rows, columns)."""
+        """Responses K u, of shape (n_filters, rows, columns)."""
         windows = sliding_window_view(self._continue_borders(u), (self.size, self.size))
         return np.tensordot(self.filters, windows, axes=([1, 2], [2, 3]))
 
     def adjoint(self, responses: Array) -> Array:
-        """``K^T p``: the image of the windows that the filters, so weighted, add up to."""
+        """``K^T p``: the sum of the filters at all windows, weighted by the responses p."""
         rows, columns = responses.shape[1:]
         total = np.zeros((rows + self.size - 1, columns + self.size - 1))
         parts = np.tensordot(self.filters, responses, axes=(0, 0))
@@ -104,7 +104,7 @@ class FilterBank:
         return self._fold_borders(total)
 
     def counts(self, shape: tuple[int, int]) -> Array:
-        """How many windows cover each pixel of an image of this shape."""
+        """Number of windows that cover each pixel of an image of this shape."""
         if self.borders != "inside":
             return np.full(shape, float(self.size**2))
         rows, columns = (
@@ -115,10 +115,10 @@ class FilterBank:
     def norm_bound(self, weights: ArrayLike = 1.0) -> float:
         """A proved upper bound of ``|sum_i weights_i K_i^T K_i|_2``, for images of every size.
 
-        The sum of squares of the filters' Fourier transforms has degree ``size - 1`` along each
-        axis, and so is at most its largest value on a grid over ``cos(pi (size - 1) / n)`` for each
-        axis (Ehlich and Zeller, 1964). It falls short of the bound by less than 0.2 % for 7 x 7.
-        The weights are >= 0.
+        The weights must be >= 0. The sum of squares of the filters' Fourier transforms is a
+        trigonometric polynomial of degree ``size - 1`` along each axis. So it is at most its
+        largest value on a grid of n x n points, divided by ``cos(pi (size - 1) / n)`` for each axis
+        (Ehlich and Zeller, 1964). The bound exceeds the norm by less than 0.2 % for 7 x 7 filters.
         """
         n, side = max(_N_FREQUENCIES, 4 * self.size), np.arange(self.size)
         entries = self.filters.reshape(len(self.filters), -1)
@@ -149,7 +149,7 @@ class FilterBank:
 
 
 def _fold_period(image: Array, border: int) -> Array:
-    """The adjoint of a periodic continuation by some rows at the end."""
+    """Adjoint of a periodic continuation by `border` rows at the end."""
     height = len(image) - border
     folded = image[:height].copy()
     np.add.at(folded, np.arange(height, len(image)) % height, image[height:])
@@ -157,15 +157,15 @@ def _fold_period(image: Array, border: int) -> Array:
 
 
 class Potentials(NamedTuple):
-    """Even potentials rho_i with piecewise linear derivatives, which are sums of clippings.
+    """Even potentials rho_i whose derivatives are piecewise linear, as sums of clippings.
 
     ::
 
         rho_i(z)  = sum_k weights_ik huber(z; thresholds_ik)
         rho_i'(z) = sum_k weights_ik clip(z, -thresholds_ik, thresholds_ik)
 
-    with ``huber(z; t) = z^2/2`` where ``|z| <= t``, and ``t |z| - t^2/2`` beyond. Negative weights
-    make redescending influence functions rho_i'.
+    with ``huber(z; t) = z^2/2`` where ``|z| <= t``, and ``t |z| - t^2/2`` elsewhere. With negative
+    weights, the influence functions rho_i' may redescend.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ class Potentials(NamedTuple):
     weights: Array
 
     def value(self, responses: Array) -> float:
-        """``sum_i rho_i`` over all responses, of shape (n_filters, rows, columns)."""
+        """Sum of ``rho_i`` over all responses, which have shape (n_filters, rows, columns)."""
         size = np.abs(responses)
         total = 0.0
         for t, weight in self._knots():
@@ -204,7 +204,7 @@ class Potentials(NamedTuple):
         return total
 
     def curvatures(self) -> tuple[Array, Array]:
-        """The least and the largest second derivative of each potential, of shape (n_filters,)."""
+        """Smallest and largest second derivative of each potential, of shape (n_filters,)."""
         order = np.argsort(self.thresholds, axis=1)
         weights = np.take_along_axis(self.weights, order, axis=1)
         slopes = np.cumsum(weights[:, ::-1], axis=1)  # between knots, from the last one down
@@ -216,28 +216,29 @@ class Potentials(NamedTuple):
 
 
 class NonlocalFilterBank(FilterBank):
-    """The operators ``W_i K_i``: responses to each window, mixed with those to similar ones.
+    """The operators ``W_i K_i``: mix the response to each window with those to similar windows.
 
     ::
 
         W_i = (1 - b_i) I + b_i M
 
-    where M replaces the response to a window by the mean over those that it is similar to. In the
+    where M replaces the response to a window by the mean response to its similar windows. Used in
     place of a `FilterBank`, it makes `filter_energy` and its steps nonlocal.
 
     Parameters
     ----------
     filters : array-like of shape (n_filters, size, size)
     similar : array-like of int of shape (n_windows, n_similar)
-        Indices of windows inside the image, which are counted row by row.
+        For each window, the indices of its similar windows. Windows lie inside the image and are
+        numbered row by row.
     sharing : float or array-like of shape (n_filters,)
-        b, of any sign.
+        The b_i, of any sign.
 
     Raises
     ------
     ValueError
-        If filters are not square and finite, indices or `sharing` out of range or of a shape that
-        does not fit; when called, if an image has other windows.
+        If filters are not square and finite, or indices or `sharing` are out of range or have a
+        shape that does not fit; when called, if an image has another number of windows.
 
     References
     ----------
@@ -257,18 +258,21 @@ class NonlocalFilterBank(FilterBank):
         indices = np.asarray(similar)
         if indices.ndim != 2 or indices.size == 0 or not np.issubdtype(indices.dtype, np.integer):
             raise ValueError(
-                f"similar: must be integers of shape (n_windows, n_similar), got {indices.dtype} "
-                f"{indices.shape}"
+                "similar: must be integers of shape (n_windows, n_similar), got "
+                f"{indices.dtype} of shape {indices.shape}"
             )
         n, k = indices.shape
         if indices.min() < 0 or indices.max() >= n:
-            raise ValueError(f"similar: must be indices of {n} windows")
+            raise ValueError(
+                f"similar: must be indices of {n} windows, 0 to {n - 1}, got {indices.min()} to "
+                f"{indices.max()}"
+            )
         rows = np.repeat(np.arange(n), k)
         self.means = csr_array((np.full(n * k, 1 / k), (rows, indices.ravel())), shape=(n, n))
         self.sharing = check_one_or_each(sharing, "sharing", len(self.filters), "filter")
 
     def __call__(self, u: Array) -> Array:
-        """W K u, of shape (n_filters, rows, columns)."""
+        """Responses W K u, of shape (n_filters, rows, columns)."""
         return self._mix_responses(super().__call__(u), self.means)
 
     def adjoint(self, responses: Array) -> Array:
@@ -276,9 +280,10 @@ class NonlocalFilterBank(FilterBank):
         return super().adjoint(self._mix_responses(responses, self.means.T))
 
     def norm_bound(self, weights: ArrayLike = 1.0) -> float:
-        """A proved upper bound of ``|sum_i weights_i K_i^T W_i^T W_i K_i|_2``, of these windows.
+        """A proved upper bound of ``|sum_i weights_i K_i^T W_i^T W_i K_i|_2`` for these windows.
 
-        That of `FilterBank` with ``|W_i|_2^2 <= |W_i|_1 |W_i|_inf`` in the weights.
+        It is the bound of `FilterBank` with the weights multiplied by ``|W_i|_1 |W_i|_inf``, which
+        is at least ``|W_i|_2^2``.
         """
         own, shared = np.abs(1 - self.sharing), np.abs(self.sharing)
         rows, columns = (own + shared * self.means.sum(axis=axis).max() for axis in (1, 0))
@@ -288,8 +293,8 @@ class NonlocalFilterBank(FilterBank):
         flat = responses.reshape(len(responses), -1)
         if flat.shape[1] != means.shape[0]:
             raise ValueError(
-                f"similar: must have a row for each of {flat.shape[1]} windows, got "
-                f"{means.shape[0]}"
+                f"similar: must have one row for each of the {flat.shape[1]} windows of the image, "
+                f"got {means.shape[0]}"
             )
         share = self.sharing[:, None]
         return ((1 - share) * flat + share * (means @ flat.T).T).reshape(responses.shape)

@@ -1,4 +1,4 @@
-"""Energies of filter responses and their diffusion, with filters and potentials given."""
+"""Energies of filter responses, and diffusion on them, for given filters and potentials."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,14 +10,16 @@ from .filter_banks import FilterBank, Potentials
 def filter_energy(
     u: ArrayLike, f: ArrayLike, bank: FilterBank, potentials: Potentials, *, lam: float
 ) -> float:
-    """Energy of an image by its responses to a bank of filters, and by its distance from f.
+    """Energy of an image u: potentials of its responses to filters plus its distance from f.
 
     ::
 
         E(u) = sum over windows w of  sum_i rho_i(<k_i, u_w>) + lam/2 |u_w - f_w|^2
              = sum_i rho_i(K_i u) + lam/2 sum_p n_p (u_p - f_p)^2
 
-    with n_p the number of windows that cover pixel p: ``size**2`` for circular and zero borders.
+    with k_i the filters of `bank`, K_i u their responses on the windows u_w, rho_i the
+    `potentials`, and n_p the number of windows that cover pixel p: ``size**2`` for circular and
+    zero borders.
 
     Parameters
     ----------
@@ -38,7 +40,7 @@ def filter_energy(
 
     References
     ----------
-    EQUATIONS FE-1; its lam is ``size**2 lam`` here.
+    EQUATIONS FE-1, whose lam is ``size**2`` times the lam here.
 
     Examples
     --------
@@ -98,14 +100,15 @@ def filter_energy_gradient(
 def filter_diffusion_step(
     u: ArrayLike, f: ArrayLike, bank: FilterBank, potentials: Potentials, *, lam: float
 ) -> Array:
-    """One step of diffusion by filters: a gradient step on `filter_energy` in the metric of n.
+    """One step of diffusion by filters: a gradient step on `filter_energy`, scaled by 1 / n.
 
     ::
 
         u - (1/n) sum_i K_i^T rho_i'(K_i u) - lam (u - f)
 
-    With DCT filters and one clipping of weight 1, from u = f, it is soft thresholding of all
-    windows in the transform, averaged, whatever lam.
+    with n_p the number of windows that cover pixel p. From u = f, with DCT filters and one clipping
+    of weight 1, it is the average over all windows of soft thresholding in the transform, for any
+    lam.
 
     Parameters
     ----------
@@ -143,6 +146,7 @@ def filter_diffusion_step(
 
 
 def _same_shape(u: ArrayLike, f: ArrayLike) -> tuple[Array, Array]:
+    """Return both as finite matrices of the same shape."""
     u, f = check_matrix(u, "u"), check_matrix(f, "f")
     if u.shape != f.shape:
         raise ValueError(f"f: must be of the shape of u, {u.shape}, got {f.shape}")

@@ -1,4 +1,4 @@
-"""Gradient flow of the regularised energy: Euler steps, and the exact flow."""
+"""Gradient flow of the regularised energy: explicit Euler steps, and the exact flow."""
 
 import warnings
 from typing import Any
@@ -35,9 +35,10 @@ def gradient_flow(
 
         u <- u - step grad E(u),     grad E(u)_i = sum_j K_ij (u_i - u_j) + w_i (u_i - f_i)
 
-    with ``w_i = lam`` or ``w_i = lam d_i``: gradient descent on `regularized_energy`. No step of at
-    most ``2 / M`` increases the energy, where ``M = max_i (2 (d_i - K_ii) + w_i)`` bounds the
-    largest eigenvalue of the Hessian; a longer step may diverge, and `gap` says so.
+    with ``w_i = lam`` or ``w_i = lam d_i``. This is gradient descent on `regularized_energy`. Let
+    ``M = max_i (2 (d_i - K_ii) + w_i)``, an upper bound of the largest eigenvalue of the Hessian. A
+    step of at most ``2 / M`` never increases the energy. A longer step may diverge, which `gap`
+    shows.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def gradient_flow(
     lam : float
         Weight > 0 of the fidelity.
     n_iter : int
-        Number of steps, all of which are run.
+        Number of steps; there is no early stopping.
     fidelity : {"constant", "degree"}, default="constant"
     step : float, optional
         None is ``1 / M``.
@@ -58,7 +59,7 @@ def gradient_flow(
     Returns
     -------
     Solution
-        As of `minimize_energy`, with its default `tol`.
+        As for `minimize_energy`, with its default `tol`.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def gradient_flow(
     Warns
     -----
     ConvergenceWarning
-        If the energy has increased: the step is too long.
+        If the energy has increased, as the step is too long.
 
     References
     ----------
@@ -106,7 +107,7 @@ def gradient_flow(
     before = problem.objective(problem.f, weights.laplacian(problem.f))
     if not (solution.objective <= before + _slack(problem)).all():
         warnings.warn(
-            f"the energy increases with step={length:.3g}: the flow diverges; decrease it, to "
+            f"the energy increases with step={length:.3g}: the flow diverges; decrease step to "
             f"at most {2 / curvature:.3g}",
             ConvergenceWarning,
             stacklevel=3,
@@ -115,7 +116,7 @@ def gradient_flow(
 
 
 def _slack(problem: EnergyProblem) -> Array:
-    """Rounding errors of an energy, those of its gradient included."""
+    """Bound on the rounding errors of an energy, including those of its gradient."""
     f = problem.f - problem.f.mean(axis=0)
     return 1e-13 * ((problem.weights.degrees + problem.fidelity) * f**2).sum(axis=0)
 
@@ -129,8 +130,8 @@ def exact_gradient_flow(
 
         u(t) = u* + exp(-t H) (f - u*),     H = diag(d) - K + diag(w)
 
-    with u* the minimiser (`minimize_energy`) and w the weights of the fidelity. `gradient_flow`
-    with n steps of length t / n tends to it as n grows.
+    with u* the minimiser (`minimize_energy`) and w_i the weights of the fidelity. `gradient_flow`
+    with n steps of length t / n tends to u(t) as n grows.
 
     Parameters
     ----------
@@ -140,8 +141,8 @@ def exact_gradient_flow(
     lam : float
         Weight > 0 of the fidelity.
     time : float
-        At least 0. Above 500 tokens the work grows with ``time * max_i d_i``; up to there H is
-        diagonalised.
+        The time t >= 0. Up to 500 tokens, H is diagonalised; with more tokens, the work grows with
+        ``time * max_i d_i``.
     fidelity : {"constant", "degree"}, default="constant"
 
     Returns
@@ -187,7 +188,7 @@ def _move_by_eigenvectors(problem: EnergyProblem, time: float) -> Array:
 
 def _move_by_products(problem: EnergyProblem, time: float) -> Array:
     n_tokens, n_features = problem.f.shape
-    # One state more for each column drives it.
+    # An extra state for each column carries the constant term.
     drive = csr_array(problem.gradient(problem.f))
     blocks = [[_hessian(problem), drive], [None, csr_array((n_features, n_features))]]
     start = np.vstack([np.zeros((n_tokens, n_features)), np.eye(n_features)])

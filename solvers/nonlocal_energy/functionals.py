@@ -22,19 +22,20 @@ def smoothness(u: ArrayLike, K: Any) -> float:
 
         J(u) = 1/4 sum_ij K_ij |u_i - u_j|^2 = 1/2 tr u^T (diag(d) - K) u,     d_i = sum_j K_ij
 
-    The papers write ``1/2 sum_ij k_ij |u_i - u_j|^2`` with weights k that need not be symmetric;
-    that is J for ``K = k + k.T``, which is what must be passed. For symmetric k, ``K = 2 k``.
+    The papers write ``1/2 sum_ij k_ij |u_i - u_j|^2`` with weights k that need not be symmetric.
+    This is J for ``K = k + k.T``, so pass this K; for symmetric k it is ``2 k``.
 
     Parameters
     ----------
     u : array-like of shape (n_tokens, n_features)
     K : array-like or sparse array of shape (n_tokens, n_tokens)
-        Symmetric and nonnegative; the diagonal is without effect.
+        Symmetric and nonnegative; the diagonal has no effect.
 
     Returns
     -------
     float
-        The sum over the features, from differences: relative accuracy, however flat u is.
+        Summed over the features. As it is computed from differences, it is accurate in relative
+        terms even if u is almost constant.
 
     Raises
     ------
@@ -59,8 +60,8 @@ def smoothness(u: ArrayLike, K: Any) -> float:
 def smoothness_gradient(u: ArrayLike, K: Any) -> Array:
     """Gradient of `smoothness`: row i is ``sum_j K_ij (u_i - u_j)``, i.e. ``(diag(d) - K) u``.
 
-    One step along it with the step ``1 / d_i`` for token i gives ``diag(d)^-1 K u``: attention with
-    shared queries and keys. Attention with q != k is no such step in general (errata E2-a, E2-b).
+    A gradient step with the length ``1 / d_i`` for token i gives ``diag(d)^-1 K u``: attention with
+    shared queries and keys. Attention with q != k is in general no such step (errata E2-a, E2-b).
 
     Parameters
     ----------
@@ -113,8 +114,8 @@ def regularized_energy(
     lam : float
         Weight > 0 of the fidelity.
     fidelity : {"constant", "degree"}, default="constant"
-        The first is the energy E of the literature; the second is what attention with a constant
-        skip weight minimises (see `minimize_energy`).
+        "constant" is the energy E of the literature. "degree" is the energy that attention with a
+        constant skip weight minimises (see `minimize_energy`).
 
     Returns
     -------
@@ -151,8 +152,8 @@ def energy_gradient(
 ) -> Array:
     """Gradient of `regularized_energy` with respect to u.
 
-    Row i is ``sum_j K_ij (u_i - u_j) + lam (u_i - f_i)``, the second term times ``d_i`` with
-    ``fidelity="degree"``. It vanishes at the minimiser and nowhere else.
+    Row i is ``sum_j K_ij (u_i - u_j) + lam (u_i - f_i)``; with ``fidelity="degree"`` the second
+    term is multiplied by ``d_i``. The gradient vanishes only at the minimiser.
 
     Parameters
     ----------

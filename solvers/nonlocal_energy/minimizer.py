@@ -28,46 +28,47 @@ def minimize_energy(
 
     with ``J(u) = 1/4 sum_ij K_ij |u_i - u_j|^2`` and ``d_i = sum_j K_ij`` (see `smoothness`). The
     minimisers are ``u = lam (diag(d) - K + lam I)^-1 f`` and, with ``A = diag(d)^-1 K``,
-    ``u = lam ((1 + lam) I - A)^-1 f``: the fixed point of NeuTRENO attention with shared queries
-    and keys. Each column of f is a problem of its own.
+    ``u = lam ((1 + lam) I - A)^-1 f``. The second is the fixed point of NeuTRENO attention with
+    shared queries and keys. The columns of f are independent problems.
 
-    Conjugate gradients, preconditioned by the diagonal, work on all columns at once and stop by
-    the certificate. A dense K that is small, or of many columns, is factored (Cholesky).
+    Conjugate gradients, preconditioned by the diagonal, work on all columns at once and stop when
+    the certificate is reached. A dense K is factored (Cholesky) if it is small or f has many
+    columns.
 
     Parameters
     ----------
     f : array-like of shape (n_tokens, n_features)
         Observed tokens.
     K : array-like or sparse array of shape (n_tokens, n_tokens), or callable
-        Symmetric and nonnegative, ``k + k.T`` for directed weights k; or the function
-        ``u -> K @ u`` for weights too large to store. Of a function symmetry, nonnegativity and
-        float64 accuracy are taken on trust.
+        Symmetric and nonnegative; ``k + k.T`` for directed weights k. Weights too large to store
+        may be the function ``u -> K @ u``, which must be symmetric, nonnegative and accurate in
+        float64; this is not checked.
     lam : float
         Weight > 0 of the fidelity.
     fidelity : {"constant", "degree"}, default="constant"
-        A token without neighbours has ``u_i = f_i``; with "degree" the energy does not depend on
-        it, and this is a choice.
+        A token without neighbours gets ``u_i = f_i``. This is a choice for "degree", where the
+        energy does not depend on such a token.
     tol : float, optional
-        Largest certified relative error `gap` of any token. None is 1e-8, and 1e-5 where the answer
-        is float32, whose rounding the gap counts.
+        Largest certified relative error `gap` of any token. None is 1e-8, or 1e-5 if the answer is
+        float32, as the gap includes its rounding.
     max_iter : int, default=1000
-        Largest number of conjugate-gradient iterations; a dense K is factored if they fail.
+        Largest number of conjugate-gradient iterations. If they fail, a dense K is factored.
 
     Returns
     -------
     Solution
-        `coef` is u, of the shape of f, float32 if f and K are. A column has `objective`, its
-        energy, and `gap`, certified in float64::
+        `coef` is u, of the shape of f, float32 if f and K are. Each column has an `objective`, its
+        energy, and a `gap`, certified in float64::
 
             |u - u*|_inf / s  <=  gap = max_i |grad E(u)_i / w_i| / s,    s = (max f - min f) / 2
 
-        with the fidelity's weights w; s is ``|f|_inf`` where f is constant up to rounding. A bound
-        on the rounding errors of the gradient is added: of a stored K it is tiny, as the gradient
-        is summed from differences ``K_ij (u_i - u_j)``; of a function it is ``n_tokens eps`` times
-        ``d_i |u_i - mean(u)|``, and large where one weight dwarfs the others. As E is quadratic
-        this proves the energy too: with `dual` ``y = grad J(u)`` the duality gap is
-        ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most ``gap^2 s^2 sum_i w_i / 2``. `n_iter`
-        counts conjugate-gradient iterations.
+        with w_i the weights of the fidelity. If f is constant up to rounding, s is ``|f|_inf``. The
+        gap includes a bound on the rounding errors of the gradient. For a stored K this bound is
+        tiny, as the gradient is a sum of differences ``K_ij (u_i - u_j)``. For a function it is
+        ``n_tokens eps`` times ``d_i |u_i - mean(u)|``, which is large if one weight far exceeds the
+        others. As E is quadratic, the gap bounds the energy too: with `dual` ``y = grad J(u)`` the
+        duality gap is ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most
+        ``gap^2 s^2 sum_i w_i / 2``. `n_iter` counts conjugate-gradient iterations.
 
     Raises
     ------
@@ -84,7 +85,7 @@ def minimize_energy(
     References
     ----------
     EQUATIONS NT-5, NT-21, NT-FP, NT-P1. The limit of attention with a constant skip weight
-    minimises the degree-weighted energy and not the one printed with it (erratum E2-c).
+    minimises the degree-weighted energy, not the energy that the paper states (erratum E2-c).
 
     Examples
     --------
@@ -119,17 +120,17 @@ def minimize_energy(
 
 
 def _count_worthwhile(n_tokens: int, n_features: int) -> int:
-    """Iterations that cost about one Cholesky factor; none if they are too few to converge.
+    """Number of iterations that cost as much as a Cholesky factor; 0 if too few to converge.
 
-    By counts of operations there are ``n_tokens / (6 n_features)``, fewer on few columns, where
-    products wait for memory.
+    The operation counts give ``n_tokens / (6 n_features)``. With few columns it is less, as
+    products then wait for memory.
     """
     n_iter = n_tokens // max(100, 6 * n_features)
     return n_iter if n_iter >= 20 else 0
 
 
 def _conjugate_gradients(problem: EnergyProblem, tol: float, max_iter: int) -> tuple[Array, Array]:
-    """Preconditioned conjugate gradients from u = f, each column by itself."""
+    """Run preconditioned conjugate gradients from u = f, separately for each column."""
     weights = problem.weights
     inverse = reciprocal(weights.degrees + problem.fidelity)
     u = problem.f.copy()
@@ -158,6 +159,6 @@ def _factored_step(problem: EnergyProblem, residual: Array) -> Array:
     np.fill_diagonal(hessian, np.where(pivots > 0, pivots, 1))
     try:
         factor = cho_factor(hessian.T, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:  # lam is below the rounding errors of the degrees; the gap says so
+    except LinAlgError:  # lam is below the rounding errors of the degrees; the gap shows it
         return np.zeros_like(residual)
     return np.asarray(cho_solve(factor, residual, check_finite=False))

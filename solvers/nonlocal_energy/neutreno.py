@@ -1,4 +1,4 @@
-"""Smoothing with a pull back to the observed tokens: what NeuTRENO attention unrolls."""
+"""Smoothing with a pull towards the observed tokens, which NeuTRENO attention unrolls."""
 
 from typing import Any, NamedTuple
 
@@ -33,27 +33,27 @@ def neutreno_iteration(
 
     ::
 
-        u <- A u + lam (f - u)                          relaxed=False, the layer
+        u <- A u + lam (f - u)                          relaxed=False, the form of the layer
         u <- (A u + lam f) / (1 + lam)                  relaxed=True, the safe form
 
     Both have the fixed point of `neutreno_fixed_point`. The safe form contracts by
-    ``1 / (1 + lam)`` for any A and lam. The layer's form may diverge, even at lam = 0.6 (erratum
-    E2-d), and always does for ``lam >= 2`` (E2-e): see `neutreno_spectral_radius` and
-    `neutreno_lam_limit`. For ``A = diag(d)^-1 K`` with K symmetric it is a step of length
-    ``1 / d_i`` along the gradient of the degree-weighted `regularized_energy`.
+    ``1 / (1 + lam)`` for any A and lam. The form of the layer may diverge, even at lam = 0.6
+    (erratum E2-d), and always diverges for ``lam >= 2`` (E2-e): see `neutreno_spectral_radius` and
+    `neutreno_lam_limit`. For ``A = diag(d)^-1 K`` with K symmetric, it is a gradient step of length
+    ``1 / d_i`` on the degree-weighted `regularized_energy`.
 
     Parameters
     ----------
     f : array-like of shape (n_tokens, n_features)
         Values of the first layer.
     A : array-like or sparse array of shape (n_tokens, n_tokens), or callable
-        Nonnegative with row sums 1, not necessarily symmetric; or the function ``u -> A @ u``,
-        whose nonnegativity is taken on trust. Row sums may miss 1 by 1e-6, or by 1.2e-4 if A is
-        float32 or a function; those of a matrix are then made 1.
+        Nonnegative with row sums 1, not necessarily symmetric. It may be the function
+        ``u -> A @ u``, which is not checked to be nonnegative. Row sums may deviate from 1 by 1e-6,
+        or by 1.2e-4 if A is float32 or a function; the rows of a matrix are then rescaled.
     lam : float or array-like of shape (n_tokens,)
-        Weight > 0, one in all or one a token. Published models use 0.6 and 0.4.
+        Weight > 0, one for all tokens or one for each. Published models use 0.6 and 0.4.
     n_iter : int
-        Number of iterations, all of which are run.
+        Number of iterations; there is no early stopping.
     relaxed : bool, default=False
         Use the safe form.
     history : bool, default=False
@@ -63,19 +63,19 @@ def neutreno_iteration(
     Returns
     -------
     Solution
-        As of `neutreno_fixed_point`, with its default `tol`.
+        As for `neutreno_fixed_point`, with its default `tol`.
 
     Raises
     ------
     ValueError
-        On NaN, infinity, shapes that do not fit, A not nonnegative or a row sum that is not 1,
-        ``lam <= 0``, ``lam`` not above what a function's row sums miss, tokens so large that they
-        overflow, or ``n_iter < 0``.
+        On NaN, infinity, shapes that do not fit, A not nonnegative, a row sum that is not 1,
+        ``lam <= 0``, ``lam`` not above the deviation from 1 of a function's row sum, tokens so
+        large that they overflow, or ``n_iter < 0``.
 
     Warns
     -----
     ConvergenceWarning
-        If the layer's form diverges for this A and lam, however few iterations are run.
+        If the form of the layer diverges for this A and lam, for any number of iterations.
 
     References
     ----------
@@ -125,16 +125,16 @@ def neutreno_fixed_point(
     tol: float | None = None,
     max_iter: int = 1000,
 ) -> Solution:
-    """Fixed point of the NeuTRENO iteration, for any attention matrix: the layer at infinite depth.
+    """Fixed point of the NeuTRENO iteration for any attention matrix: the limit of infinite depth.
 
     ::
 
         u = A u + lam (f - u),     i.e.  u = lam ((1 + lam) I - A)^-1 f
 
-    It exists and is unique even where the iteration diverges. A dense A is factored where that is
-    cheaper than the safe iteration ``u <- (A u + lam f) / (1 + lam)``, which is run otherwise. For
-    ``A = diag(d)^-1 K`` with K symmetric this is `minimize_energy` with ``fidelity="degree"``; the
-    minimiser of the energy with a constant fidelity ``lam`` has ``lam / d_i`` here.
+    It exists and is unique even if the iteration diverges. A dense A is factored if that is cheaper
+    than the safe iteration ``u <- (A u + lam f) / (1 + lam)``; otherwise the safe iteration is run.
+    For ``A = diag(d)^-1 K`` with K symmetric, this is `minimize_energy` with ``fidelity="degree"``.
+    To get the minimiser with the constant fidelity ``lam``, pass the weights ``lam / d_i`` here.
 
     Parameters
     ----------
@@ -142,10 +142,10 @@ def neutreno_fixed_point(
     A : array-like or sparse array of shape (n_tokens, n_tokens), or callable
         As in `neutreno_iteration`.
     lam : float or array-like of shape (n_tokens,)
-        Weight > 0, one in all or one a token.
+        Weight > 0, one for all tokens or one for each.
     tol : float, optional
-        Largest certified relative error `gap`. None is 1e-8, and 1e-5 where the answer is float32,
-        whose rounding the gap counts. The safe iteration needs about
+        Largest certified relative error `gap`. None is 1e-8, or 1e-5 if the answer is float32, as
+        the gap includes its rounding. The safe iteration takes about
         ``log(1 / tol) / log(1 + lam)`` steps.
     max_iter : int, default=1000
         Largest number of iterations.
@@ -153,13 +153,15 @@ def neutreno_fixed_point(
     Returns
     -------
     Solution
-        `coef` is u, of the shape of f, float32 if f is and A is or is a function. With the residual
-        ``r = A u + lam (f - u) - u`` in `dual`, a column has `objective` ``max_i |r_i|`` (without
-        symmetry there is no energy) and `gap` ``max_i |r_i / lam_i|`` over half the range of f:
-        the largest error of u over that is at most the gap, as the inverse has positive entries and
-        row sums ``1 / lam``. Of a function A the row sums may miss 1: ``lam_i`` is replaced by
-        ``1 + lam_i - sum_j A_ij`` in the gap, and half the range by the largest entry of f, as a
-        shift then matters. A bound on the rounding errors of r is added to it.
+        `coef` is u, of the shape of f. It is float32 if f is float32 and A is float32 or a
+        function. `dual` is the residual ``r = A u + lam (f - u) - u``. Each column has an
+        `objective` ``max_i |r_i|`` (without symmetry there is no energy) and a `gap`, which is
+        ``max_i |r_i / lam_i|`` divided by half the range of f. The largest error of u, divided by
+        half the range of f, is at most the gap, as the inverse has nonnegative entries and row sums
+        ``1 / lam``. The row sums of a function A may deviate from 1. The gap then has
+        ``1 + lam_i - sum_j A_ij`` in place of ``lam_i``, and the largest entry of f in place of
+        half its range, as a shift of f then matters. The gap includes a bound on the rounding
+        errors of r.
 
     Raises
     ------
@@ -223,7 +225,7 @@ class _Problem(NamedTuple):
             return relative_error(residual / (self.lam - excess), f)
 
     def certify(self, u: Array) -> tuple[Array, Array, Array]:
-        """Objective, gap, which covers rounding errors, and residual, for `certified`."""
+        """Objective, gap (including rounding errors) and residual, for `certified`."""
         change, rounding = self.transitions.certified_change(u)
         pull = self.lam * (self.f - u)
         residual = change + pull
@@ -232,21 +234,22 @@ class _Problem(NamedTuple):
         return np.abs(residual).max(axis=0), gap, residual
 
     def favours_factor(self, tol: float) -> bool:
-        """Whether LU costs less than the safe iteration, whose products wait for memory."""
+        """Whether an LU factor costs less than the safe iteration, which waits for memory."""
         n_iter = float(np.log(2 / tol)) / float(np.log1p(self.lam.min()))
         dense = isinstance(self.transitions.matrix, np.ndarray)
         return dense and bool(len(self.f) < 3 * n_iter * max(16, self.f.shape[1]))
 
 
 def _check(f: ArrayLike, A: Any, lam: float | ArrayLike) -> tuple[_Problem, Any]:
+    """Return the checked problem in float64, and the dtype of its answer."""
     f = check_matrix(f, "f")
     transitions = check_transitions(A, len(f))
     lams = check_lam(lam, len(f))[:, None]
     check_size(f, float(lams.max()))
     if not (lams > (excess := np.abs(transitions.excess))).all():
         raise ValueError(
-            f"lam: must exceed what the row sums of the function A miss of 1, up to "
-            f"{excess.max():.3g}"
+            "lam: must exceed the deviation from 1 of the row sums of the function A, up to "
+            f"{excess.max():.3g}, got {lams.min():.3g}"
         )
     return _Problem(f.astype(np.float64), transitions, lams), common_dtype(f, A)
 
@@ -255,5 +258,5 @@ def _solve_by_factor(problem: _Problem) -> Array:
     matrix = np.diag(1 + problem.lam[:, 0]) - problem.transitions.matrix
     try:
         return np.linalg.solve(matrix, problem.lam * problem.f)
-    except np.linalg.LinAlgError:  # lam is below the rounding errors of 1; the gap says so
+    except np.linalg.LinAlgError:  # lam is below the rounding errors of 1; the gap shows it
         return problem.f

@@ -1,4 +1,4 @@
-"""The energy as a problem to be solved: its checks, its gradient and its certificate."""
+"""The problem of minimising the energy: checks, gradient and certificate."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ ROUNDING = "rounding errors limit it: increase lam or tol"
 
 
 class EnergyProblem(NamedTuple):
-    """``min_u J(u) + 1/2 sum_i fidelity_i |u_i - f_i|^2``, in float64; columns are apart."""
+    """``min_u J(u) + 1/2 sum_i fidelity_i |u_i - f_i|^2``, in float64, for each column."""
 
     f: Array
     weights: Weights
@@ -25,10 +25,11 @@ class EnergyProblem(NamedTuple):
         return self.weights.laplacian(u) + self.fidelity * (u - self.f)
 
     def gap(self, gradient: Array) -> Array:
-        """Certified error ``max_i |gradient_i / fidelity_i|`` over half the range of f, by column.
+        """Certified relative error of each column.
 
-        The Hessian H has no positive entries off its diagonal and ``H 1 = fidelity``, so that
-        ``H^-1 >= 0`` and ``|u - u*| <= H^-1 |gradient| <= max_i |gradient_i / fidelity_i|``.
+        It is ``max_i |gradient_i / fidelity_i|`` divided by half the range of f. The Hessian H has
+        no positive entries off its diagonal and ``H 1 = fidelity``. So ``H^-1 >= 0``, and
+        ``|u - u*| <= H^-1 |gradient| <= max_i |gradient_i / fidelity_i|``.
         """
         return relative_error(gradient * reciprocal(self.fidelity), self.f)
 
@@ -43,7 +44,7 @@ class EnergyProblem(NamedTuple):
         return self.objective(u, dual), gap, dual
 
     def certificate(self, u: Array) -> tuple[Array, Array, Array, Array]:
-        """Gradients of J and E, the gap, and the part of it that covers rounding errors."""
+        """Gradients of J and E, the gap, and the part of the gap that covers rounding errors."""
         dual, rounding = self.weights.certified_laplacian(u)
         pull = self.fidelity * (u - self.f)
         gradient = dual + pull
@@ -68,16 +69,18 @@ def check_energy_problem(
 
 
 def check_size(f: Array, weight: float) -> None:
-    """Refuse tokens whose energies at the given weight overflow."""
+    """Refuse tokens whose energies overflow at this weight."""
     largest = float(np.abs(f).max())
     if not np.isfinite(8 * max(weight, 1.0) * largest * largest):
-        raise ValueError(f"f: entries up to {largest:.3g} overflow here; scale f, K or lam down")
+        raise ValueError(
+            f"f: entries up to {largest:.3g} make the energy overflow; scale f, K or lam down"
+        )
 
 
 def relative_error(error: Array, f: Array) -> Array:
-    """Largest error over half the range of f, in each column: no shift changes it.
+    """Largest error divided by half the range of f, for each column; no shift of f changes it.
 
-    Over its largest entry where f is constant up to rounding; 0 where both are 0.
+    If f is constant up to rounding, its largest entry replaces half its range. 0 / 0 is 0.
     """
     largest, error = np.abs(f).max(axis=0), np.abs(error).max(axis=0)
     size = np.ptp(f, axis=0) / 2
@@ -86,7 +89,7 @@ def relative_error(error: Array, f: Array) -> Array:
 
 
 def default_tol(tol: float | None, dtype: Any) -> float:
-    """The tolerance if given, else one that rounding to `dtype` leaves within reach."""
+    """Return `tol`; None becomes a tolerance that can be reached despite rounding to `dtype`."""
     if tol is None:
         return 1e-8 if dtype == np.float64 else 1e-5
     return check_positive(tol, "tol")
@@ -98,6 +101,6 @@ def reciprocal(x: Array) -> Array:
 
 
 def record(certify: Certify, trajectory: list[Array]) -> dict[str, Array]:
-    """The states u_0 to u_n of a run with their certificates."""
+    """History of a run: its states u_0 to u_n with their certificates."""
     objective, gap, _ = zip(*map(certify, trajectory), strict=True)
     return {"coef": np.stack(trajectory), "objective": np.stack(objective), "gap": np.stack(gap)}

@@ -1,4 +1,4 @@
-"""Attention as a random walk on the tokens: what repeated smoothing tends to."""
+"""Attention as a random walk on the tokens: the limit of repeated smoothing."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from .weights import check_transitions, common_dtype, not_callable
 
 
 def random_walk_values(values: ArrayLike, A: Any, *, n_steps: int) -> Array:
-    """Mean value at the end of a random walk of k steps, for each token that it may start from.
+    """Expected value at the end of a random walk of k steps, for each starting token.
 
     ::
 
         E[ v at the walk's token after k steps | it starts from token i ] = (A^k v)_i
 
-    Token i moves to token j with probability A_ij. The walk is on tokens, not on their values: two
-    tokens may share a value.
+    with v the rows of `values`. The walk moves from token i to token j with probability A_ij. Its
+    states are the tokens, not their values: two tokens may have the same value.
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ def random_walk_values(values: ArrayLike, A: Any, *, n_steps: int) -> Array:
 def stationary_distribution(A: Any) -> Array:
     """Stationary distribution of a random walk: ``pi A = pi``, ``pi >= 0``, ``sum(pi) = 1``.
 
-    It is positive and unique where every token is reached from every other, as under softmax. For
-    ``A = diag(d)^-1 K`` with K symmetric and connected it is ``d / sum(d)``. Tokens that the walk
-    leaves for good have 0: under a causal mask pi is 1 at the first token.
+    It is positive and unique if every token can be reached from every other, as under softmax. For
+    ``A = diag(d)^-1 K`` with K symmetric and connected it is ``d / sum(d)``. It is 0 at tokens that
+    the walk leaves for good: under a causal mask, it is 1 at the first token.
 
-    State reduction never subtracts: however peaked the softmax, every entry is as accurate as the
-    probabilities of moving to another token; those of staying are not read. Only a sparse A with
-    more than 2,000 tokens in its closed class is solved as a linear system, with errors that grow
-    as parts of it are nearly apart.
+    The method, state reduction, never subtracts. So every entry is as accurate as the probabilities
+    of moving to another token, even for a peaked softmax; the probabilities of staying are not
+    read. Only a sparse A with more than 2,000 tokens in its closed class is solved as a linear
+    system, whose errors grow if parts of the class are nearly disconnected.
 
     Parameters
     ----------
@@ -86,8 +86,8 @@ def stationary_distribution(A: Any) -> Array:
     ------
     ValueError
         On NaN, infinity, A not square or not nonnegative, a row sum that is not 1, or more than one
-        closed class of tokens: then there are many stationary distributions. Also if probabilities
-        are so small that they underflow, or that the linear system fails.
+        closed class of tokens, as there are then many stationary distributions. Also if
+        probabilities are so small that they underflow or that the linear system fails.
 
     References
     ----------
@@ -110,7 +110,7 @@ def stationary_distribution(A: Any) -> Array:
 def random_walk_limit(values: ArrayLike, A: Any) -> Array:
     """Limit of repeated smoothing: ``A^k v -> 1 (pi^T v)``, the same value at every token.
 
-    `random_walk_rate` says how fast: this is over-smoothing.
+    This is over-smoothing; `random_walk_rate` is its rate.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ def random_walk_limit(values: ArrayLike, A: Any) -> Array:
     Raises
     ------
     ValueError
-        As `stationary_distribution`, if shapes do not fit, and if the walk is periodic: then pi
-        exists, but ``A^k v`` has no limit.
+        As `stationary_distribution`, if shapes do not fit, and if the walk is periodic, as then pi
+        exists but ``A^k v`` has no limit.
 
     References
     ----------
@@ -150,9 +150,9 @@ def random_walk_limit(values: ArrayLike, A: Any) -> Array:
 def random_walk_rate(A: Any) -> float:
     """Rate of over-smoothing: the second largest absolute eigenvalue of A.
 
-    Eigenvalues count with their multiplicity. ``A^k v`` nears its limit like ``rate ** k``, up to a
-    power of k where A is not diagonalisable. The rate is 1 where there is no limit, or one that
-    depends on where the walk starts.
+    Eigenvalues count with their multiplicity. ``A^k v`` approaches its limit like ``rate ** k``,
+    times a power of k if A is not diagonalisable. The rate is 1 if there is no limit, or if the
+    limit depends on the starting token.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def random_walk_rate(A: Any) -> float:
 
 
 def _closed_class(matrix: Any) -> Array:
-    """Tokens of the only class that the walk cannot leave."""
+    """Tokens of the class that the walk cannot leave, which must be unique."""
     edges = _edges(matrix)
     _, labels = connected_components(edges, connection="strong")
     pairs = edges.tocoo()
@@ -195,14 +195,14 @@ def _closed_class(matrix: Any) -> Array:
     closed = np.setdiff1d(labels, labels[pairs.row[leaves]])
     if len(closed) > 1:
         raise ValueError(
-            f"A: {len(closed)} classes of tokens are closed, so there is no unique stationary "
-            "distribution"
+            f"A: must have one closed class of tokens, got {len(closed)}, so that the stationary "
+            "distribution is not unique"
         )
     return np.flatnonzero(labels == closed[0])
 
 
 def _period(matrix: Any) -> int:
-    """Greatest common divisor of the lengths of the closed class's cycles."""
+    """Greatest common divisor of the lengths of all cycles in the closed class."""
     closed = _closed_class(matrix)
     edges = _edges(matrix[closed][:, closed])
     levels = shortest_path(edges, unweighted=True, indices=0).astype(int)
@@ -211,7 +211,7 @@ def _period(matrix: Any) -> int:
 
 
 def _edges(matrix: Any) -> csr_array:
-    """Return the moves of positive probability; a stored zero would count as one."""
+    """Return the moves of positive probability, without stored zeros, as a graph."""
     edges = csr_array(matrix, copy=True)
     edges.eliminate_zeros()
     return edges

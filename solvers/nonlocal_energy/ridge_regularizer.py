@@ -1,4 +1,4 @@
-"""Denoising by a weakly convex ridge regulariser whose total energy is convex."""
+"""Denoising by a weakly convex ridge regulariser with a convex total energy."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from .problem import MORE, default_tol
 
 
 class ConvexRidge(NamedTuple):
-    """``F(u) = 1/2 |u - f|^2 + lam sum_i psi_i(W_i u)``, in float64, and its proved convexity.
+    """``F(u) = 1/2 |u - f|^2 + lam sum_i psi_i(W_i u)`` in float64, with its proved convexity.
 
     Attributes
     ----------
@@ -54,24 +54,24 @@ class ConvexRidge(NamedTuple):
 def convex_ridge(
     f: ArrayLike, bank: FilterBank, potentials: Potentials, *, lam: float
 ) -> ConvexRidge:
-    """The problem ``min_u 1/2 |u - f|^2 + lam sum_i psi_i(W_i u)``, if it is proved convex.
+    """Return the problem ``min_u 1/2 |u - f|^2 + lam sum_i psi_i(W_i u)``, if it is proved convex.
 
-    With ``-rho_i <= psi_i'' <= mu_i``, in the order of symmetric matrices and for every size of
-    images, ::
+    Let ``-rho_i <= psi_i'' <= mu_i``. In the order of symmetric matrices, for images of every
+    size, ::
 
         F'' >= I - lam sum_i rho_i W_i^T W_i >= convexity  = 1 - lam |sum_i rho_i W_i^T W_i|_2
         F'' <= I + lam sum_i  mu_i W_i^T W_i <= smoothness = 1 + lam |sum_i  mu_i W_i^T W_i|_2
 
-    with upper bounds of the norms (`FilterBank.norm_bound`). For ``|W|_2 = 1`` and one rho the
-    first is at least ``1 - lam rho``.
+    with upper bounds of the norms (`FilterBank.norm_bound`). For ``|W|_2 = 1`` and equal rho_i, the
+    convexity is at least ``1 - lam rho``.
 
     Parameters
     ----------
     f : array-like of shape (height, width)
     bank : FilterBank
-        W.
+        The operators W_i.
     potentials : Potentials
-        psi.
+        The potentials psi_i.
     lam : float
         Weight > 0 of the potentials.
 
@@ -87,8 +87,8 @@ def convex_ridge(
     References
     ----------
     Goujon, Neumayer and Unser, "Learning weakly convex regularizers for convergent image
-    reconstruction algorithms" (2024); EQUATIONS FE-3. Their code allows lam up to the root of what
-    is convex (erratum E10-l).
+    reconstruction algorithms" (2024); EQUATIONS FE-3. Their code allows lam up to the square root
+    of the convex limit (erratum E10-l).
 
     Examples
     --------
@@ -106,7 +106,7 @@ def convex_ridge(
     convexity = 1 - lam * bank.norm_bound(-least)
     if convexity <= 0:
         raise ValueError(
-            f"lam: the energy is proved convex only where lam |sum_i rho_i W_i^T W_i|_2 < 1, "
+            "lam: the energy is proved convex only if lam |sum_i rho_i W_i^T W_i|_2 < 1, "
             f"got {1 - convexity:.4g} at lam={lam:.4g}"
         )
     smoothness = 1 + lam * bank.norm_bound(largest)
@@ -128,8 +128,8 @@ def minimize_convex_ridge(
 
         min_u  F(u) = 1/2 |u - f|^2 + lam sum_i psi_i(W_i u)
 
-    See `convex_ridge` for what must hold. Accelerated gradient steps of length ``1 / smoothness``,
-    restarted where they lead uphill, until the certificate is reached.
+    See `convex_ridge` for the conditions. Accelerated gradient steps of length ``1 / smoothness``
+    are run until the certificate is reached, and restarted where they increase the energy.
 
     Parameters
     ----------
@@ -138,17 +138,17 @@ def minimize_convex_ridge(
     tol : float, optional
         Largest certified distance `gap`, in grey levels. None is 1e-8, and 1e-5 where f is float32.
     max_iter : int, default=2000
-        Largest number of gradients.
+        Largest number of gradient evaluations.
 
     Returns
     -------
     Solution
-        `coef` is u, of the shape and dtype of f; `objective` is F(u); `dual` the gradient; and ::
+        `coef` is u, of the shape and dtype of f; `objective` is F(u); `dual` is the gradient. The
+        gap bounds the root mean square distance from the minimiser u*::
 
             |u - u*| / sqrt(n_pixels)  <=  gap = |grad F(u)| / (convexity sqrt(n_pixels))
 
-        bounds the root mean square distance from the minimiser u*. The energy is within
-        ``F(u) - F(u*) <= convexity n_pixels gap^2 / 2``.
+        It bounds the energy too: ``F(u) - F(u*) <= convexity n_pixels gap^2 / 2``.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def minimize_convex_ridge(
 
 
 def _descend_with_momentum(problem: ConvexRidge, tol: float, max_iter: int) -> tuple[Array, int]:
-    """Nesterov's iteration, which ends where the gradient at the point it gives proves `tol`."""
+    """Run Nesterov's iteration until the gradient at the returned point proves `tol`."""
     most = tol * problem.convexity * np.sqrt(problem.f.size)
     u = last = problem.f
     t, n_iter = 1.0, 0

@@ -1,4 +1,4 @@
-"""Extreme eigenvalues: dense where that is cheap, from products where it is not."""
+"""Extreme eigenvalues, of small matrices by dense methods and of large ones from products."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ _RESTARTS = 100
 def largest_moduli(
     transitions: Transitions, lam: Array, count: int, *, small: int = SMALL, tol: float = 0.0
 ) -> Array:
-    """Return the `count` largest absolute eigenvalues of ``A - diag(lam)``, in falling order.
+    """Return the `count` largest absolute eigenvalues of ``A - diag(lam)``, in descending order.
 
-    A triangular A, as under a causal mask, has its diagonal for eigenvalues. An Arnoldi iteration
-    hardly finds them, as its eigenvectors are close to each other.
+    The eigenvalues of a triangular A, as under a causal mask, are its diagonal. An Arnoldi
+    iteration would hardly find them, as the eigenvectors are nearly parallel.
 
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        Above `small` rows, if the Arnoldi iteration fails at the relative tolerance `tol` (0: that
-        of float64).
+        Above `small` rows, if the Arnoldi iteration fails at the relative tolerance `tol` (0 is
+        machine precision of float64).
     """
     n = len(lam)
 
@@ -58,7 +58,7 @@ def _is_triangular(matrix: Any) -> bool:
 
 
 def smallest_eigenvalue(weights: Weights) -> float:
-    """Return the smallest eigenvalue of ``diag(d)^-1 K``, by the symmetric matrix similar to it."""
+    """Return the smallest eigenvalue of ``diag(d)^-1 K``, from a similar symmetric matrix."""
     root = np.sqrt(weights.degrees + weights.loops)
     loops = (weights.loops / root**2)[:, 0]
     n = len(root)

@@ -1,4 +1,4 @@
-"""Stationary distributions by state reduction, which never subtracts and so never cancels."""
+"""Stationary distributions by state reduction, which never subtracts, so that no digit cancels."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from scipy.sparse.linalg import spsolve
 
 from ..solution import Array
 
-_DENSE = 2000  # states up to which a sparse walk is reduced as a dense one
+_DENSE = 2000  # states up to which a sparse walk is treated as a dense one
 _BLOCK = 64
 _IMBALANCE = 1e-8
 _LOST = (
-    "A: its probabilities differ by more than float64 resolves, so the stationary distribution was "
-    "not found"
+    "A: probabilities differ by more than float64 resolves; the stationary distribution was not "
+    "found"
 )
 
 
-@np.errstate(all="ignore")  # what overflows is refused
+@np.errstate(all="ignore")  # overflow is refused below
 def irreducible_distribution(P: Any) -> Array:
     """Return the stationary distribution of an irreducible walk, from its moves to other states.
 
-    The diagonal is not read: it is what the other entries leave of 1, and may round to 1.
+    The diagonal is not read: it is 1 less the other entries, and may round to 1.
 
     Raises
     ------
@@ -40,10 +40,10 @@ def irreducible_distribution(P: Any) -> Array:
 
 
 def _reduce_states(P: Array) -> Array:
-    """Weights of the states, each of the relative accuracy of the moves; P is overwritten.
+    """Weights of the states, each as accurate in relative terms as the moves; overwrites P.
 
-    States are taken out of the walk from the last on, and its moves through them are added to the
-    direct ones (Grassmann, Taksar and Heyman 1985), a block at a time.
+    States are removed from the walk one block at a time, the last states first. The moves through
+    removed states are added to the direct moves (Grassmann, Taksar and Heyman 1985).
     """
     n = len(P)
     for stop in range(n, 1, -_BLOCK):
@@ -56,9 +56,9 @@ def _reduce_states(P: Array) -> Array:
 
 
 def _take_out(P: Array, start: int, stop: int) -> None:
-    """Take out the states from start to stop; their columns become visits for each one before."""
+    """Remove the states start to stop - 1; their columns become visits for each earlier state."""
     size = stop - start
-    # First column: moves to all states before the block.
+    # The first column holds the moves to all states before the block.
     block = np.column_stack([P[start:stop, :start].sum(axis=1), P[start:stop, start:stop]])
     leaving = np.empty(size)
     for k in range(size - 1, -1, -1):
@@ -81,7 +81,7 @@ def _take_out(P: Array, start: int, stop: int) -> None:
 
 
 def _pinned_solve(P: csr_array) -> Array:
-    """Solve for the weights by a sparse factor; the most visited state has weight 1."""
+    """Solve for the weights by a sparse factor; the most visited state gets the weight 1."""
     moves = _moves(P)
     pinned = int(moves.sum(axis=0).argmax())
     others = np.delete(np.arange(P.shape[0]), pinned)
@@ -92,7 +92,7 @@ def _pinned_solve(P: csr_array) -> Array:
 
 
 def _is_balanced(P: csr_array, pi: Array) -> bool:
-    """Whether each state is entered as often as it is left, and none has a negative share."""
+    """Whether each state is entered as often as it is left, and no probability is negative."""
     moves = _moves(P)
     left = pi * moves.sum(axis=1)
     allowed = _IMBALANCE * left + np.finfo(np.float64).tiny

@@ -1,4 +1,4 @@
-"""The matrices of this family: symmetric weights K, and transition matrices A with row sums 1."""
+"""The matrices of this family: symmetric weights K and transition matrices A with row sums 1."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,24 +19,24 @@ Product = Callable[[Array], Array]
 
 
 class Weights(NamedTuple):
-    """Symmetric nonnegative K, split into its diagonal and the rest.
+    """Symmetric nonnegative K, split into its diagonal and its other entries.
 
-    The Laplacian does not depend on the diagonal, which may be so large that it hides the rest in
-    its rounding errors. Of a function the diagonal is unknown: `matrix` is None, `loops` are zero.
+    The Laplacian does not depend on the diagonal, whose rounding errors might exceed the other
+    entries. The diagonal of a function is unknown: `matrix` is None and `loops` are zero.
     """
 
     matrix: Any  # K with a zero diagonal
-    product: Product  # with K off the diagonal
+    product: Product  # product with the off-diagonal part of K
     degrees: Array  # (n_tokens, 1), row sums off the diagonal
     loops: Array  # (n_tokens, 1), the diagonal
 
     def laplacian(self, u: Array) -> Array:
-        """``(diag(d) - K) u``; constants, its null space, are removed from u first."""
+        """``(diag(d) - K) u``; its null space, the constants, is removed from u first."""
         centred = u - u.mean(axis=0)
         return self.degrees * centred - self.product(centred)
 
     def certified_laplacian(self, u: Array) -> tuple[Array, Array]:
-        """``(diag(d) - K) u`` with a bound on its rounding errors: sharp if K is stored."""
+        """``(diag(d) - K) u``, and a bound on its rounding errors; it is sharp if K is stored."""
         if self.matrix is not None:
             return weighted_differences(self.matrix, u)
         size = np.abs(u - u.mean(axis=0))
@@ -44,10 +44,10 @@ class Weights(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """Nonnegative A with row sums 1; `matrix` is None where only its product is known.
+    """Nonnegative A with row sums 1; `matrix` is None if only a function is known.
 
-    What the row sums of a function miss is in `excess`; those of a matrix are made 1, and its
-    diagonal is taken to be what the other entries leave of 1.
+    `excess` holds the deviations from 1 of a function's row sums. The rows of a matrix are rescaled
+    to sum to 1, and its diagonal counts as 1 less the other entries.
     """
 
     matrix: Any
@@ -55,7 +55,7 @@ class Transitions(NamedTuple):
     excess: Array  # (n_tokens, 1)
 
     def certified_change(self, u: Array) -> tuple[Array, Array]:
-        """``A u - u`` with a bound on its rounding errors: sharp if A is stored."""
+        """``A u - u``, and a bound on its rounding errors, which is sharp if A is stored."""
         if self.matrix is not None:
             loss, rounding = weighted_differences(self.matrix, u)
             return -loss, rounding
@@ -64,7 +64,7 @@ class Transitions(NamedTuple):
 
 
 def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
-    """Return K as float64 `Weights`; rounding errors of the symmetry are averaged out.
+    """Return K as float64 `Weights`, exactly symmetric.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
         product = _checked_product(K, "K")
         degrees = product(np.ones((n_tokens, 1)))
         if (degrees < 0).any():
-            raise ValueError("K: must be nonnegative, but a row sum is negative")
+            raise ValueError(f"K: must be nonnegative, but a row sum is {float(degrees.min()):.3g}")
         return Weights(None, product, degrees, np.zeros_like(degrees))
     matrix, dtype = _check_square(K, "K", n_tokens)
     loops = matrix.diagonal().reshape(-1, 1).copy()
@@ -90,9 +90,11 @@ def check_weights(K: Any, n_tokens: int | None = None) -> Weights:
 
 
 def _symmetrize(matrix: Any, rounding: float) -> Any:
-    """Average K and K.T, which may differ by rounding errors of the smaller of two row sums.
+    """Average K and K.T, if they differ only by rounding.
 
-    The largest entry of K is no measure: beside it a token's only weight may look like rounding.
+    Entry (i, j) may differ by rounding errors of the smaller of the row sums i and j. Errors
+    relative to the largest entry of K would be too coarse: the only weight of a token may be as
+    small as these.
     """
     difference = matrix - matrix.T
     if not (worst := abs(difference).max()):
@@ -105,7 +107,7 @@ def _symmetrize(matrix: Any, rounding: float) -> Any:
         size, smaller = abs(difference), np.minimum.outer(degrees, degrees)
     if (size > rounding * smaller).any():
         raise ValueError(
-            f"K: must be symmetric, but K - K.T reaches {worst:.3g}; of directed weights k pass "
+            f"K: must be symmetric, but K - K.T reaches {worst:.3g}; for directed weights k pass "
             "k + k.T"
         )
     matrix = matrix - difference / 2
@@ -113,14 +115,14 @@ def _symmetrize(matrix: Any, rounding: float) -> Any:
 
 
 def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
-    """Return A as float64 `Transitions`; rows are made to sum to 1 in float64.
+    """Return A as float64 `Transitions`; the rows of a matrix are rescaled to sum to 1.
 
     Raises
     ------
     ValueError
-        If A is not square, nonnegative, finite and of row sums 1, or does not fit the tokens. Row
-        sums may miss 1 by 1e-6, so that a float32 softmax passes after a cast to float64; if A is
-        itself float32, or a function, by 1.2e-4.
+        If A is not square, nonnegative and finite, a row does not sum to 1, or A does not fit the
+        tokens. Row sums may deviate from 1 by 1e-6, so that a float32 softmax passes after a cast
+        to float64; if A is float32 or a function, by 1.2e-4.
     """
     if callable(A):
         assert n_tokens is not None
@@ -138,16 +140,17 @@ def check_transitions(A: Any, n_tokens: int | None = None) -> Transitions:
 
 
 def product_rounding(size: Array) -> Array:
-    """Bound on the rounding errors of a product with n tokens, given that of absolute values."""
+    """Bound on the rounding errors of a product, given the product of absolute values, `size`."""
     return (len(size) + 2) * EPS * size
 
 
 def _off_diagonal(matrix: Any) -> Any:
+    """Copy of a matrix with a zero diagonal."""
     if issparse(matrix):
         entries = matrix.tocoo()
-        kept = entries.row != entries.col
-        pairs = entries.row[kept], entries.col[kept]
-        return csr_array((entries.data[kept], pairs), shape=matrix.shape)
+        off = entries.row != entries.col
+        pairs = entries.row[off], entries.col[off]
+        return csr_array((entries.data[off], pairs), shape=matrix.shape)
     matrix = matrix.copy()
     np.fill_diagonal(matrix, 0)
     return matrix
@@ -156,32 +159,37 @@ def _off_diagonal(matrix: Any) -> Any:
 def not_callable(M: Any, name: str) -> Any:
     """Return M unless it is a function."""
     if callable(M):
-        raise ValueError(f"{name}: must be a matrix here, dense or sparse, not a function")
+        raise ValueError(f"{name}: must be a matrix here, dense or sparse, got a function")
     return M
 
 
 def common_dtype(f: Array, M: Any) -> Any:
     """Return float32 if f is, and M is too or is a function; else float64."""
-    kept = f.dtype == np.float32 and (callable(M) or getattr(M, "dtype", None) == np.float32)
-    return np.float32 if kept else np.float64
+    single = f.dtype == np.float32 and (callable(M) or getattr(M, "dtype", None) == np.float32)
+    return np.float32 if single else np.float64
 
 
 def _check_square(M: Any, name: str, n_tokens: int | None) -> tuple[Any, Any]:
+    """Return a square nonnegative matrix in float64, and its own dtype."""
     checked = check_square(check_dense_or_sparse(M, name), name, n_tokens)
     matrix: Any = checked.astype(np.float64, copy=False)
     if issparse(matrix) and not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     if matrix.min() < 0:
-        raise ValueError(f"{name}: must be nonnegative, smallest entry {matrix.min():.3g}")
+        raise ValueError(f"{name}: must be nonnegative, got an entry of {matrix.min():.3g}")
     return matrix, checked.dtype
 
 
 def _checked_product(function: Product, name: str) -> Product:
+    """Wrap a function so that its results are checked."""
+
     def product(u: Array) -> Array:
         result = np.asarray(function(u), dtype=np.float64)
         if result.shape != u.shape:
-            raise ValueError(f"{name}: returned shape {result.shape} for tokens of {u.shape}")
+            raise ValueError(
+                f"{name}: must return the shape of the tokens, {u.shape}, got {result.shape}"
+            )
         if not np.isfinite(result).all():
             raise ValueError(f"{name}: its product holds NaN or infinity")
         return result

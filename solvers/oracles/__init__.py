@@ -1,5 +1,5 @@
-"""The problems of the solver wing, stated in a few lines of cvxpy: slow and trusted.
+"""The problems of the solvers, each stated in a few lines of cvxpy: slow and trusted.
 
-Imported by name only (``from twinsolve.solvers.oracles import sparse_coding``), so that cvxpy loads
-when it is needed. A statement bears the name of the solver that it stands beside.
+Modules are imported by name only (``from twinsolve.solvers.oracles import sparse_coding``), so that
+cvxpy loads only when needed. A statement has the name of the solver that it checks.
 """

@@ -8,7 +8,7 @@ from ..solution import Array
 
 
 def weighted_least_squares(weights: ArrayLike, values: ArrayLike) -> Array:
-    """Solve ``min_u sum_j K_ij |y_j - u|^2`` for every row i of the weights K.
+    """Solve ``min_u sum_j K_ij |y_j - u|^2`` for each row i of the weights K and values y_j.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def local_linear_regression(
     array([[2.]])
     """
     K, Q, X, Y = (np.asarray(x, dtype=float) for x in (weights, queries, keys, values))
-    found = []
+    estimates = []
     for w, q in zip(K, Q, strict=True):
         spread = w @ ((X - w @ X) ** 2).sum(axis=1)
         a, B = cp.Variable((1, Y.shape[1])), cp.Variable((X.shape[1], Y.shape[1]))
@@ -96,8 +96,8 @@ def local_linear_regression(
         cp.Problem(cp.Minimize(objective)).solve(
             solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
         )
-        found.append(np.asarray(a.value)[0])
-    return np.array(found)
+        estimates.append(np.asarray(a.value)[0])
+    return np.array(estimates)
 
 
 def sinkhorn(logits: ArrayLike) -> Array:
@@ -106,7 +106,7 @@ def sinkhorn(logits: ArrayLike) -> Array:
     Parameters
     ----------
     logits : array-like of shape (n_samples, n_samples)
-        Minus infinity is a zero of P.
+        Minus infinity makes a zero of P.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def entropic_linear_program(logits: ArrayLike, *, temperature: float = 1.0) -> A
     z = np.asarray(logits, dtype=float)
     p = cp.Variable(z.shape)
     objective = cp.sum(cp.multiply(z, p)) + temperature * cp.sum(cp.entr(p))
-    return _solve_on_simplex(cp.Maximize(objective), p, tol=1e-11)  # all that the cone gives
+    return _solve_on_simplex(cp.Maximize(objective), p, tol=1e-11)  # the cone solver gives no more
 
 
 def _solve_on_simplex(objective: cp.Minimize | cp.Maximize, p: cp.Variable, *, tol: float) -> Array:

@@ -16,7 +16,7 @@ def minimize_energy(f: ArrayLike, k: ArrayLike, *, lam: float, fidelity: str = "
     ----------
     f : array-like of shape (n_tokens, n_features)
     k : array-like of shape (n_tokens, n_tokens)
-        Directed weights as the papers have them, nonnegative; the solver's K is ``k + k.T``.
+        Directed weights as in the papers, nonnegative; the solver takes ``K = k + k.T``.
     lam : float
     fidelity : {"constant", "degree"}, default="constant"
         ``w_i = 1``, or ``w_i = sum_j (k_ij + k_ji)``.
@@ -63,7 +63,7 @@ def minimize_convex_ridge(
     filters : array-like of shape (n_filters, size, size)
         Applied to the windows inside the image.
     thresholds, weights : array-like of shape (n_filters, n_knots)
-        Weights >= 0, without which this is no convex programme by its parts.
+        Weights must be >= 0, so that every term is convex.
     lam : float
 
     Returns
@@ -88,7 +88,7 @@ def minimize_convex_ridge(
     u, responses = _responses(f, filters)
     knots = zip(responses, np.asarray(thresholds), np.asarray(weights), strict=True)
     huber = [
-        weight / 2 * cp.sum(cp.huber(part, t))  # cvxpy's is twice as large
+        weight / 2 * cp.sum(cp.huber(part, t))  # huber of cvxpy is twice as large
         for part, row, of_row in knots
         for t, weight in zip(row, of_row, strict=True)
     ]
@@ -129,7 +129,7 @@ def l1_analysis(f: ArrayLike, filters: ArrayLike, *, lam: float) -> Array:
 
 
 def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Array:
-    """Solve ``min_u 1/2 |u - f|^2 + lam TV(u)``, with forward differences that end in 0.
+    """Solve ``min_u 1/2 |u - f|^2 + lam TV(u)``, with forward differences, 0 at the last pixels.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Arra
 
 
 def _responses(f: ArrayLike, filters: ArrayLike) -> tuple[cp.Variable, list[cp.Expression]]:
-    """An image to find, and its inner products with the windows, a list entry a filter."""
+    """An image variable, and the inner products of each filter with its windows."""
     u = cp.Variable(np.shape(f))
     height, width = u.shape
     responses = []

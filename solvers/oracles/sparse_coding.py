@@ -18,7 +18,7 @@ def sparse_code(
 ) -> Array:
     """Solve ``min_C |Y - C D|_F^2 + sum_i lam_i (r |c_i|_1 + (1 - r)/2 |c_i|^2)``, r = l1_ratio.
 
-    Optionally with ``diag(C) = 0`` or ``C >= 0``. By interior points, for tens of rows.
+    Optionally with ``diag(C) = 0`` or ``C >= 0``. An interior point method, for tens of rows.
 
     Parameters
     ----------

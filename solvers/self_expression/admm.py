@@ -27,45 +27,45 @@ def admm_self_expression(
     tol: float = 2e-4,
     max_iter: int = 200,
 ) -> Solution:
-    """Sparse self-expression by ADMM, as the SSC paper has it or as its code is circulated.
+    """Sparse self-expression by ADMM, in the form of the SSC paper or of its circulated code.
 
-    With ``mu = 2 / lam``, ``p = penalty`` and, where affine, the terms in brackets ::
+    With ``mu = 2 / lam`` and ``p = penalty``, an iteration is (terms in brackets if affine) ::
 
         Z  <- (mu X X^T + p C - L [+ (p - l) 1^T]) (mu X X^T + p I [+ p 1 1^T])^-1
         C  <- S_{1 / p}(Z + L / p),  diag(C) <- 0
         L  <- L + p (Z - C)      [ l <- l + p (Z 1 - 1) ]
 
-    until ``max |Z - C| < tol`` off the diagonal ``[and max |Z 1 - 1| < tol]``. For reproducing the
-    literature's numbers: `sparse_self_expression` solves the same problem faster, to a certificate.
-    The circulated code sets diag(Z) to zero after the first line, which moves the fixed point: it
-    is not the optimum, and the gap says so. Neither stop sees that C still moves, so that both may
-    come early.
+    It ends if ``max |Z - C| < tol`` off the diagonal ``[and max |Z 1 - 1| < tol]``. Use it only to
+    reproduce numbers of the literature: `sparse_self_expression` solves the same problem faster,
+    with a certificate. The circulated code sets diag(Z) to zero after the first line. This changes
+    the fixed point, which is then not the optimum, as the gap shows. Neither stopping rule tests
+    whether C still changes, so both may stop early.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     lam : float
-        Penalty > 0 on the scale of `sparse_self_expression`; `lam_from_alpha` in the literature.
+        Penalty > 0 on the scale of `sparse_self_expression`; the literature takes `lam_from_alpha`.
     penalty : float
-        Of the constraint Z = C, > 0; alpha in the literature.
+        Penalty > 0 of the constraint Z = C; alpha in the literature.
     affine : bool, default=False
         Add the constraint ``C 1 = 1``.
     circulated : bool, default=False
-        The circulated form instead of the paper's.
+        Use the form of the circulated code instead of the form of the paper.
     tol : float, default=2e-4
-        Of the stopping rule.
+        Tolerance of the stopping rule.
     max_iter : int, default=200
 
     Returns
     -------
     Solution
         `coef` is a dense array whose diagonal is exactly zero. `gap` and `objective` are those of
-        `sparse_self_expression`; `message` says whether ADMM's own rule stopped it.
+        `sparse_self_expression`; `message` says whether the stopping rule of ADMM ended it.
 
     Warns
     -----
     ConvergenceWarning
-        If a row ends with a gap above `tol`, as it does where the rule stops it early.
+        If a row ends with a gap above `tol`, as it does if the rule stops early.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def _admm(
 
 
 def how_admm_ended(n_iter: int, stopped: bool) -> str:
-    """The rule that ended an ADMM of the literature, in words."""
+    """Sentence that says which rule ended an ADMM of the literature."""
     if stopped:
         return f"ADMM was stopped by its own rule after {n_iter} iterations"
     return f"ADMM ended at max_iter={n_iter}, before its own rule stopped it"

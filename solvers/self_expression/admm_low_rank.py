@@ -29,23 +29,24 @@ def admm_low_rank_self_expression(
     max_iter: int = 1000,
     history: bool = False,
 ) -> Solution:
-    """Low-rank representation by ADMM with a growing penalty, as the literature computes it.
+    """Low-rank representation by ADMM with a growing penalty, as in the literature.
 
-    For ``min_{C, E} |C|_* + lam sum_i |e_i|`` subject to ``X = C X + E``, with ``p = penalty`` ::
+    The problem is ``min_{C, E} |C|_* + lam sum_i |e_i|`` subject to ``X = C X + E``. With
+    ``p = penalty`` at first, an iteration is ::
 
         J <- U diag(max(s - 1 / p, 0)) V^T,   U diag(s) V^T = C + W / p (SVD)
         C <- (J - W / p + (X - E + Y / p) X^T) (X X^T + I)^-1
         E <- max(1 - lam / (p |t_i|), 0) t_i for each row t_i of T = X - C X + Y / p
         Y <- Y + p (X - C X - E),   W <- W + p (C - J),   p <- min(growth p, 1e10)
 
-    from zeros, in the row space of the data, until ``|X - C X - E|`` and ``|C - J|`` are nowhere
-    above `tol`. For reproducing the literature's numbers: `robust_low_rank_self_expression` solves
-    the problem, to a certificate.
+    It starts from zeros, in the row space of the data, and ends if no entry of ``X - C X - E`` or
+    ``C - J`` exceeds `tol` in size. Use it only to reproduce numbers of the literature:
+    `robust_low_rank_self_expression` solves the problem, with a certificate.
 
-    The stop sees only whether the constraints hold, which a large p enforces by itself. As C moves
-    by O(1 / p) in an iteration, growing p freezes it where it happens to be: often short of the
-    optimum, in a place that depends on `penalty` and `growth`, and no smaller `tol` helps. The gap
-    says how far off it may be. With a fixed penalty (``growth=1``) it converges to the optimum.
+    The stopping rule tests only whether the constraints hold, which a large p enforces by itself. C
+    changes by O(1 / p) in an iteration, so a growing p freezes it, often before the optimum, at a
+    point that depends on `penalty` and `growth`. A smaller `tol` does not help. The gap bounds the
+    error. With a fixed penalty (``growth=1``) ADMM converges to the optimum.
 
     Parameters
     ----------
@@ -53,9 +54,9 @@ def admm_low_rank_self_expression(
     lam : float
         Weight of the outliers, > 0.
     penalty : float, default=1e-6
-        p at first, > 0.
+        Initial p > 0.
     growth : float, default=1.1
-        Factor of p in every iteration, >= 1.
+        Factor >= 1 by which p grows in every iteration.
     tol : float, default=1e-8
         Largest accepted entry of the residuals of the constraints.
     max_iter : int, default=1000
@@ -66,13 +67,14 @@ def admm_low_rank_self_expression(
     -------
     Solution
         `coef` is a dense array. `objective`, `gap` and `dual` are those of
-        `robust_low_rank_self_expression`, at ``E = X - C X``; `message` says whether ADMM's own
-        rule stopped it. The rows are one problem, so all but `coef` and `dual` are single numbers.
+        `robust_low_rank_self_expression`, at ``E = X - C X``; `message` says whether the stopping
+        rule of ADMM ended it. The rows are one problem, so all but `coef` and `dual` are single
+        numbers.
 
     Warns
     -----
     ConvergenceWarning
-        If the gap ends above `tol`, as it does where the rule stops ADMM early.
+        If the gap ends above `tol`, as it does if the rule stops ADMM early.
 
     Raises
     ------
@@ -121,7 +123,7 @@ def admm_low_rank_self_expression(
     recorded = None
     if history:
         recorded = dict(zip(("objective", "gap"), np.transpose(trace), strict=True))
-    C[~X.any(axis=1)] = 0  # but for rounding they are
+    C[~X.any(axis=1)] = 0  # these rows are 0 up to rounding
     solution = certified(
         C @ U.T,
         lambda coef: certify_robust(points, coef, points, Y, lam),

@@ -28,51 +28,52 @@ def admm_outlier_self_expression(
     tol: float = 2e-4,
     max_iter: int = 150,
 ) -> Solution:
-    """Sparse self-expression of corrupted data by ADMM, as in the SSC paper or as circulated.
+    """Sparse self-expression of corrupted data by ADMM, in the form of the paper or of its code.
 
-    The paper's form, with ``mu = 2 / lam`` and ``p = penalty``, from zeros ::
+    The form of the SSC paper, with ``mu = 2 / lam`` and ``p = penalty``, starts from zeros ::
 
         Z <- (mu (X - E) X^T + p C - L) (mu X X^T + p I)^-1
         C <- S_{1 / p}(Z + L / p),   diag(C) <- 0
         E <- S_{lam_outlier / 2}(X - Z X)
         L <- L + p (Z - C)
 
-    until ``max |Z - C| < tol``. Its fixed point is the optimum of
-    `outlier_self_expression`.
+    and ends if ``max |Z - C| < tol``. Its fixed point is the optimum of `outlier_self_expression`.
 
-    The circulated code runs ADMM on the dictionary ``[X; I / g]``, ``g = lam_outlier / lam``, whose
-    code ``[C, g E]`` is split from Z as a whole, sets diag(Z) to zero after solving for it, and has
-    a multiplier of ``X = C X + E`` beside the penalty ``mu / 2``. So it solves another problem,
-    ``min |C|_1 + g |E|_1`` subject to ``X = C X + E``, where nothing is noise and mu only steers
-    the way. It stops at ``max |Z - C| < tol`` and ``|x_i - e_i - z_i X| < tol |x_i - e_i|``.
+    The circulated code runs ADMM on the dictionary ``[X; I / g]``, ``g = lam_outlier / lam``, with
+    the code ``[C, g E]``. Z is a copy of this whole code; diag(Z) is set to zero after solving for
+    Z. Besides the penalty ``mu / 2``, the constraint ``X = C X + E`` has a multiplier. So this form
+    solves another problem, ``min |C|_1 + g |E|_1`` subject to ``X = C X + E``, which has no noise
+    term; mu changes only the path of the iterates. It ends if ``max |Z - C| < tol`` and
+    ``|x_i - e_i - z_i X| < tol |x_i - e_i|``.
 
-    For reproducing the literature's numbers: `outlier_self_expression` solves the paper's problem,
-    to a certificate. Either form factorises one matrix, of shape (n_samples, n_samples): the
-    inverse on the dictionary is that of ``X X^T + (1 / g^2 + p / mu) I`` by Woodbury's identity.
+    Use it only to reproduce numbers of the literature: `outlier_self_expression` solves the problem
+    of the paper, with a certificate. Each form factorises one matrix of shape
+    (n_samples, n_samples). For the dictionary it is ``X X^T + (1 / g^2 + p / mu) I``, by Woodbury's
+    identity.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     lam, lam_outlier : float
-        Penalties > 0 of `outlier_self_expression`; `outlier_lams_from_alpha` in the literature.
+        Penalties > 0 of `outlier_self_expression`; the literature takes `outlier_lams_from_alpha`.
     penalty : float
-        Of the constraint Z = C, > 0; alpha in the literature.
+        Penalty > 0 of the constraint Z = C; alpha in the literature.
     circulated : bool, default=False
-        The circulated form instead of the paper's.
+        Use the form of the circulated code instead of the form of the paper.
     tol : float, default=2e-4
-        Of the stopping rule.
+        Tolerance of the stopping rule.
     max_iter : int, default=150
 
     Returns
     -------
     Solution
         `coef` is a dense array whose diagonal is exactly zero. `gap` and `objective` are those of
-        `outlier_self_expression`; `message` says whether ADMM's own rule stopped it.
+        `outlier_self_expression`; `message` says whether the stopping rule of ADMM ended it.
 
     Warns
     -----
     ConvergenceWarning
-        If a row ends with a gap above `tol`, as it does where the rule stops it early.
+        If a row ends with a gap above `tol`, as it does if the rule stops early.
 
     Raises
     ------
@@ -117,7 +118,7 @@ def admm_outlier_self_expression(
 def _paper_form(
     X: Array, lam: float, lam_outlier: float, p: float, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
-    """Iterate on X - E instead of E, which appears in no other form."""
+    """ADMM of the paper, on X - E in place of E."""
     n, mu = len(X), 2 / lam
     inverse = np.linalg.inv(mu * X @ X.T + p * np.eye(n))
     C, L = np.zeros((2, n, n))
@@ -137,9 +138,11 @@ def _paper_form(
 def _circulated_form(
     X: Array, lam: float, lam_outlier: float, p: float, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
-    """Codes in ``[X; I / g]``: Z, C, L of X; Ze, F, Le of the unit vectors; Y is of X = C X + E.
+    """ADMM of the circulated code, on the dictionary ``[X; I / g]``.
 
-    Two products with X an iteration: YX, of Y and X^T, goes along with Y.
+    Z, C and L belong to the atoms X, and Ze, F and Le to the unit vectors. Y is the multiplier of
+    ``X = C X + E``. ``YX = Y X^T`` is updated along with Y, which leaves two products with X in an
+    iteration.
     """
     n, mu, g = len(X), 2 / lam, lam_outlier / lam
     ridge = 1 / g**2 + p / mu

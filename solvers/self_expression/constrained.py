@@ -1,7 +1,8 @@
 """Sparse self-expression with hard constraints: noiseless, or affine.
 
-Hard constraints are met by Bregman iterations (the method of multipliers): each is a sparse coding
-problem for the fast solver, whose signals are shifted by what the last codes missed.
+Bregman iterations (the method of multipliers) enforce hard constraints. Each is a sparse coding
+problem for the fast solver, whose signals are shifted by the constraint violation of the last
+codes.
 """
 
 from pathlib import Path
@@ -24,12 +25,12 @@ from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
 from ..sparse_coding.row_blocks import Atoms, Progress, solve_rows
 
-# Smallest distance of a row to the others' span, as 1 - leverage.
+# A row whose leverage is 1 less than this is not in the span of the others.
 _IN_SPAN = 1e-9
 _BLOCK_ROWS = 256
 _INNER_TOL = 1e-12
 _INNER_ROUNDS = 200
-# Penalty of the problems of basis pursuit as a fraction of lam_max: first, smallest, and its fall.
+# Penalty of the problems of basis pursuit as a share of lam_max: first, smallest, and decay factor.
 _FIRST, _LEAST, _FALL = 0.1, 1e-7, 0.3
 
 
@@ -41,38 +42,39 @@ def basis_pursuit_self_expression(
     max_iter: int = 100,
     n_jobs: int | None = None,
 ) -> Solution:
-    """Noiseless sparse subspace clustering: each row of X exactly, with the smallest l1 norm.
+    """Noiseless sparse subspace clustering: represent each row of X exactly, with least l1 norm.
 
     ::
 
         min_C  |C|_1   subject to   X = C X,   diag(C) = 0,   and C 1 = 1 if affine
 
-    The affine problem is the other one on X with a constant feature of 1 appended. It is solved on
-    centred data, with a constant w of their size, as it does not depend on origin and scale.
+    The affine problem is the problem without this constraint on X with a constant feature of 1. It
+    does not depend on origin and scale of X. So it is solved on centred data with a constant
+    feature w, the root mean squared norm of the centred rows (their largest entry if all rows are
+    equal).
 
     The certificate is ``gap = max(| |c_i|_1 - nu_i . x_i | / |c_i|_1, |x_i - c_i X| / |x_i|)`` at a
-    dual point with ``max_{j != i} |x_j . nu_i| <= 1``; where affine, the second ratio is that of
-    ``[x_i - c_i X, w (1 - sum_j c_ij)]`` to ``[x_i - mean, w]``, w the root mean squared norm of
-    the centred rows, or of equal rows their largest entry. A row that the others do not span has no
-    solution: its coefficients are zero and its gap is infinite.
+    dual point with ``max_{j != i} |x_j . nu_i| <= 1``. If affine, the second ratio is the norm of
+    ``[x_i - c_i X, w (1 - sum_j c_ij)]`` over the norm of ``[x_i - mean, w]``. A row that is not in
+    the span of the others has no solution: its coefficients are zero and its gap is infinite.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     affine : bool, default=False
-        Coefficients of each row sum to one.
+        Whether the coefficients of each row must sum to one.
     tol : float, default=1e-6
         Largest accepted gap.
     max_iter : int, default=100
-        Most Bregman iterations.
+        Largest number of Bregman iterations.
     n_jobs : int, optional
-        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
+        Number of threads that share the rows. None is 1, or what ``joblib.parallel_config`` says.
 
     Returns
     -------
     Solution
         `coef` is a csr_array of shape (n_samples, n_samples) whose diagonal is exactly zero. `dual`
-        has a column for each feature, the constant one last where `affine`.
+        has a column for each feature; if `affine`, the last column is for the constant feature.
 
     Warns
     -----
@@ -104,8 +106,8 @@ def basis_pursuit_self_expression(
     X = check_points(X, min_rows=2)
     tol = check_positive(tol, "tol")
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    given, centred = _lift(X.astype(np.float64), affine)
-    points, solvable = _project_on_span(centred, given, X.dtype)
+    uncentred, centred = _lift(X.astype(np.float64), affine)
+    points, solvable = _project_on_span(centred, uncentred, X.dtype)
     largest = lam_max(points, points, zero_diagonal=True)
     largest[largest == 0] = 1.0
     atoms, rows = Atoms(points), [csr_array((1, len(X)))] * len(X)
@@ -129,21 +131,22 @@ def basis_pursuit_self_expression(
         ).coef
         nu = 2 * (target - C @ points) / lam[:, None]
         for at, i in enumerate(open_rows.tolist()):
-            row, feasible, found = _polish(points, i, C[[at]], nu[at])
-            if found < gap[i]:
-                rows[i], dual[i], gap[i] = row, feasible, found
+            row, feasible, row_gap = _polish(points, i, C[[at]], nu[at])
+            if row_gap < gap[i]:
+                rows[i], dual[i], gap[i] = row, feasible, row_gap
         n_iter[open_rows] += 1
-        left = np.flatnonzero(gap[open_rows] > aim(tol, X.dtype))
-        open_rows, nu, C = open_rows[left], nu[left], C[left]
+        unfinished = np.flatnonzero(gap[open_rows] > aim(tol, X.dtype))
+        open_rows, nu, C = open_rows[unfinished], nu[unfinished], C[unfinished]
     coef = csr_array(vstack(rows, format="csr"))
     coef = _scale_to_sum_one(coef) if affine else coef
     coef.sort_indices()
 
     def certify(codes: csr_array) -> tuple[Array, Array, Array]:
         objective = abs(codes).sum(axis=1)
-        missed = np.linalg.norm(given - codes @ given, axis=1)
-        found = _take_larger_violation(objective, (dual * centred).sum(axis=1), missed, centred)
-        return objective, np.where(solvable, found, np.inf), _restore_dual(dual, given, centred)
+        missed = np.linalg.norm(uncentred - codes @ uncentred, axis=1)
+        violation = _take_larger_violation(objective, (dual * centred).sum(axis=1), missed, centred)
+        violation[~solvable] = np.inf
+        return objective, violation, _restore_dual(dual, uncentred, centred)
 
     solution = certified(
         coef,
@@ -170,8 +173,8 @@ def affine_sparse_code(
 ) -> Solution:
     """`sparse_code` with ``C 1 = 1``, for checked arguments.
 
-    Data are centred, which changes nothing. The constraint is a feature of weight w, whose target
-    the Bregman iterations shift.
+    Data are centred, which does not change the codes. The constraint is a constant feature of
+    weight w, whose target the Bregman iterations shift.
     """
     dtype, n, m = np.result_type(Y, D), len(Y), len(D)
     Y, D = Y.astype(np.float64), D.astype(np.float64)
@@ -256,15 +259,16 @@ def certify_affine(
 
 
 def _scale_to_sum_one(C: csr_array) -> csr_array:
-    """Rows divided by their sums, where these are near one."""
+    """Divide rows by their sums; rows whose sums are far from one stay as they are."""
     sums = C.sum(axis=1)
     return csr_array(C / np.where(sums > 0.5, sums, 1)[:, None])
 
 
 def _lift(X: Array, affine: bool) -> tuple[Array, Array]:
-    """X as given and centred, with a constant feature of their size; both are X if not affine.
+    """X and centred X, both with a constant feature of their size appended; X twice if not affine.
 
-    Of equal points, whose centred rows are zero up to rounding, it is their largest entry.
+    If all points are equal, the centred rows are zero up to rounding. The constant is then the
+    largest entry of X.
     """
     if not affine:
         return X, X
@@ -276,29 +280,32 @@ def _lift(X: Array, affine: bool) -> tuple[Array, Array]:
     return np.hstack([X, constant]), np.hstack([centred, constant])
 
 
-def _restore_dual(dual: Array, given: Array, centred: Array) -> Array:
-    """Dual points of centred data as those of X with a constant feature of 1."""
-    if given is centred:
+def _restore_dual(dual: Array, uncentred: Array, centred: Array) -> Array:
+    """Turn dual points for centred data into dual points for X with a constant feature of 1."""
+    if uncentred is centred:
         return dual
-    centre, weight = (given - centred)[0, :-1], given[0, -1]
+    centre, weight = (uncentred - centred)[0, :-1], uncentred[0, -1]
     constant = weight * dual[:, -1] - dual[:, :-1] @ centre
     return np.column_stack([dual[:, :-1], constant])
 
 
-def _project_on_span(points: Array, given: Array, dtype: np.dtype) -> tuple[Array, Array]:
-    """Remove what is rounding of `given` in `dtype`; say which points the others span."""
+def _project_on_span(points: Array, uncentred: Array, dtype: np.dtype) -> tuple[Array, Array]:
+    """Project points on their span without rounding errors; say which are in the others' span.
+
+    Directions count as rounding errors if `uncentred`, rounded to `dtype`, may have such parts.
+    """
     U, s, Rt = np.linalg.svd(points, full_matrices=False)
     eps, longest = float(np.finfo(dtype).eps), max(points.shape)
-    kept = s > eps * (longest * s[0] + 2 * np.sqrt(longest) * np.abs(given).max())
-    solvable = 1 - (U[:, kept] ** 2).sum(axis=1) > _IN_SPAN
-    return (points if kept.all() else points @ Rt[kept].T @ Rt[kept]), solvable
+    significant = s > eps * (longest * s[0] + 2 * np.sqrt(longest) * np.abs(uncentred).max())
+    solvable = 1 - (U[:, significant] ** 2).sum(axis=1) > _IN_SPAN
+    return (points if significant.all() else points @ Rt[significant].T @ Rt[significant]), solvable
 
 
 def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, Array, float]:
-    """The best representation of row i on a support, a feasible dual point, and their gap.
+    """Least-squares representation of row i on its support, a feasible dual point, and their gap.
 
-    Of two dual points the better: `nu`, and the nearest at which the atoms of the support are
-    tight, which is optimal if the support is.
+    The dual point is the better of `nu` and the point nearest to it at which the atoms of the
+    support are tight. The latter is optimal if the support is.
     """
     x, atoms = X[[i]], X[row.indices]
     values = np.linalg.lstsq(atoms.T, x[0], rcond=None)[0]
@@ -308,14 +315,19 @@ def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, Arr
     duals = np.stack([nu, tight]) / np.maximum(correlation.max(axis=0), 1)[:, None]
     best = duals[(duals @ x[0]).argmax()]
     missed = np.linalg.norm(x - values @ atoms, axis=1)
-    found = csr_array((values, row.indices, [0, len(values)]), shape=row.shape)
-    return found, best, float(_take_larger_violation(np.abs(values).sum(), x @ best, missed, x)[0])
+    polished = csr_array((values, row.indices, [0, len(values)]), shape=row.shape)
+    return (
+        polished,
+        best,
+        float(_take_larger_violation(np.abs(values).sum(), x @ best, missed, x)[0]),
+    )
 
 
 def _take_larger_violation(l1: Array, dual: Array, missed: Array, X: Array) -> Array:
-    """The larger of the relative excess of the l1 norm and the relative residual, of each row.
+    """For each row, the larger of the relative excess of the l1 norm and the relative residual.
 
-    The excess counts in size: below the dual objective a row is, by its residual, not feasible.
+    The absolute value of the excess counts: an l1 norm below the dual objective shows that the row
+    is not feasible.
     """
     size = np.linalg.norm(X, axis=1)
     excess = np.abs(l1 - dual) / np.where(l1 > 0, l1, 1)

@@ -1,12 +1,12 @@
-"""Lasso with Huber's loss, to which sparse outliers reduce: prox-Newton on working sets.
+"""Lasso with Huber's loss, by prox-Newton steps on working sets, for sparse outliers.
 
-Without the outliers, for which the best choice is ``e = r - clip(r, -t, t)``, a row is ::
+For given codes the best outliers are ``e = r - clip(r, -t, t)``. With these, a row is ::
 
     min over c    sum_j H(r_j) + 2 h |c|_1,     r = x - c X,     h = lam / 2,   t = lam_outlier / 2
 
-with ``H(r) = r^2`` where ``|r| <= t`` and ``2 t |r| - t^2`` elsewhere. Its gradient is
-``-2 clip(r, -t, t) X^T``; its Hessian counts the features within t alone. A step of Newton's method
-is a Lasso, which the active-set method solves.
+with ``H(r) = r^2`` where ``|r| <= t`` and ``2 t |r| - t^2`` elsewhere. The gradient of the loss is
+``-2 clip(r, -t, t) X^T``; only features with ``|r| <= t`` enter its Hessian. Each Newton step is a
+Lasso, which the active-set method solves.
 """
 
 import numpy as np
@@ -22,9 +22,9 @@ from ..sparse_coding.problem import certificate
 
 _BLOCK_ROWS = 64
 _ADD = 40  # atoms that join a working set at once
-_STEPS = 100  # of Newton, on one working set
+_STEPS = 100  # largest number of Newton steps on one working set
 _BISECTIONS = 50
-# Share of the largest Gram entry added to its diagonal: at least, and by how much it changes.
+# Damping, as a share of the largest Gram entry: smallest value, and factor of its changes.
 _DAMPING, _FACTOR = 1e-10, 10.0
 
 
@@ -38,7 +38,7 @@ def solve_huber(
     max_rounds: int,
     n_jobs: int | None,
 ) -> tuple[csr_array, Array]:
-    """Codes of the rows of Y in those of X, and the Newton steps of each."""
+    """Codes of the rows of Y in the rows of X, and the number of Newton steps of each."""
     tasks = [(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds) for rows in _blocks(len(Y))]
     with threadpool_limits(1, user_api="blas"):
         blocks = list(spread(_solve_block, tasks, n_jobs))
@@ -49,7 +49,7 @@ def solve_huber(
 def certify_outlier(
     Y: Array, X: Array, C: Array | csr_array, penalty: Penalty, lam_outlier: float
 ) -> tuple[Array, Array, Array]:
-    """Objective, relative gap and dual point of each row of Y, at the best E for its code in X.
+    """Objective, relative gap and dual point of each row of Y, at the best outliers for its code.
 
     They are those of the Lasso on the dictionary ``[X; I lam / lam_outlier]``.
     """
@@ -108,7 +108,7 @@ def _solve_block(
 
 
 def _working_set(code: Array, correlation: Array, h: float) -> Array:
-    """The support first, then the atoms that violate optimality most."""
+    """Working set: the support, then the atoms that violate optimality most."""
     support = np.flatnonzero(code)
     size = np.abs(correlation)
     size[support] = 0
@@ -122,9 +122,9 @@ def _newton(
 ) -> tuple[Array, int]:
     """Minimise over the columns of A (features, atoms), from x with residual r.
 
-    Each step minimises the damped quadratic model with the l1 norm, then the objective along the
-    way there. More damping where that is short: few features within t make a model without bound.
-    Returns (x, steps).
+    Each step minimises the damped quadratic model with the l1 norm, then the objective on the line
+    to that point. If the step is short, damping increases: with few features within t, the model is
+    unbounded. Returns (x, steps).
     """
     p, w = A.shape
     x, r = x.copy(), r.copy()
@@ -181,7 +181,7 @@ def _count(gram: Array, a: Array, sign: float) -> None:
 
 @jit_reordered
 def _line_search(r: Array, change: Array, x: Array, move: Array, h: float, t: float) -> float:
-    """The minimiser in [0, 1] of the objective along x + length * move, a convex function."""
+    """The length in [0, 1] that minimises the objective, convex, at x + length * move."""
     if _slope(1.0, r, change, x, move, h, t) <= 0.0:
         return 1.0
     low, high = 0.0, 1.0
@@ -198,7 +198,7 @@ def _line_search(r: Array, change: Array, x: Array, move: Array, h: float, t: fl
 def _slope(
     length: float, r: Array, change: Array, x: Array, move: Array, h: float, t: float
 ) -> float:
-    """Half the left derivative of the objective along the way."""
+    """Half the left derivative of the objective with respect to the length."""
     slope = 0.0
     for j in range(r.size):
         slope -= min(max(r[j] - length * change[j], -t), t) * change[j]

@@ -9,7 +9,7 @@ from .ridge import check_coefficients
 
 
 def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
-    """Low-rank representation of the rows of X by each other, with Frobenius noise or none.
+    """Low-rank representation of the rows of X by each other, with Frobenius noise or noiseless.
 
     ::
 
@@ -18,9 +18,9 @@ def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
 
     With the thin SVD ``X = U diag(s) R^T`` the solution is
     ``C = U diag(max(0, 1 - lam / (2 s^2))) U^T``: directions with ``s > sqrt(lam / 2)`` are active.
-    At ``lam = 0`` it is ``U_r U_r^T`` over the r directions with s above rounding,
-    ``s_1 max(n_samples, n_features) eps``. The diagonal is not zero. In the form of low-rank
-    subspace clustering, ``|C|_* + (tau / 2) |X - C X|_F^2``, it is ``lam = 2 / tau``.
+    At ``lam = 0`` the solution is ``U_r U_r^T`` over the r directions with s above the rounding
+    level ``s_1 max(n_samples, n_features) eps``. The diagonal is not zero. Low-rank subspace
+    clustering writes ``|C|_* + (tau / 2) |X - C X|_F^2``, with ``tau = 2 / lam``.
 
     Parameters
     ----------
@@ -63,11 +63,12 @@ def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
 def low_rank_gap(X: ArrayLike, coef: ArrayLike, *, lam: float) -> float:
     """Certified relative suboptimality of any coefficients for `low_rank_self_expression`.
 
-    For ``lam > 0`` it is ``(P(C) - D(N)) / |X|_F^2`` with ``P(C) = |X - C X|_F^2 + lam |C|_*`` and
-    the dual objective ``D(N) = <N, X> - |N|_F^2 / 4`` at ``N = 2 a (X - C X)``, the best multiple
-    of the residual with ``|N X^T|_2 <= lam``. It is never smaller than ``(P(C) - P*) / |X|_F^2``.
-    For ``lam = 0`` it is the larger of ``|X - C X|_F / |X|_F`` and ``|C|_* / rank(X) - 1``: the
-    optimum is the rank, as the dual point ``pinv(X)^T`` proves.
+    For ``lam > 0`` the gap is ``(P(C) - D(N)) / |X|_F^2`` with
+    ``P(C) = |X - C X|_F^2 + lam |C|_*`` and the dual objective
+    ``D(N) = <N, X> - |N|_F^2 / 4``. The dual point ``N = 2 a (X - C X)`` is the best multiple of
+    the residual with ``|N X^T|_2 <= lam``. The gap is never smaller than
+    ``(P(C) - P*) / |X|_F^2``. For ``lam = 0`` it is the larger of ``|X - C X|_F / |X|_F`` and
+    ``|C|_* / rank(X) - 1``, as the optimum is the rank, which the dual point ``pinv(X)^T`` proves.
 
     Parameters
     ----------
@@ -113,16 +114,16 @@ def low_rank_gap(X: ArrayLike, coef: ArrayLike, *, lam: float) -> float:
 
 
 def rank_cutoff(X: Array, s: Array) -> float:
-    """Singular values at or under this are rounding in the precision of `X`."""
+    """Level at or under which singular values are rounding errors in the precision of `X`."""
     return float(s[0]) * max(X.shape) * float(np.finfo(X.dtype).eps)
 
 
 def thin_svd(X: Array) -> tuple[Array, Array, Array]:
-    """Singular vectors and values of X above rounding, in float64: ``X = U diag(s) R^T``.
+    """SVD ``X = U diag(s) R^T`` in float64, without singular values at rounding level.
 
-    Rows of U are exactly zero where those of X are.
+    Zero rows of X give exactly zero rows of U.
     """
     U, s, Rt = np.linalg.svd(X.astype(np.float64), full_matrices=False)
     U[~X.any(axis=1)] = 0
-    kept = s > rank_cutoff(X, s)
-    return U[:, kept], s[kept], Rt[kept]
+    significant = s > rank_cutoff(X, s)
+    return U[:, significant], s[significant], Rt[significant]

@@ -1,4 +1,4 @@
-"""Sparse self-expression of data in which single entries are corrupted."""
+"""Sparse self-expression of data with corrupted entries."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,15 +26,16 @@ def outlier_self_expression(
     max_iter: int = 100,
     n_jobs: int | None = None,
 ) -> Solution:
-    """Sparse self-expression of data in which single entries are corrupted, certified.
+    """Sparse self-expression of data with corrupted entries, certified.
 
     ::
 
         min_{C, E}  |X - C X - E|_F^2 + lam |C|_1 + lam_outlier |E|_1   subject to   diag(C) = 0
 
-    It is `sparse_self_expression` on the dictionary ``[X; I lam / lam_outlier]``. At the optimum
-    ``E = S_{lam_outlier / 2}(X - C X)``, and the objective is at that E; what remains is a Lasso
-    with Huber's loss, solved by prox-Newton steps on growing working sets.
+    This is `sparse_self_expression` with the dictionary ``[X; I lam / lam_outlier]``. At the
+    optimum ``E = S_{lam_outlier / 2}(X - C X)`` with S_t the soft threshold, and the objective is
+    computed at this E. The remaining problem in C is a Lasso with Huber's loss, solved by
+    prox-Newton steps on growing working sets.
 
     Parameters
     ----------
@@ -42,11 +43,11 @@ def outlier_self_expression(
     lam, lam_outlier : float
         Penalties > 0; `outlier_lams_from_alpha` gives those of the literature.
     tol : float, default=1e-6
-        Largest accepted duality gap, relative to ``|x_i|^2``: that of the Lasso on the dictionary.
+        Largest accepted duality gap of the Lasso on that dictionary, relative to ``|x_i|^2``.
     max_iter : int, default=100
-        Most working sets tried for a row.
+        Largest number of working sets for a row.
     n_jobs : int, optional
-        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
+        Number of threads that share the rows. None is 1, or what ``joblib.parallel_config`` says.
 
     Returns
     -------
@@ -95,7 +96,7 @@ def solve_outlier(
     zero_diagonal: bool,
     n_jobs: int | None,
 ) -> Solution:
-    """`outlier_self_expression` of the rows of Y in those of X, for checked points."""
+    """`outlier_self_expression` of the rows of Y by the rows of X, for checked points."""
     lam_outlier = check_positive(lam_outlier, "lam_outlier")
     penalty = Penalty.checked(check_positive(lam, "lam"), len(Y), zero_diagonal=zero_diagonal)
     tol = check_positive(tol, "tol")

@@ -1,4 +1,4 @@
-"""Self-expression with penalties that are given by their proximal maps."""
+"""Self-expression with penalties that are given as proximal maps."""
 
 from collections.abc import Callable, Sequence
 
@@ -40,9 +40,10 @@ def proximal_self_expression(
         min_C  |X - C X|_F^2 + lam sum_k Theta_k(C),
         prox_k(Z, t) = argmin_C  1/2 |C - Z|_F^2 + t Theta_k(C)
 
-    by ADMM with a copy of C for each penalty; constraints, such as a zero diagonal, are penalties.
-    C is the copy of the last one, rounded if X is float32. The certificate is a KKT residual: with
-    the subgradients ``G_k`` of ``lam Theta_k`` at the copies ``C_k``, the larger of
+    by ADMM with a copy C_k of C for each penalty Theta_k, where prox_k is an entry of `prox`.
+    Constraints, such as a zero diagonal, are penalties. The returned C is the copy of the last
+    penalty, rounded if X is float32. The certificate is a KKT residual. With subgradients ``G_k``
+    of ``lam Theta_k`` at the copies, it is the larger of
     ``|2 (X - C X) X^T - sum_k G_k|_F / |2 X X^T|_F`` and ``max_k |C_k - C|_F / max(|C|_F, 1)``.
 
     Parameters
@@ -59,8 +60,9 @@ def proximal_self_expression(
     Returns
     -------
     Solution
-        `coef` is a dense array, `gap` the KKT residual, `dual` is ``2 (X - C X)`` and `objective`
-        the data term alone, as the value of the penalty is not known; one number each.
+        `coef` is a dense array, `gap` the KKT residual and `dual` is ``2 (X - C X)``. `objective`
+        is only the data term, as the value of the penalty is unknown. `gap` and `objective` are
+        single numbers.
 
     Warns
     -----
@@ -88,7 +90,9 @@ def proximal_self_expression(
     X = check_points(X)
     proxes = [prox] if callable(prox) else list(prox)
     if not proxes or not all(map(callable, proxes)):
-        raise ValueError("prox: must be a callable prox(Z, t), or a sequence of them")
+        raise ValueError(
+            f"prox: must be a callable prox(Z, t), or a sequence of them, got {prox!r}"
+        )
     points, lam = X.astype(np.float64), check_positive(lam, "lam")
     gram = points @ points.T
     scale = 2 * np.linalg.norm(gram) or 1.0
@@ -117,9 +121,9 @@ def low_rank_sparse_self_expression(
         min_C  |X - C X|_F^2 + lam (|C|_* + beta |C|_1)   subject to   diag(C) = 0
 
     The certificate is ``gap = (P(C) - D(N)) / |X|_F^2`` with the dual objective
-    ``D(N) = <N, X> - |N|_F^2 / 4`` at a multiple N of ``X - C X`` for which
-    ``N X^T = lam (W + beta V)``, ``|W|_2 <= 1`` and ``|V_ij| <= 1`` off the diagonal; W is the
-    subgradient of the nuclear norm that ADMM ends with.
+    ``D(N) = <N, X> - |N|_F^2 / 4``. N is a multiple of ``X - C X`` for which
+    ``N X^T = lam (W + beta V)`` with ``|W|_2 <= 1`` and ``|V_ij| <= 1`` off the diagonal. W is the
+    last subgradient of the nuclear norm in ADMM.
 
     Parameters
     ----------
@@ -190,7 +194,7 @@ def low_rank_sparse_self_expression(
 def _consensus(
     X: Array, proxes: Sequence[Prox], lam: float, measure: Measure, tol: float, max_iter: int
 ) -> Solution:
-    """ADMM on ``C = C_k``; `measure` certifies C, given the copies and their subgradients."""
+    """ADMM on ``C = C_k``; `measure` certifies C from the copies and their subgradients."""
     tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
     points = X.astype(np.float64)
     values, Q = np.linalg.eigh(points @ points.T)
@@ -212,7 +216,7 @@ def _consensus(
             best = (gap, copies, duals)
         if gap <= enough:
             break
-        # Ever rarer, so that the penalty settles and ADMM's convergence is that of a fixed one.
+        # Adapt ever more rarely, so that ADMM converges as with a fixed penalty.
         if iteration >= adapt_at:
             rho *= _balance(C, copies, previous, duals, rho)
             adapt_at *= _RARER
@@ -230,9 +234,9 @@ def _consensus(
 def _balance(
     C: Array, copies: list[Array], previous: list[Array], duals: list[Array], rho: float
 ) -> float:
-    """Factor of the penalty that brings the relative primal and dual residuals together."""
+    """Factor for the penalty that makes the relative primal and dual residuals more equal."""
     apart = np.linalg.norm([C - copy for copy in copies]) * np.linalg.norm(duals)
     change = rho * np.linalg.norm(np.subtract(copies, previous)) * np.linalg.norm(copies)
-    # Both are zero at the optimum, and where nothing has been found yet.
+    # Both are zero at the optimum, and as long as C is zero.
     ratio = np.sqrt(apart / change) if change > 0 else np.inf if apart > 0 else 1.0
     return float(np.clip(ratio, 0.2, 5)) if not 0.5 < ratio < 2 else 1.0

@@ -16,10 +16,10 @@ def least_squares_self_expression(
 
         min_C  |X - C X|_F^2 + lam |C|_F^2,     optionally with diag(C) = 0
 
-    With the thin SVD ``X = U diag(s) R^T`` the solution is ``C = U diag(s^2 / (s^2 + lam)) U^T``,
-    and with the zero diagonal (leave-one-out ridge, not symmetric) ``C_ij = -P_ij / P_ii`` for
-    ``P = (X X^T + lam I)^-1``. For ``lam`` far above ``s_1^2`` the first tends to the scaled Gram
-    matrix ``X X^T / lam``.
+    With the thin SVD ``X = U diag(s) R^T`` the solution is ``C = U diag(s^2 / (s^2 + lam)) U^T``.
+    With the zero diagonal (leave-one-out ridge, not symmetric) it is ``C_ij = -P_ij / P_ii`` for
+    ``P = (X X^T + lam I)^-1``. For ``lam`` far above ``s_1^2`` the first solution tends to the
+    scaled Gram matrix ``X X^T / lam``.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def least_squares_self_expression(
     lam : float
         Penalty > 0.
     zero_diagonal : bool, default=False
-        No sample represents itself; needs two samples.
+        Whether samples may not represent themselves; needs two samples.
 
     Returns
     -------
@@ -43,8 +43,8 @@ def least_squares_self_expression(
     References
     ----------
     Lu et al., "Robust and efficient subspace segmentation via least squares regression" (2012);
-    EQUATIONS SE-LSR, SE-LSRd, SE-14. The closed form printed for the problem with the zero diagonal
-    is that of the problem without (erratum E3-j).
+    EQUATIONS SE-LSR, SE-LSRd, SE-14. The paper prints the closed form without the zero diagonal for
+    the problem with it (erratum E3-j).
 
     Examples
     --------
@@ -68,11 +68,12 @@ def least_squares_self_expression(
 def least_squares_residual(
     X: ArrayLike, coef: ArrayLike, *, lam: float, zero_diagonal: bool = False
 ) -> Array:
-    """Relative residual of the optimality condition of `least_squares_self_expression`, a row each.
+    """Relative residual, for each row, of the optimality of `least_squares_self_expression`.
 
-    Coefficients are optimal iff ``M = (X - C X) X^T - lam C`` vanishes, off the diagonal where that
-    is zero. The residual is ``|m_i| / |g_i|`` with ``g_i`` row i of ``X X^T``, which is 1 at C = 0.
-    Row i of the objective is at most ``|m_i|^2 / lam`` above its optimum.
+    Coefficients are optimal iff ``M = (X - C X) X^T - lam C`` is zero (off the diagonal, with the
+    zero diagonal). The residual is ``|m_i| / |g_i|`` with ``m_i`` row i of M and ``g_i`` row i of
+    ``X X^T``; it is 1 at C = 0. The objective of row i is at most ``|m_i|^2 / lam`` above its
+    optimum.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def check_coefficients(coef: ArrayLike, n: int) -> Array:
 
 
 def _leave_one_out(U: Array, s: Array, lam: float) -> Array:
-    """``-P_ij / P_ii``, P scaled by `lam`: sums of projections, so that a small one is harmless."""
+    """``-P_ij / P_ii`` with P times `lam`, a sum of projections, so that a tiny lam is harmless."""
     P = (U * (lam / (s**2 + lam))) @ U.T
     if U.shape[0] > U.shape[1]:
         outside = -U @ U.T

@@ -1,4 +1,4 @@
-"""Low-rank representation with outlying samples: nuclear norm and l2,1 noise, certified."""
+"""Low-rank representation with outlying samples: nuclear norm and l2,1 norm, certified."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,26 +23,26 @@ _RARER = 1.1
 def robust_low_rank_self_expression(
     X: ArrayLike, *, lam: float, tol: float = 1e-6, max_iter: int = 5000
 ) -> Solution:
-    """Low-rank representation of the rows of X by each other, where whole rows may be outliers.
+    """Low-rank representation of the rows of X by each other, if whole rows may be outliers.
 
     ::
 
         min_{C, E}  |C|_* + lam sum_i |e_i|     subject to   X = C X + E
 
-    ``E = X - C X`` for the C that is returned. Solved in the row space of the data (thin SVD
-    ``X = U diag(s) R^T``, ``C = C' U^T``) by ADMM with a penalty that balances the residuals.
-    For affine subspaces append a constant feature to X first (homogeneous coordinates).
+    For the returned C, ``E = X - C X``. ADMM solves the problem in the row space of the data (thin
+    SVD ``X = U diag(s) R^T``, ``C = C' U^T``), with penalties that balance the residuals. For
+    affine subspaces, append a constant feature to X first (homogeneous coordinates).
 
     The certificate is ``gap = (P - D) / P`` with ``P = |C|_* + lam sum_i |x_i - c_i X|`` and
-    ``D = <X, Y>`` at a dual point with ``|y_i| <= lam`` and ``|Y X^T|_2 <= 1``: that of ADMM, its
-    rows clipped and then the whole scaled into feasibility.
+    ``D = <X, Y>`` at a dual point with ``|y_i| <= lam`` and ``|Y X^T|_2 <= 1``. It is the dual
+    point of ADMM, made feasible by clipping its rows and then scaling it.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     lam : float
-        Weight of the outliers, > 0. At ``lam >= max_i |pinv(X)_:i|`` no row is one, and C is the
-        noiseless solution of `low_rank_self_expression`.
+        Weight of the outliers, > 0. At ``lam >= max_i |pinv(X)_:i|`` no row is an outlier, and C is
+        the noiseless solution of `low_rank_self_expression`.
     tol : float, default=1e-6
         Largest accepted gap.
     max_iter : int, default=5000
@@ -88,7 +88,7 @@ def robust_low_rank_self_expression(
     J, dual, n_iter = np.zeros_like(U), np.zeros_like(points), 0
     if len(s):
         J, dual, n_iter = _admm(points, U, s, Rt, lam, aim(tol, X.dtype), max_iter)
-    J[~X.any(axis=1)] = 0  # but for rounding they are
+    J[~X.any(axis=1)] = 0  # these rows are 0 up to rounding
     solution = certified(
         J @ U.T,
         lambda C: certify_robust(points, C, points, dual, lam),
@@ -106,8 +106,8 @@ def _admm(
 ) -> tuple[Array, Array, int]:
     """ADMM on ``C' = J, U S = C' S + E`` for data scaled to spectral norm 1.
 
-    Either constraint has a penalty of its own: small singular values need a large one for E.
-    Returns the J and the dual point of the best certificate, and the iterations spent.
+    Each constraint has its own penalty, as small singular values need a large penalty for E.
+    Returns J and the dual point of the best certificate, and the number of iterations.
     """
     top, s = s[0], s / s[0]
     B, weight = U * s, lam * top
@@ -131,7 +131,7 @@ def _admm(
         if gap <= tol:
             break
         change = C - previous
-        # Ever rarer, so that penalties settle: else they may change for ever.
+        # Adapt ever more rarely, as the penalties might otherwise never settle.
         if iteration >= adapt_at:
             rho *= _balance(C - J, C, rho * change, dual)
             rho_e *= _balance(B - C * s - E, B, rho_e * change * s, dual_e)
@@ -140,7 +140,7 @@ def _admm(
 
 
 def _balance(primal: Array, of: Array, change: Array, dual: Array) -> float:
-    """Factor of the penalty that brings the relative primal and dual residuals together."""
+    """Factor for the penalty that makes the relative primal and dual residuals more equal."""
     tiny = np.finfo(np.float64).tiny
     primal_residual = np.linalg.norm(primal) / max(np.linalg.norm(of), tiny)
     dual_residual = np.linalg.norm(change) / max(np.linalg.norm(dual), tiny)
@@ -151,9 +151,9 @@ def _balance(primal: Array, of: Array, change: Array, dual: Array) -> float:
 def certify_robust(
     X: Array, C: Array, A: Array, Y: Array, lam: float
 ) -> tuple[float, float, Array]:
-    """Objective, relative gap and the feasible multiple of Y, for coefficients C in the rows of A.
+    """Objective, relative gap and the feasible dual point from Y, for coefficients C of rows of A.
 
-    A is X, or its rows rotated: ``C U^T`` has the objective of C with ``A = U^T X``.
+    A is X or ``U^T X``: coefficients C in ``U^T X`` have the objective of ``C U^T`` in X.
     """
     nuclear = np.linalg.norm(C, "nuc") if C.size else 0.0
     objective = nuclear + lam * np.linalg.norm(X - C @ A, axis=1).sum()
@@ -171,6 +171,6 @@ def shrink_spectrum(Z: Array, threshold: float) -> Array:
 
 
 def shrink_rows(Z: Array, threshold: float) -> Array:
-    """Proximal map of the sum of the rows' norms."""
+    """Proximal map of the sum of the norms of the rows."""
     norms = np.linalg.norm(Z, axis=1, keepdims=True)
     return Z * np.maximum(1 - threshold / np.where(norms > 0, norms, 1), 0)

@@ -10,8 +10,8 @@ from ..sparse_coding import lam_max
 def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
     """Penalty of sparse self-expression from the alpha of the SSC paper.
 
-    ``lam = 2 / mu`` with ``mu = alpha / m`` and ``m = min_i max_{j != i} |x_i . x_j|``: at
-    ``alpha <= 1`` some row is zero.
+    It is ``lam = 2 / mu`` with ``mu = alpha / m`` and ``m = min_i max_{j != i} |x_i . x_j|``. At
+    ``alpha <= 1`` the coefficients of some row are zero.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
     Returns
     -------
     float
-        ``2 m / alpha``, for all rows.
+        ``2 m / alpha``, one penalty for all rows.
 
     Raises
     ------
@@ -53,8 +53,8 @@ def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
 def lam_from_gamma(X: ArrayLike, gamma: float) -> Array:
     """Penalty of each row from the gamma of elastic net subspace clustering.
 
-    ``lam_i = 2 max_{j != i} |x_i . x_j| / gamma``: all rows are zero at ``gamma <= 1``. A row
-    orthogonal to all others is zero at any penalty, and gets 1.
+    It is ``lam_i = 2 max_{j != i} |x_i . x_j| / gamma``. At ``gamma <= 1`` all coefficients are
+    zero. A row orthogonal to all others has zero coefficients at any penalty; its penalty is 1.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def lam_from_gamma(X: ArrayLike, gamma: float) -> Array:
 def outlier_lams_from_alpha(X: ArrayLike, alpha: float) -> tuple[float, float]:
     """Penalties of `outlier_self_expression` from the alpha of the SSC paper's face experiments.
 
-    ``lam = 2 m / alpha`` and ``lam_outlier = g lam`` with ``g = alpha / max_i |x_i|_1`` and
-    ``m = min_i max_j |x_i . d_j|`` over the dictionary ``[X; I / g]`` without x_i.
+    They are ``lam = 2 m / alpha`` and ``lam_outlier = g lam`` with ``g = alpha / max_i |x_i|_1``
+    and ``m = min_i max_j |x_i . d_j|``, where d_j are the rows of ``[X; I / g]`` except x_i.
 
     Parameters
     ----------

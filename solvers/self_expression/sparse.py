@@ -1,4 +1,4 @@
-"""Sparse self-expression: each sample as a combination of few others."""
+"""Sparse self-expression: each sample as a combination of a few others."""
 
 from pathlib import Path
 
@@ -33,43 +33,46 @@ def sparse_self_expression(
     progress: Progress | None = None,
     directory: str | Path | None = None,
 ) -> Solution:
-    """Sparse subspace clustering coefficients: each row of X from few other rows, certified.
+    """Sparse subspace clustering coefficients: represent each row of X by few others, certified.
 
     ::
 
         min_C  |X - C X|_F^2 + lam (r |C|_1 + (1 - r) / 2 |C|_F^2)   subject to   diag(C) = 0
 
-    with ``r = l1_ratio``, and with ``C 1 = 1`` if `affine`. Rows decouple; with a per-row `lam` the
-    penalty of row i is weighted by ``lam_i``. The scale: the Lasso with data term 1/2 is at
-    ``lam / 2``, and ``lam = 2 / mu`` for the mu of the SSC paper.
+    with ``r = l1_ratio``, and with ``C 1 = 1`` if `affine`. The rows are independent problems; with
+    a `lam` for each row, the penalty of row i has the weight ``lam_i``. Note the scale: the Lasso
+    with the factor 1/2 at the data term has the penalty ``lam / 2``, and the mu of the SSC paper is
+    ``2 / lam``.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     lam : float or array-like of shape (n_samples,)
-        Penalty > 0. Row i is zero iff ``lam_i >= lam_max(X, X, zero_diagonal=True)[i]``: choose a
-        fraction of that. The papers give no default.
+        Penalty > 0. The coefficients of row i are zero iff
+        ``lam_i >= lam_max(X, X, zero_diagonal=True)[i]``: choose a fraction of this limit. The
+        papers give no default.
     tol : float, default=1e-6
-        Largest accepted duality gap, relative to ``|x_i|^2``; if `affine`, relative to
-        ``|x_i - mean(X)|^2 + lam_i r``, and no smaller than ``|sum_j c_ij - 1|``.
+        Largest accepted duality gap, relative to ``|x_i|^2``. If `affine`, the gap is relative to
+        ``|x_i - mean(X)|^2 + lam_i r``, and at least ``|sum_j c_ij - 1|``.
     affine : bool, default=False
-        Coefficients of each row sum to one, for affine subspaces: the answer does not depend on the
-        origin. Solved by Bregman iterations on centred data.
+        Whether the coefficients of each row must sum to one, for affine subspaces. The answer then
+        does not depend on the origin. It is solved by Bregman iterations on centred data.
     l1_ratio : float, default=1.0
         In (0, 1]; 1 is sparse subspace clustering, smaller values its elastic net.
     max_iter : int, default=100
-        Most working sets tried for a row; most Bregman iterations if `affine`.
+        Largest number of working sets for a row, or of Bregman iterations if `affine`.
     nonnegative : bool, default=False
         Add the constraint ``C >= 0``.
     n_jobs : int, optional
-        Workers that share the rows: threads, unless ``joblib.parallel_config`` names another
-        backend (loky, Dask). None is 1 unless in such a context. The answer is the same for all.
+        Number of workers that share the rows: threads, unless ``joblib.parallel_config`` names
+        another backend (loky, Dask). None is 1, or what that context says. The answer does not
+        depend on it.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the blocks of rows, as ``tqdm`` or
-        ``rich.progress.track`` do; that of each Bregman iteration if `affine`.
+        ``rich.progress.track`` do; if `affine`, once for each Bregman iteration.
     directory : str or Path, optional
-        Folder that keeps the codes of finished blocks; the same solve, interrupted and called
-        again, goes on from there.
+        Folder for the codes of finished blocks of rows. If the solve is interrupted and called
+        again, it continues from them.
 
     Returns
     -------
@@ -134,26 +137,26 @@ def sparse_self_expression(
 def omp_self_expression(
     X: ArrayLike, *, n_nonzero: int, tol: float = 0.0, n_jobs: int | None = None
 ) -> csr_array:
-    """Orthogonal matching pursuit coefficients: each row of X from a few greedily chosen others.
+    """Orthogonal matching pursuit coefficients: each row of X by a few others, chosen greedily.
 
-    Row i starts from ``r = x_i`` and repeats: add the unused row ``j != i`` with the largest
-    ``|x_j . r|`` to the support S, then ``c = argmin |x_i - sum_{j in S} c_j x_j|^2`` and
-    ``r = x_i - c X``, until S has `n_nonzero` entries or ``|r| <= tol``, or until no row left is
-    correlated with r beyond rounding.
+    Row i starts with ``r = x_i`` and an empty support S. A step adds the row ``j != i`` not in S
+    with the largest ``|x_j . r|`` to S, and sets ``c = argmin |x_i - sum_{j in S} c_j x_j|^2`` and
+    ``r = x_i - c X``. The row ends if S has `n_nonzero` entries, if ``|r| <= tol``, or if no other
+    row is correlated with r beyond rounding.
 
     The rows are not normalised: scale them to unit norm for the usual method. The correlations of a
-    block of rows are one matrix product, the supports are kept orthogonalised, and memory is
-    O(n_jobs * block * (n_samples + n_nonzero * n_features) + non-zeros).
+    block of rows are one matrix product, and an orthogonal basis of each support is updated. Memory
+    is O(n_jobs * block * (n_samples + n_nonzero * n_features) + non-zeros).
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features)
     n_nonzero : int
-        Most non-zeros in a row, from 1 to ``n_samples - 1``.
+        Largest number of non-zeros in a row, from 1 to ``n_samples - 1``.
     tol : float, default=0.0
-        Norm of the residual at which a row stops, >= 0.
+        Norm of the residual at which a row ends, >= 0.
     n_jobs : int, optional
-        Threads that share the rows. None is 1 unless in a ``joblib.parallel_config`` context.
+        Number of threads that share the rows. None is 1, or what ``joblib.parallel_config`` says.
 
     Returns
     -------

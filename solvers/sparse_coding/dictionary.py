@@ -23,11 +23,12 @@ def ksvd(
 
         min_{C, D}  |Y - C D|_F^2   subject to   |c_i|_0 <= n_nonzero,   |d_j| = 1
 
-    Each iteration codes the rows by orthogonal matching pursuit, keeping a row's last code where
-    that was better, and then replaces one atom after the other, with its coefficients, by the
-    leading singular pair of what the others leave of the rows that use it. Neither increases the
-    objective. An atom that no row uses is replaced by the row that is represented worst. The
-    problem is not convex: the answer depends on the start, which is random rows of Y.
+    Each iteration first codes the rows by orthogonal matching pursuit; a row keeps its previous
+    code if that was better. Then it updates the atoms one after another: an atom and its
+    coefficients become the leading singular pair of the residual, without this atom, of the rows
+    that use it. Neither part increases the objective. An atom that no row uses is replaced by the
+    row with the largest residual. The problem is not convex: the answer depends on the start, which
+    is random rows of Y.
 
     Parameters
     ----------
@@ -37,9 +38,9 @@ def ksvd(
     n_nonzero : int
         Most non-zeros in a code, from 1 to `n_atoms`.
     n_iter : int, default=20
-        Number of iterations, all of which are run.
+        Number of iterations; there is no early stopping.
     random_state : int, RandomState or None
-        Draws the first atoms.
+        Draws the initial atoms.
 
     Returns
     -------
@@ -69,7 +70,7 @@ def ksvd(
     signals = np.ascontiguousarray(Y, dtype=np.float64)
     usable = np.flatnonzero(signals.any(axis=1))
     if len(usable) == 0:
-        raise ValueError("Y: needs a row that is not zero")
+        raise ValueError("Y: must have a row that is not zero")
     n_atoms = check_integer(n_atoms, "n_atoms", minimum=1, maximum=len(usable))
     n_nonzero = check_integer(n_nonzero, "n_nonzero", minimum=1, maximum=n_atoms)
     n_iter = check_integer(n_iter, "n_iter", minimum=1)
@@ -87,21 +88,22 @@ def ksvd(
 
 
 def _recode(Y: Array, D: Array, C: Array, n_nonzero: int) -> Array:
+    """New codes of the rows of Y, or those in C where these are better."""
     new = pursue_rows(Y, D, n_nonzero, 0.0).toarray()
     better = ((Y - new @ D) ** 2).sum(axis=1) < ((Y - C @ D) ** 2).sum(axis=1)
     return np.where(better[:, None], new, C)
 
 
 def _update_atom(Y: Array, D: Array, C: Array, residual: Array, j: int) -> None:
-    """Replace atom j and its coefficients in place, and the residual with them."""
+    """Update atom j, its coefficients and the residual in place."""
     users = np.flatnonzero(C[:, j])
     if len(users) == 0:
         worst = int((residual**2).sum(axis=1).argmax())
         if residual[worst].any():
             D[j] = Y[worst] / np.linalg.norm(Y[worst])
         return
-    left = residual[users] + np.outer(C[users, j], D[j])
-    U, s, Vt = np.linalg.svd(left, full_matrices=False)
+    unexplained = residual[users] + np.outer(C[users, j], D[j])
+    U, s, Vt = np.linalg.svd(unexplained, full_matrices=False)
     if s[0] > 0:
         D[j], C[users, j] = Vt[0], s[0] * U[:, 0]
-    residual[users] = left - np.outer(C[users, j], D[j])
+    residual[users] = unexplained - np.outer(C[users, j], D[j])

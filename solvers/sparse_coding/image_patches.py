@@ -1,7 +1,7 @@
-"""Images denoised patch by patch: all overlapping patches, coded, and averaged where they overlap.
+"""Denoise images by their overlapping patches: code each patch, and average where they overlap.
 
-Patches are those that lie within the image: nothing is padded, and pixels near the border are in
-fewer patches.
+All patches lie within the image: nothing is padded, and pixels near the border are in fewer
+patches.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _BAND_PATCHES = 2**14
 
 
 def patch_rows(planes: Array, patch_size: int) -> Array:
-    """All patches within an image (channels, height, width), one a row, channel after channel.
+    """Patches within an image (channels, height, width) as rows, channel after channel.
 
     Examples
     --------
@@ -44,20 +44,21 @@ def denoise_patches(
 
         u = sum_i R_i^T ( m_i + code(R_i y - m_i) ) / sum_i R_i^T 1
 
-    where R_i cuts patch i out and m_i holds the means of its channels. The patches are coded in
-    bands of about 16,000, so that memory is linear in pixels with a small constant.
+    with y the image, R_i the operator that extracts patch i, and m_i the means of the channels of
+    patch i. The patches are coded in bands of about 16,000 patches, so that memory is linear in the
+    number of pixels with a small constant.
 
     Parameters
     ----------
     image : array-like of shape (height, width), or with channels
     code : callable
-        ``code(rows)``, of float64 patches without their means (n_patches, channels *
-        patch_size^2), gives their reconstructions.
+        ``code(rows)`` returns the reconstructions of patches. The rows are float64 patches without
+        their means, of shape (n_patches, channels * patch_size^2).
     patch_size : int
         Side of the patches, at most that of the image.
     channel_axis : int, optional
     in_bands : bool, default=True
-        False calls `code` once, with all patches.
+        False calls `code` once, on all patches.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def denoise_patches(
 
     References
     ----------
-    Elad and Aharon (2006), without their fidelity to the noisy pixels; EQUATIONS IF-KSVD.
+    Elad and Aharon (2006), without their data term on the noisy pixels; EQUATIONS IF-KSVD.
 
     Examples
     --------
@@ -92,14 +93,14 @@ def denoise_patches(
         rows = patch_rows(values[:, top : top + band + size - 1], size)
         grid = rows.reshape(len(rows), channels, -1)
         means = grid.mean(axis=2, keepdims=True)
-        found = code((grid - means).reshape(rows.shape)).reshape(grid.shape) + means
-        _add(total[:, top:], covers[top:], found.reshape(-1, across, channels, size, size))
+        denoised_rows = code((grid - means).reshape(rows.shape)).reshape(grid.shape) + means
+        _add(total[:, top:], covers[top:], denoised_rows.reshape(-1, across, channels, size, size))
     denoised = total / covers
     return planes.restore((denoised / planes.unit).astype(planes.values.dtype))
 
 
 def _add(total: Array, covers: Array, patches: Array) -> None:
-    """Add patches (down, across, channels, size, size) at their places."""
+    """Add patches (down, across, channels, size, size) at their positions, and count them."""
     down, across, _, size, _ = patches.shape
     for i, j in np.ndindex(size, size):
         total[:, i : i + down, j : j + across] += np.moveaxis(patches[..., i, j], 2, 0)
@@ -109,10 +110,10 @@ def _add(total: Array, covers: Array, patches: Array) -> None:
 def dct_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Array:
     """Overcomplete DCT dictionary of patches without their means.
 
-    Its atoms are all products ``w_a(x) w_b(y)`` of the cosines ``w_a(x) = cos(pi a (x + 1/2) / n)``
-    with n = `n_frequencies`, without their mean for a > 0, but for the constant one; of unit norm.
-    Of several channels, each has these for itself. With ``n_frequencies = patch_size`` atoms are
-    orthonormal.
+    The atoms are all products ``w_a(x) w_b(y)`` except the constant one, scaled to unit norm. Here
+    ``w_a(x) = cos(pi a (x + 1/2) / n)`` with n = `n_frequencies`, less its mean if a > 0. With
+    several channels, each channel has its own copy of these atoms. With
+    ``n_frequencies = patch_size`` the atoms are orthonormal.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ def dct_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Ar
     Raises
     ------
     ValueError
-        If a number is no integer, or out of range.
+        If a number is not an integer, or out of range.
 
     References
     ----------

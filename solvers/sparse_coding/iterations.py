@@ -1,6 +1,7 @@
 """Reference iterations for sparse coding: what sparse attention unrolls.
 
-An iteration is a generator of codes, from a map of codes and step lengths: see `repeated`.
+An iteration is a generator of codes. It applies a map to codes for one step length after another,
+see `repeated`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,13 +36,13 @@ def ista(
 
     ::
 
-        C <- S_{step lam / 2}( C + step (Y - C D) D^T ),   then diag(C) <- 0 if asked
+        C <- S_{step lam / 2}( C + step (Y - C D) D^T ),   then diag(C) <- 0 if zero_diagonal
 
-    for ``min_C |Y - C D|_F^2 + lam |C|_1``. `step` multiplies half the gradient. For
-    ``step <= 1 / |D|_2^2`` the objective never increases and after k iterations it is at most
-    ``|C* - C_0|_F^2 / (step k)`` above the optimum; a longer step may diverge, and `gap` says so.
-    With ``zero_diagonal=True`` and ``Y = dictionary = X`` this is ISTA for sparse self-expression;
-    zeroing the diagonal is part of the exact proximal step.
+    for ``min_C |Y - C D|_F^2 + lam |C|_1`` with D the `dictionary` and S_t the soft threshold.
+    `step` multiplies half the gradient. For ``step <= 1 / |D|_2^2`` the objective never increases,
+    and after k iterations it is at most ``|C* - C_0|_F^2 / (step k)`` above the optimum. A longer
+    step may diverge, which `gap` shows. ``zero_diagonal=True`` with ``Y = dictionary = X`` is ISTA
+    for sparse self-expression; zeroing the diagonal is part of the exact proximal step.
 
     Parameters
     ----------
@@ -52,10 +53,10 @@ def ista(
     n_iter : int
         Number of iterations, all of which are run.
     step : float, array-like of shape (n_iter,) or "support", optional
-        One step length, or one an iteration. None is ``1 / |D^T D|_F``, which is never longer than
-        ``1 / |D|_2^2``. "support" tries ``1 / |D_S|_2^2`` for each row, D_S the atoms on its
-        support, and takes ``1 / |D|_2^2`` where that would enlarge the support; the objective never
-        increases.
+        Step length, or one step length for each iteration. None is ``1 / |D^T D|_F``, which is
+        never longer than ``1 / |D|_2^2``. "support" tries ``1 / |D_S|_2^2`` for each row, D_S being
+        the atoms on its support, and takes ``1 / |D|_2^2`` where that step would enlarge the
+        support; the objective never increases.
     zero_diagonal : bool, default=False
         Exclude atom i from the code of signal i; needs as many signals as atoms.
     nonnegative : bool, default=False
@@ -79,8 +80,8 @@ def ista(
     ----------
     Daubechies, Defrise and De Mol (2004); EQUATIONS SE-15, SE-15n, SE-18, LS-3 (default step)
     and LS-1 (Ablin et al. 2019, support-adaptive step).
-    The papers print the threshold without the step and the factor 1/2 (erratum E3-d/e), one-sided
-    (E3-f), and without the zero diagonal (E3-g).
+    The papers print the threshold without the step and the factor 1/2 (erratum E3-d/e), as
+    one-sided (E3-f), and without the zero diagonal (E3-g).
 
     Examples
     --------
@@ -116,12 +117,13 @@ def fista(
 
     ::
 
-        C_k = S_{step lam / 2}( B + step (Y - B D) D^T ),   then diag(C_k) <- 0 if asked
+        C_k = S_{step lam / 2}( B + step (Y - B D) D^T ),   then diag(C_k) <- 0 if zero_diagonal
         t'  = (1 + sqrt(1 + 4 t^2)) / 2,   B = C_k + (t - 1) / t' (C_k - C_{k-1}),   t <- t'
 
-    with ``B = 0, t = 1`` at first, for ``min_C |Y - C D|_F^2 + lam |C|_1``. For
-    ``step <= 1 / |D|_2^2`` the objective after k iterations is at most
-    ``4 |C* - C_0|_F^2 / (step (k + 1)^2)`` above the optimum. It need not fall at every iteration.
+    for ``min_C |Y - C D|_F^2 + lam |C|_1``, starting from ``B = 0, t = 1``, with D the `dictionary`
+    and S_t the soft threshold. For ``step <= 1 / |D|_2^2`` the objective after k iterations is at
+    most ``4 |C* - C_0|_F^2 / (step (k + 1)^2)`` above the optimum. It may increase at single
+    iterations.
 
     Parameters
     ----------
@@ -183,12 +185,12 @@ def coordinate_descent(
 ) -> Solution:
     """Run a given number of sweeps of cyclic coordinate descent, from zero codes.
 
-    A sweep minimises ``|Y - C D|_F^2 + lam |C|_1`` over one column of C after the other ::
+    A sweep minimises ``|Y - C D|_F^2 + lam |C|_1`` over one column c_j of C after another ::
 
         c_j <- S_{lam / 2}( c_j |d_j|^2 + (Y - C D) d_j ) / |d_j|^2
 
-    so that the objective never increases. A reference: on coherent atoms it stalls, where
-    `sparse_code` does not.
+    with d_j the atoms and S_t the soft threshold. The objective never increases. This is a
+    reference: on coherent atoms it stalls, while `sparse_code` does not.
 
     Parameters
     ----------
@@ -243,7 +245,7 @@ def repeated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
 
 
 def accelerated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
-    """`repeated` with the momentum of FISTA: moves start ahead of the last codes."""
+    """`repeated` with the momentum of FISTA: each move starts at extrapolated codes."""
     yield C
     ahead, t = C, 1.0
     for step in steps:
@@ -285,27 +287,27 @@ class _Problem(NamedTuple):
     def proximal_step(self, C: Array, step: float | Array) -> Array:
         """``prox_step(C + step (Y - C D) D^T)``."""
         n_atoms, n_features = self.D.shape
-        # The order of fewer operations.
+        # Take the order of products with fewer operations.
         narrow = 2 * n_features < n_atoms
         explained = C @ self.D @ self.D.T if narrow else C @ self.gram
         return self.penalty.prox(C + step * (self.correlation - explained), step)
 
     def support_step(self, C: Array, step: float | Array) -> Array:
-        """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, else the one given."""
+        """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, `step` for the others."""
         on = C != 0
         steps = [1 / self._square_norm(np.flatnonzero(S)) if S.any() else step for S in on]
         long = self.proximal_step(C, np.array(steps)[:, None])
-        kept = ~((long != 0) & ~on).any(axis=1)
-        return np.where(kept[:, None], long, self.proximal_step(C, step))
+        same_support = ~((long != 0) & ~on).any(axis=1)
+        return np.where(same_support[:, None], long, self.proximal_step(C, step))
 
     def _square_norm(self, S: Array) -> float:
-        """``|D_S|_2^2``, from the smaller of its two Gram matrices."""
+        """``|D_S|_2^2``, from the smaller Gram matrix of D_S."""
         small = len(S) <= self.D.shape[1]
         gram = self.gram[np.ix_(S, S)] if small else self.D[S].T @ self.D[S]
         return float(np.linalg.eigvalsh(gram.astype(np.float64))[-1])
 
     def sweep(self, C: Array, _: float) -> Array:
-        """Minimise over one column after the other."""
+        """Minimise over one column after another."""
         C, own = C.copy(), self.penalty.own is not None
         for j, norm in enumerate(self.gram.diagonal()):
             if norm == 0:
@@ -324,7 +326,7 @@ def _run(
     history: bool,
     callback: Callback | None,
 ) -> Solution:
-    """The last of the iterates; all are shown to the callback, and certified for the history."""
+    """Certify the last iterate, for `history` all of them; pass each to the callback."""
     record: dict[str, list[Array]] = {"objective": [], "gap": []}
     for count, C in enumerate(iterates):
         if callback is not None:
@@ -345,12 +347,15 @@ def _run(
 
 
 def _check_steps(step: float | ArrayLike | None, n_iter: int, gram: Array) -> Array:
+    """Return one step length for each iteration."""
     if step is None:
         norm = np.linalg.norm(gram)
         step = 1 / norm if norm > 0 else 1.0
     steps = np.asarray(step, dtype=np.float64)
     if steps.shape not in ((), (n_iter,)):
-        raise ValueError(f"step: must be a number or hold {n_iter} entries, got {steps.shape}")
+        raise ValueError(
+            f"step: must be a number or hold {n_iter} entries, got shape {steps.shape}"
+        )
     if not (np.isfinite(steps).all() and (steps > 0).all()):
         raise ValueError(f"step: must be finite and > 0, got {step!r}")
     return np.broadcast_to(steps, (n_iter,))

@@ -1,4 +1,4 @@
-"""Certified sparse codes by working sets on many rows at once."""
+"""Certified sparse codes, by working sets, of many rows at once."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows
 
-_NEGLIGIBLE = 0.01  # of the tolerance, by which the rounding of correlations may move a gap
+_NEGLIGIBLE = 0.01  # share of the tolerance by which rounded correlations may change a gap
 
 
 def sparse_code(
@@ -42,43 +42,45 @@ def sparse_code(
 
         min_C  |Y - C D|_F^2 + lam (r |C|_1 + (1 - r) / 2 |C|_F^2),     r = l1_ratio
 
-    Rows decouple; with a per-row `lam` the penalty is ``sum_i lam_i |c_i|_1``. Note the scale: the
-    Lasso (r = 1) with data term 1/2 is at ``lam / 2``, and scikit-learn's ``alpha = lam / (2 n)``
-    with n the number of features.
+    with D the `dictionary`. The rows are independent problems; with a `lam` for each row the
+    penalty is ``sum_i lam_i |c_i|_1``. Note the scale: the Lasso (r = 1) with the factor 1/2 at the
+    data term has the penalty ``lam / 2``, and scikit-learn has ``alpha = lam / (2 n)`` with n the
+    number of features.
 
-    Solved on growing working sets by an active-set method with an up- and down-dated Cholesky
-    factor; the correlations of many rows at once are one matrix product. The Gram matrix of the
-    dictionary is stored where it pays (at most 15,000 atoms); otherwise memory is O(n_atoms * 256
-    + non-zeros). From 25,000 atoms on, cells of similar direction are ruled out whole by a bound,
-    where some rows on which it is tried are so left with few of them.
+    An active-set method with an up- and down-dated Cholesky factor solves each row on growing
+    working sets. The correlations of many rows at once are one matrix product. The Gram matrix of
+    the dictionary is stored where it pays (at most 15,000 atoms); otherwise memory is
+    O(n_atoms * 256 + non-zeros). From 25,000 atoms on, a bound can exclude whole cells of atoms of
+    similar direction. It is used if a trial on some rows shows that it leaves few atoms to look at.
 
     Parameters
     ----------
     Y : array-like of shape (n_signals, n_features)
     dictionary : array-like of shape (n_atoms, n_features)
     lam : float or array-like of shape (n_signals,)
-        Penalty > 0. Row i is zero iff ``lam_i >= lam_max(Y, dictionary)[i]``; the papers give no
-        default.
+        Penalty > 0. The code of row i is zero iff ``lam_i >= lam_max(Y, dictionary)[i]``. The
+        papers give no default.
     tol : float, default=1e-6
         Largest accepted duality gap, relative to ``|y_i|^2``.
     l1_ratio : float, default=1.0
         In (0, 1]; 1 is the Lasso, smaller values the elastic net.
     max_iter : int, default=100
-        Most working sets tried for a row.
+        Largest number of working sets for a row.
     zero_diagonal : bool, default=False
-        Exclude atom i from the code of signal i, where the dictionary contains the signals; needs
-        as many signals as atoms.
+        Exclude atom i from the code of signal i, for a dictionary that consists of the signals;
+        needs as many signals as atoms.
     nonnegative : bool, default=False
         Add the constraint ``C >= 0``.
     n_jobs : int, optional
-        Workers that share the rows: threads, unless ``joblib.parallel_config`` names another
-        backend (loky, Dask). None is 1 unless in such a context. The answer is the same for all.
+        Number of workers that share the rows: threads, unless ``joblib.parallel_config`` names
+        another backend (loky, Dask). None is 1, or what that context says. The answer does not
+        depend on it.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the blocks of rows, as ``tqdm`` or
         ``rich.progress.track`` do.
     directory : str or Path, optional
-        Folder that keeps the codes of finished blocks; the same solve, interrupted and called
-        again, goes on from there.
+        Folder for the codes of finished blocks of rows. If the solve is interrupted and called
+        again, it continues from them.
 
     Returns
     -------
@@ -98,7 +100,7 @@ def sparse_code(
 
     See Also
     --------
-    sparse_code_path : Many penalties in one go.
+    sparse_code_path : Solves for many penalties in one call.
 
     References
     ----------
@@ -131,7 +133,7 @@ def sparse_code_path(
     nonnegative: bool = False,
     n_jobs: int | None = None,
 ) -> list[Solution]:
-    """`sparse_code` for many penalties: the codes for one are where the next ones start.
+    """`sparse_code` for many penalties, each started from the codes of the previous one.
 
     Self-expression is the case ``sparse_code_path(X, X, lams=..., zero_diagonal=True)``.
 
@@ -140,8 +142,8 @@ def sparse_code_path(
     Y : array-like of shape (n_signals, n_features)
     dictionary : array-like of shape (n_atoms, n_features)
     lams : array-like of shape (n_lams,) or (n_lams, n_signals)
-        Penalties > 0, one for all rows or one for each row. Solved from the largest to the smallest
-        mean.
+        Penalties > 0, each one number for all rows or one number for each row. They are solved in
+        the order of their means, from the largest to the smallest.
     tol, l1_ratio, max_iter, zero_diagonal, nonnegative, n_jobs
         As in `sparse_code`, for each penalty.
 
@@ -195,7 +197,7 @@ def sparse_code_path(
 
 
 class _Lasso:
-    """Checked arguments, and what does not depend on the penalty."""
+    """A sparse coding problem without its penalty: checked arguments and precomputed arrays."""
 
     def __init__(self, Y: Array, D: Array, tol: float, max_iter: int) -> None:
         self.dtype = np.result_type(Y, D)
@@ -226,7 +228,7 @@ class _Lasso:
         Y, D = self.Y, self.atoms.rows
 
         def certify_codes(codes: csr_array) -> tuple[Array, Array, Array]:
-            if codes is rows.coef:  # their correlations are known
+            if codes is rows.coef:  # the solver knows the correlations of these codes
                 return _certify_by(rows.correlation, Y, self.atoms, codes, penalty, self.tol)
             return certify(Y, D, codes, penalty)
 
@@ -244,25 +246,26 @@ class _Lasso:
 def _certify_by(
     correlation: Array, Y: Array, atoms: Atoms, codes: csr_array, penalty: Penalty, tol: float
 ) -> tuple[Array, Array, Array]:
-    """`certify` by correlations of the residuals as the solver rounded them, where this serves.
+    """`certify` by the solver's correlations of the residuals, where they are exact enough.
 
-    Residuals ``y - sum_j c_j d_j`` of k atoms, and products with them, each rounded in any order,
-    differ by at most ``(2 k + p + 4) u max_j |d_j| (|y| + sum_j |c_j| |d_j|)``, u half the spacing
-    of float64 at 1. That is much beside the penalty where large coefficients cancel.
+    Correlations of atoms with a residual ``y - sum_j c_j d_j`` of k atoms, rounded in two orders,
+    differ by at most ``(2 k + p + 4) u max_j |d_j| (|y| + sum_j |c_j| |d_j|)``. Here p is the
+    number of features and u half the spacing of float64 at 1. This difference matters for the gap
+    where large coefficients cancel; such rows are certified from exact correlations.
     """
     objective, gap, dual = np.empty(len(Y)), np.empty(len(Y)), np.empty(Y.shape)
     for rows in row_blocks(len(Y)):
         signals, C, largest, own = Y[rows], codes[rows], correlation[rows], penalty[rows]
         residual = signals - C @ atoms.rows
         energies = Energies.of(signals, C, residual, own)
-        found, scale = energies.gap(own.dual_scale(largest))
+        lower_gap, scale = energies.gap(own.dual_scale(largest))
         objective[rows], dual[rows] = energies.objective, 2 * scale[:, None] * residual
         n_terms = 2 * np.diff(C.indptr) + Y.shape[1] + 4
         sizes = np.sqrt(energies.norm) + abs(C) @ atoms.lengths
         rounding = n_terms * 2.0**-53 * atoms.largest * sizes
-        highest, _ = energies.gap(own.dual_scale(largest + rounding))
-        gap[rows] = found
-        unsure = np.flatnonzero(highest - found > _NEGLIGIBLE * tol)
+        upper_gap, _ = energies.gap(own.dual_scale(largest + rounding))
+        gap[rows] = lower_gap
+        unsure = np.flatnonzero(upper_gap - lower_gap > _NEGLIGIBLE * tol)
         if unsure.size:
             exact = certify(signals[unsure], atoms.rows, C[unsure], own[unsure])
             for array, values in zip((objective, gap, dual), exact, strict=True):

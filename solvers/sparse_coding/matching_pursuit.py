@@ -10,7 +10,7 @@ from ..solution import Array, narrow
 
 _BLOCK_ROWS = 256
 _BLOCK_ENTRIES = 2**22
-# Relative size at which a correlation, and the distance of an atom to the support's span, is zero.
+# Relative size up to which a correlation, or an atom's distance to the span of the support, is 0.
 _NO_CORRELATION = 1e-13
 _DEPENDENT = 1e-10
 
@@ -24,9 +24,10 @@ def pursue_rows(
     exclude_self: bool = False,
     n_jobs: int | None = None,
 ) -> csr_array:
-    """Codes of the rows of Y in the rows of D, at most `n_nonzero` each, until ``|r| <= tol``.
+    """Codes of the rows of Y in the atoms D, by orthogonal matching pursuit.
 
-    Both are contiguous float64; with `exclude_self` atom i is not for row i.
+    A row takes atoms until its residual has ``|r| <= tol``, and at most `n_nonzero`. Y and D are
+    contiguous float64. With `exclude_self`, row i may not use atom i.
     """
     n, m = len(Y), len(D)
     own = np.arange(n) if exclude_self else np.full(n, -1)
@@ -35,8 +36,8 @@ def pursue_rows(
     blocks = [slice(start, start + size) for start in range(0, n, size)]
     tasks = [(Y[rows], D, own[rows], most, tol) for rows in blocks]
     with threadpool_limits(1, user_api="blas"):
-        found = list(spread(_pursue, tasks, n_jobs))
-    support, values, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        by_block = list(spread(_pursue, tasks, n_jobs))
+    support, values, counts = (np.concatenate(parts) for parts in zip(*by_block, strict=True))
     stored = np.arange(most) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     coef = narrow(csr_array((values[stored], support[stored], indptr), shape=(n, m)))
@@ -45,7 +46,7 @@ def pursue_rows(
 
 
 def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Array, Array, Array]:
-    """Support, coefficients and number of atoms of each row; atom own[i] is not for row i."""
+    """Support, coefficients and number of atoms of each row; row i may not use atom own[i]."""
     norms, sizes = np.linalg.norm(D, axis=1), np.linalg.norm(Y, axis=1)
     basis = np.empty((len(Y), most, D.shape[1]))
     triangle = np.empty((len(Y), most, most))
@@ -90,7 +91,7 @@ def _grow(
     support: Array,
     counts: Array,
 ) -> Array:
-    """Add one atom to each active row; return which rows go on."""
+    """Add one atom to each active row; return which rows continue."""
     go_on = np.zeros(active.size, np.bool_)
     for a in range(active.size):
         b = active[a]
@@ -122,14 +123,14 @@ def _grow(
 
 @jit
 def _subtract(c: float, b: Array, out: Array) -> None:
-    """out <- out - c b; compiles in a fraction of the same on whole arrays."""
+    """out <- out - c b; as a loop it compiles much faster than on arrays."""
     for j in range(out.size):
         out[j] -= c * b[j]
 
 
 @jit
 def _coefficients(signals: Array, basis: Array, triangle: Array, counts: Array) -> Array:
-    """Back substitution in ``triangle c = basis signal``."""
+    """Coefficients c with ``triangle c = basis signal``, by back substitution."""
     values = np.zeros(basis.shape[:2])
     for b in range(len(signals)):
         for i in range(counts[b] - 1, -1, -1):

@@ -1,4 +1,7 @@
-"""Denoising by sparse codes of all overlapping patches: iterated, solved, or pursued."""
+"""Denoise images by sparse codes of all overlapping patches.
+
+The codes come from a number of ISTA iterations, from the Lasso, or from matching pursuit.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -23,9 +26,9 @@ class CodingParameters(NamedTuple):
     step : float
         s.
     threshold : ndarray of shape (n_atoms,)
-        t, for each atom.
+        t >= 0 of each atom.
     sharing : ndarray of shape (n_atoms,) or float
-        b, the weight of similar signals in what is compared with the threshold.
+        b, the weight of similar signals in the energy that is compared with the threshold.
     """
 
     analysis: Array
@@ -36,14 +39,16 @@ class CodingParameters(NamedTuple):
 
 
 def coded_by(Y: Array, layers: Iterable[CodingParameters], similar: Array | None = None) -> Array:
-    """Codes of the rows of Y from zero, by one iteration of each of the layers.
+    """Codes of the rows of Y: start from zero, apply one iteration for each layer.
 
-    With z in the place of the threshold's argument, what is kept of an atom in row i is ::
+    Without `similar`, S_t is the soft threshold. With it, S_t shrinks each entry z_i of its
+    argument (row i, one atom) to ::
 
         c_i = z_i max(1 - t / sqrt(e_i), 0),    e_i = (1 - b) z_i^2 + b mean_{l in S_i} z_l^2
 
-    where S_i are the rows that the indices `similar` (n_signals, n_similar) name, and negative
-    energies count as zero: ``b = 0`` is the soft threshold.
+    where S_i is row i of `similar` (n_signals, n_similar), the indices of similar rows, and t and b
+    are the layer's `threshold` and `sharing`. A negative e_i counts as zero. ``b = 0`` is again the
+    soft threshold, and ``t = 0`` keeps z.
 
     Examples
     --------
@@ -67,18 +72,24 @@ def coded_by(Y: Array, layers: Iterable[CodingParameters], similar: Array | None
 
 
 def _shrink_groups(z: Array, layer: CodingParameters, similar: Array) -> Array:
+    """Shrink z by energies that similar rows share."""
     squares = z**2
     energy = (1 - layer.sharing) * squares
     for others in similar.T:
         energy += layer.sharing * squares[others] / similar.shape[1]
-    size = np.sqrt(np.maximum(energy, layer.threshold**2))
-    return z * (1 - layer.threshold / size)
+    return z * _gate(np.sqrt(np.maximum(energy, 0)), layer.threshold)
+
+
+def _gate(size: Array, threshold: Array | float) -> Array:
+    """``max(1 - threshold / size, 0)``, and 1 if the threshold is 0."""
+    largest = np.maximum(size, threshold)
+    return 1 - np.divide(threshold, largest, out=np.zeros_like(largest), where=largest > 0)
 
 
 class ExpertParameters(NamedTuple):
     """Parameters of one step ``x <- x - max(1 - t / |x . r_j|, 0) (x . a_j) p_j``.
 
-    The expert j is that with the largest ``|x . r_j|``.
+    The expert j is the one with the largest ``|x . r_j|``.
 
     Attributes
     ----------
@@ -95,7 +106,7 @@ class ExpertParameters(NamedTuple):
 
 
 def left_by(Y: Array, layers: Iterable[ExpertParameters]) -> Array:
-    """What is left of the rows of Y after a step of each of the layers.
+    """Residuals of the rows of Y after one step for each layer.
 
     Examples
     --------
@@ -104,15 +115,14 @@ def left_by(Y: Array, layers: Iterable[ExpertParameters]) -> Array:
     >>> left_by(np.array([[0.5, -3.0]]), [ExpertParameters(np.eye(2), np.eye(2), np.eye(2), 1.0)])
     array([[ 0.5, -1. ]])
     """
-    left = Y
+    residual = Y
     for router, analysis, synthesis, threshold in layers:
-        scores = left @ router.T
+        scores = residual @ router.T
         best = np.abs(scores).argmax(axis=1)
-        score = np.abs(scores[np.arange(len(left)), best])
-        gate = 1 - threshold / np.maximum(score, threshold)
-        code = gate * np.einsum("ij,ij->i", left, analysis[best])
-        left = left - code[:, None] * synthesis[best]
-    return left
+        score = np.abs(scores[np.arange(len(residual)), best])
+        code = _gate(score, threshold) * np.einsum("ij,ij->i", residual, analysis[best])
+        residual = residual - code[:, None] * synthesis[best]
+    return residual
 
 
 def denoise_ista(
@@ -124,10 +134,10 @@ def denoise_ista(
     step: float | None = None,
     channel_axis: int | None = None,
 ) -> Array:
-    """Denoise an image by so many ISTA iterations on the codes of all overlapping patches.
+    """Denoise an image by a number of ISTA iterations on the codes of all overlapping patches.
 
-    ``min_C |Y - C D|_F^2 + lam |C|_1`` with a row of Y for each patch without the means of its
-    channels; see `ista` for the iteration and `denoise_patches` for the average.
+    The problem is ``min_C |Y - C D|_F^2 + lam |C|_1``. Each row of Y is a patch, less the means of
+    its channels. See `ista` for the iteration and `denoise_patches` for the average.
 
     Parameters
     ----------
@@ -182,9 +192,9 @@ def denoise_lasso(
     channel_axis: int | None = None,
     n_jobs: int | None = None,
 ) -> tuple[Array, float]:
-    """Denoise an image by the Lasso codes of all overlapping patches, each with a certificate.
+    """Denoise an image by certified Lasso codes of all overlapping patches.
 
-    The minimisers that the iterations of `denoise_ista` tend to.
+    The codes are the minimisers to which the iterations of `denoise_ista` converge.
 
     Parameters
     ----------
@@ -202,8 +212,8 @@ def denoise_lasso(
     -------
     denoised : ndarray of the shape of `image`
     gap : float
-        The largest duality gap of a patch, in squared grey levels: how far its objective can be
-        above the least.
+        Largest duality gap of a patch, in squared grey levels: an upper bound on how far an
+        objective is above its minimum.
 
     Raises
     ------
@@ -226,9 +236,9 @@ def denoise_lasso(
     D, gaps = np.asarray(dictionary, dtype=np.float64), []
 
     def code(rows: Array) -> Array:
-        found = sparse_code(rows, D, lam=lam, tol=tol, n_jobs=n_jobs)
-        gaps.append(float(np.max(found.gap)))
-        return np.asarray(found.coef @ D)
+        solution = sparse_code(rows, D, lam=lam, tol=tol, n_jobs=n_jobs)
+        gaps.append(float(np.max(solution.gap)))
+        return np.asarray(solution.coef @ D)
 
     side = patch_side(D, image, channel_axis)
     return denoise_patches(image, code, patch_size=side, channel_axis=channel_axis), max(gaps)
@@ -244,8 +254,9 @@ def denoise_matching(
 ) -> Array:
     """Denoise an image by matching pursuit with soft thresholds on all overlapping patches.
 
-    Each iteration takes ``S_t(x . d_j) d_j`` from what is left, x, of a patch, for the atom with
-    the largest ``|x . d_j|``; nothing is taken where no correlation exceeds the threshold t.
+    Each iteration chooses the atom d_j with the largest ``|x . d_j|`` for the residual x of a
+    patch, and subtracts ``S_t(x . d_j) d_j`` from x. That is zero if no correlation exceeds the
+    threshold t.
 
     Parameters
     ----------
@@ -254,7 +265,7 @@ def denoise_matching(
     threshold : float
         t > 0, in grey levels.
     n_iter : int
-        Most atoms of a patch.
+        Number of iterations: a patch uses at most as many atoms.
     channel_axis : int, optional
 
     Returns
@@ -298,10 +309,11 @@ def denoise_pursuit(
     channel_axis: int | None = None,
     n_jobs: int | None = None,
 ) -> Array:
-    """Denoise an image by orthogonal matching pursuit on all overlapping patches, up to the noise.
+    """Denoise an image by orthogonal matching pursuit on all overlapping patches.
 
-    Each patch takes atoms until its residual is at most ``gain sigma sqrt(n)``, n its number of
-    entries: the denoiser of K-SVD, without its average with the noisy image.
+    Each patch takes atoms until the norm of its residual is at most ``gain sigma sqrt(n)``, with n
+    the number of its entries. This is the denoiser of K-SVD without the average with the noisy
+    image.
 
     Parameters
     ----------
@@ -310,7 +322,7 @@ def denoise_pursuit(
     sigma : float
         Noise level > 0, in grey levels.
     gain : float, default=1.15
-        C > 0 of the papers.
+        The factor C > 0 of the papers.
     channel_axis : int, optional
     n_jobs : int, optional
         Threads.
@@ -348,12 +360,12 @@ def denoise_pursuit(
 
 
 def patch_side(D: Array, image: ArrayLike, channel_axis: int | None) -> int:
-    """Side of the square patches that atoms are of.
+    """Side of the square patches whose atoms are the rows of D.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If rows of this length are no square patches.
     """
     channels = 1 if channel_axis is None else np.shape(image)[channel_axis]
     side = round((D.shape[-1] / channels) ** 0.5)

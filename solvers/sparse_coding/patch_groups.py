@@ -1,4 +1,4 @@
-"""Denoising by groups of similar patches whose matrices are of low rank."""
+"""Denoise images by low-rank matrices of groups of similar patches."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,14 +24,16 @@ def denoise_low_rank(
 ) -> Array:
     """Denoise an image by reweighted nuclear norms of groups of similar patches.
 
-    The n patches closest to each of a grid are the rows of a matrix Y, less their mean patch. Its
-    singular values s are shrunk to the fixed point of reweighting, at which ``x = s - c / x`` ::
+    For each patch of a grid, the n patches closest to it, less their mean patch, are the rows of a
+    matrix Y. Each singular value s of Y is shrunk to the fixed point x of reweighting, at which
+    ``x = s - c / x`` ::
 
         x = (s + sqrt(s^2 - 4 c)) / 2,     c = 2 gain sqrt(n) sigma^2
 
-    or to zero where ``s^2 < 4 c``: a stationary point of ``|Y - X|_F^2 / 2 + c sum_i log x_i``.
-    Pixels are the means over all patches of all groups, each weighted by one over the rank of its
-    group plus one. This is the first iteration of the published method.
+    or to zero if ``s^2 < 4 c``. The result is a stationary point of
+    ``|Y - X|_F^2 / 2 + c sum_i log x_i``. Each pixel is the weighted mean over all patches of all
+    groups, with the weight ``1 / (rank + 1)`` for a group. This is the first iteration of the
+    published method.
 
     Parameters
     ----------
@@ -40,13 +42,13 @@ def denoise_low_rank(
         Noise level > 0, in grey levels.
     patch_size : int, default=7
     n_similar : int, default=60
-        n; fewer where a window holds fewer.
+        Number n of patches in a group, at most as many as a window holds.
     window : int, default=15
-        Most pixels between patches of a group along an axis.
+        Largest distance of the patches of a group along an axis, in pixels.
     stride : int, default=3
-        Pixels between patches of the grid, at most `patch_size`.
+        Distance of neighbouring patches of the grid, in pixels; at most `patch_size`.
     gain : float, default=2.8
-        > 0; ``2 sqrt(2)`` in the paper.
+        Factor > 0; ``2 sqrt(2)`` in the paper.
     channel_axis : int, optional
 
     Returns
@@ -81,15 +83,15 @@ def denoise_low_rank(
     size = check_integer(patch_size, "patch_size", minimum=1, maximum=min(height, width))
     stride = check_integer(stride, "stride", minimum=1, maximum=size)
     window = check_integer(window, "window", minimum=0)
-    places = _grid(height - size + 1, width - size + 1, stride)
+    corners = _grid(height - size + 1, width - size + 1, stride)
     corner = min(window, height - size) + 1, min(window, width - size) + 1
     n_similar = min(check_integer(n_similar, "n_similar", minimum=1), corner[0] * corner[1])
     rows = patch_rows(values, size)
     total, mass = np.zeros_like(rows), np.zeros(len(rows))
-    for start in range(0, len(places), _BLOCK_GROUPS):
-        groups = closest(values, places[start : start + _BLOCK_GROUPS], size, window, n_similar)
-        found, weights = _shrink_groups(rows[groups], sigma, gain)
-        np.add.at(total, groups, weights[:, None, None] * found)
+    for start in range(0, len(corners), _BLOCK_GROUPS):
+        groups = closest(values, corners[start : start + _BLOCK_GROUPS], size, window, n_similar)
+        shrunk, weights = _shrink_groups(rows[groups], sigma, gain)
+        np.add.at(total, groups, weights[:, None, None] * shrunk)
         np.add.at(mass, groups, np.broadcast_to(weights[:, None], groups.shape))
     denoised = _sum_patches(total, values.shape, size)
     denoised /= _sum_patches(np.repeat(mass[:, None], rows.shape[1], axis=1), values.shape, size)
@@ -97,24 +99,24 @@ def denoise_low_rank(
 
 
 def _grid(down: int, across: int, stride: int) -> Array:
-    """Places (top, left) a stride apart, and those at the far ends."""
+    """Positions (top, left) a stride apart, and the last ones along each axis."""
     tops, lefts = (np.union1d(np.arange(0, n, stride), n - 1) for n in (down, across))
     return np.stack(np.meshgrid(tops, lefts, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Array]:
-    """Groups (n_groups, n_similar, d) of shrunk singular values, and the weights of each."""
+    """Groups (n_groups, n_similar, d) with shrunk singular values, and the weight of each group."""
     n = groups.shape[1]
     means = groups.mean(axis=1, keepdims=True)
     U, s, Vt = np.linalg.svd(groups - means, full_matrices=False)
     beyond = s**2 - 8 * gain * np.sqrt(n) * sigma**2
-    kept = np.where(beyond > 0, (s + np.sqrt(np.maximum(beyond, 0))) / 2, 0)
-    rank = (kept > 0).sum(axis=1)
-    return (U * kept[:, None]) @ Vt + means, 1.0 / (1 + rank)
+    shrunk = np.where(beyond > 0, (s + np.sqrt(np.maximum(beyond, 0))) / 2, 0)
+    rank = (shrunk > 0).sum(axis=1)
+    return (U * shrunk[:, None]) @ Vt + means, 1.0 / (1 + rank)
 
 
 def _sum_patches(rows: Array, shape: tuple[int, ...], size: int) -> Array:
-    """Add the rows of `patch_rows` up at their places."""
+    """Image of the sums of the rows of `patch_rows` at their positions."""
     channels, height, width = shape
     grid = rows.reshape(height - size + 1, width - size + 1, channels, size, size)
     total = np.zeros(shape)

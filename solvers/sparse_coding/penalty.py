@@ -1,4 +1,4 @@
-"""The penalty of sparse codes: its value, proximal map, dual norm and smallest zero penalty."""
+"""The penalty of sparse codes: value, proximal map, dual norm, smallest penalty of zero codes."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,14 +13,14 @@ from ..solution import Array, check_lam, check_positive
 
 @dataclass(frozen=True, eq=False)
 class Penalty:
-    """What is added to ``|y_i - c_i D|^2`` for row i, l1 and elastic net, with its constraints.
+    """Penalty of the code c_i in ``|y_i - c_i D|^2 + ...``: l1 or elastic net, with constraints.
 
     ::
 
         lam_i (r |c_i|_1 + (1 - r) / 2 |c_i|^2),   r = l1_ratio
         c_i >= 0 if nonnegative,   c_ij = 0 for j = own[i]
 
-    A sum of one is not part of it, as no closed form of its proximal map is known.
+    The constraint that codes sum to one is not part of it, as its proximal map has no closed form.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Penalty:
     l1_ratio : float
     nonnegative : bool
     own : ndarray of int of shape (n_rows,), optional
-        The atom that a row may not use, or -1.
+        The atom that each row may not use, or -1.
 
     References
     ----------
@@ -61,7 +61,7 @@ class Penalty:
         nonnegative: bool = False,
         zero_diagonal: bool = False,
     ) -> "Penalty":
-        """The penalty that a user's arguments name.
+        """Return the penalty for the arguments of a user.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Penalty:
 
     @cached_property
     def half(self) -> Array:
-        """``lam r / 2``, which a correlation ``d_j . (y - c D)`` has to exceed."""
+        """``lam r / 2``; an atom enters if its correlation ``d_j . (y - c D)`` exceeds it."""
         return self.lam * self.l1_ratio / 2
 
     @cached_property
@@ -93,7 +93,7 @@ class Penalty:
         return rows, own[rows]
 
     def squares(self, C: Any) -> Array:
-        """``ridge |c_i|^2``, the part of the penalty that is smooth."""
+        """``ridge |c_i|^2``, the smooth part of the penalty."""
         if self.l1_ratio == 1:
             return np.zeros(len(self.lam))
         return np.asarray(self.ridge * (C.power(2) if issparse(C) else C**2).sum(axis=1))
@@ -109,7 +109,7 @@ class Penalty:
         return value
 
     def prox(self, Z: Array, step: float | Array) -> Array:
-        """``argmin_C |C - Z|^2 / step + value(C)``, for one step length or a column of them.
+        """``argmin_C |C - Z|^2 / step + value(C)``; `step` is a number or a column of numbers.
 
         Step lengths multiply half the gradient of ``|Y - C D|^2``.
         """
@@ -118,22 +118,22 @@ class Penalty:
         return C
 
     def shrink(self, Z: Array, step: float | Array) -> Array:
-        """`prox`, but for the atoms that are excluded."""
+        """`prox` without setting the excluded entries to zero."""
         threshold = step * self.half[:, None]
         C = np.maximum(Z - threshold, 0) if self.nonnegative else soft_threshold(Z, threshold)
         return C if self.l1_ratio == 1 else C / (1 + step * self.ridge[:, None])
 
     def largest(self, Q: Array) -> Array:
-        """The largest of the correlations of each row that must not exceed `half` at an optimum.
+        """Dual norm of each row of ``Q = (Y - C D) D^T - ridge C``, one-sided if nonnegative.
 
-        That is the dual norm of ``Q = (Y - C D) D^T - ridge C``, one-sided if nonnegative.
+        It is the largest correlation of the row, which is at most `half` at an optimum.
         """
         sizes = Q.copy() if self.nonnegative else np.abs(Q)
         sizes[self.excluded] = 0
         return sizes.max(axis=1)
 
     def dual_scale(self, largest: Array) -> Array:
-        """The largest multiple of a residual that is feasible in the dual, given its `largest`."""
+        """Largest multiple of each residual that is dual feasible; `largest` is its dual norm."""
         unbounded = np.full(len(largest), np.inf)
         return np.divide(self.half, largest, out=unbounded, where=largest > 0)
 

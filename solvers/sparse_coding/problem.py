@@ -1,4 +1,4 @@
-"""The sparse coding problem: its objective, its certificate, its checks."""
+"""The sparse coding problem: objective, certificate and checks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ def lasso_objective(
     lam: float | ArrayLike,
     l1_ratio: float = 1.0,
 ) -> Array:
-    """Objective of each row, in float64.
+    """Objective of the code of each row, in float64.
 
-    ``|y_i - c_i D|^2 + lam_i (r |c_i|_1 + (1 - r) / 2 |c_i|^2)`` with ``r = l1_ratio``.
+    It is ``|y_i - c_i D|^2 + lam_i (r |c_i|_1 + (1 - r) / 2 |c_i|^2)`` with ``r = l1_ratio``.
 
     Parameters
     ----------
@@ -74,13 +74,14 @@ def duality_gap(
     zero_diagonal: bool = False,
     nonnegative: bool = False,
 ) -> Array:
-    """Certified relative suboptimality of any codes, one number a row.
+    """Certified relative suboptimality of any codes, one number for each row.
 
-    ``(P(c_i) - D(nu_i)) / |y_i|^2`` with ``P(c) = |y - c D|^2 + lam |c|_1`` and the dual objective
-    ``D(nu) = nu . y - |nu|^2 / 4`` at ``nu = 2 a (y - c D)``, the best multiple of the residual
-    with ``max_j |d_j . nu| <= lam`` (``max_j d_j . nu`` if nonnegative; j != i where the diagonal
-    is zero). The elastic net is the same problem on ``[D, sqrt(ridge) I]``,
-    ``ridge = lam (1 - l1_ratio) / 2``. The gap is never smaller than ``(P(c_i) - P*) / |y_i|^2``.
+    The gap is ``(P(c_i) - D(nu_i)) / |y_i|^2`` with ``P(c) = |y - c D|^2 + lam |c|_1`` and the dual
+    objective ``D(nu) = nu . y - |nu|^2 / 4``. The dual point ``nu = 2 a (y - c D)`` is the best
+    multiple of the residual with ``max_j |d_j . nu| <= lam`` (``max_j d_j . nu`` if nonnegative;
+    j != i if the diagonal is zero). The elastic net is the same problem with the dictionary
+    ``[D, sqrt(ridge) I]``, ``ridge = lam (1 - l1_ratio) / 2``. The gap is never smaller than
+    ``(P(c_i) - P*) / |y_i|^2``.
 
     Parameters
     ----------
@@ -154,17 +155,18 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     units = (Y / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
     atoms = (D / (lengths.max() or 1)).astype(np.float32)
     products = np.empty((min(len(Y), _BLOCK_ROWS), len(D)), np.float32)
-    found = np.empty(len(Y))
+    correlations = np.empty(len(Y))
     for rows in row_blocks(len(Y)):
         rough = products[: len(Y[rows])]
         np.matmul(units[rows], atoms.T, out=rough)
-        found[rows] = strongest(rough, rounding32(D.shape[1]), own[rows], Y[rows], D)
-    return 2 * found
+        correlations[rows] = strongest(rough, rounding32(D.shape[1]), own[rows], Y[rows], D)
+    return 2 * correlations
 
 
 def check_signals(
     Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False
 ) -> tuple[Array, Array]:
+    """Return signals and dictionary as finite matrices of fitting shapes and range."""
     D = check_matrix(dictionary, "dictionary")
     Y = check_matrix(Y, "Y", n_features=D.shape[1])
     check_range(D, "dictionary")
@@ -178,11 +180,12 @@ def check_signals(
 
 
 def check_points(X: ArrayLike, *, min_rows: int = 1) -> Array:
-    """Return the points `X` as `check_matrix` does, if they are in the range of `check_range`.
+    """Return the points `X` as `check_matrix` does.
 
     Raises
     ------
     ValueError
+        If `check_matrix` or `check_range` refuses them.
     """
     points = check_matrix(X, "X", min_rows=min_rows)
     check_range(points, "X")
@@ -190,7 +193,7 @@ def check_points(X: ArrayLike, *, min_rows: int = 1) -> Array:
 
 
 def check_range(X: Array, name: str) -> None:
-    """Squares of the rows' norms, and products of them, must be numbers of normal precision."""
+    """Refuse rows whose squared norms, or products of these, lose precision in float64."""
     largest = np.maximum(X.max(axis=1), -X.min(axis=1)).astype(np.float64)
     outside = (largest > 0) & ((largest < _SMALLEST) | (largest > _LARGEST))
     if outside.any():
@@ -202,6 +205,7 @@ def check_range(X: Array, name: str) -> None:
 
 
 def check_coef(coef: ArrayLike | csr_array, n_signals: int, n_atoms: int) -> csr_array:
+    """Return coefficients as a csr_array in float64."""
     C = csr_array(check_dense_or_sparse(coef, "coef"), dtype=np.float64)
     if C.shape != (n_signals, n_atoms):
         raise ValueError(f"coef: must have shape {(n_signals, n_atoms)}, got {C.shape}")
@@ -228,7 +232,7 @@ def certify(
 def certificate(
     Y: Array, C: Array | csr_array, residual: Array, largest: Array, penalty: Penalty
 ) -> tuple[Array, Array, Array]:
-    """`certify`, given the residuals and an upper bound on their correlations."""
+    """`certify` from the residuals and an upper bound on their correlations."""
     energies = Energies.of(Y, C, residual, penalty)
     gap, scale = energies.gap(penalty.dual_scale(largest))
     return energies.objective, gap, 2 * scale[:, None] * residual
@@ -249,11 +253,11 @@ class Energies:
         return cls(square + penalty.value(C), square + penalty.squares(C), norm, along)
 
     def gap(self, most: Array) -> tuple[Array, Array]:
-        """Relative gaps at the best multiples, up to `most`, of the residuals; and these."""
+        """Relative gaps at the best multiples of the residuals, and these multiples, <= `most`."""
         scale = np.clip(self.along / np.where(self.energy > 0, self.energy, 1), 0, most)
         dual_objective = scale * (2 * self.along - scale * self.energy)
         excess = (self.objective - dual_objective).clip(min=0)
-        # A zero signal with a code that is not zero is infinitely far off, relative to its norm.
+        # A zero signal with a nonzero code has an infinite gap relative to its norm.
         unbounded = np.where(excess > 0, np.inf, 0.0)
         return np.divide(excess, self.norm, out=unbounded, where=self.norm > 0), scale
 

@@ -1,4 +1,4 @@
-"""Blocks of rows: in threads or processes, with progress, kept in a folder to go on from."""
+"""Solve blocks of rows in threads or processes, with progress, resuming from a folder."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -28,22 +28,22 @@ from .penalty import Penalty
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 MOST_STORED = 15_000  # atoms whose Gram matrix is stored
-_FEWEST_IN_CELLS = 25_000  # atoms; of fewer, products cost little more than cells take to make
-_threads = ThreadpoolController()  # once: looking the libraries up takes milliseconds
+_FEWEST_IN_CELLS = 25_000  # atoms; with fewer, products cost little more than making the cells
+_threads = ThreadpoolController()  # made once: it takes milliseconds to find the libraries
 _LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
-# Blocks depend on the number of rows alone: the answer must not depend on who computes them.
+# Blocks depend only on the number of rows: the answer must not depend on the number of workers.
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
-# Cells are searched where on average they leave this share of the atoms to look at.
+# Cells are searched if on average they leave at most this share of the atoms to look at.
 _LEFT_BY_CELLS = 1 / 16
-# Rows by which this is found out; the first few of them suffice where half of the atoms are left.
+# Rows on which this is tried; the first few suffice where half of the atoms are left.
 _PROBED = (4, 64)
 _CELLS = "cells "
-_SEAL = sha256().digest_size  # bytes in front of a block that is kept
+_SEAL = sha256().digest_size  # bytes in front of a stored block
 _STARTED = time()
 
 
 class Atoms:
-    """A dictionary and what products with it need, made once for many problems."""
+    """A dictionary, with arrays that speed up products with it, for many problems."""
 
     def __init__(self, dictionary: Array) -> None:
         self.rows = np.ascontiguousarray(dictionary, dtype=np.float64)
@@ -57,7 +57,7 @@ class Atoms:
         return (self.rows / self.largest).astype(np.float32)
 
     def gram(self, n_signals: int, n_jobs: int | None) -> Array:
-        """The Gram matrix where it pays to store it, else an empty one."""
+        """The Gram matrix if it pays to store it, else an empty matrix."""
         m, p = self.rows.shape
         if self._gram.size == 0 and m <= MOST_STORED and n_signals >= m // 4:
             n_threads = count_workers(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
@@ -66,17 +66,17 @@ class Atoms:
         return self._gram
 
     def cells(self, n_signals: int) -> Cells | None:
-        """Cells of the atoms, or None where they cannot pay."""
+        """Cells of the atoms, or None if they cannot pay."""
         m = len(self.rows)
         enough = m >= _FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
         if self._cells is None and enough:
-            with _threads.limit(limits=1):  # sums in one order
+            with _threads.limit(limits=1):  # so that sums have one order
                 self._cells = make_cells(self.rows)
         return self._cells
 
 
 class Rows(NamedTuple):
-    """Codes of many rows, and what certifies them."""
+    """Codes of many rows, with counts and the bounds that certify them."""
 
     coef: csr_array
     n_iter: Array  # steps of the active set
@@ -100,8 +100,9 @@ def solve_rows(
     """Codes of the rows of Y in the atoms.
 
     The search begins at the codes `start`. `progress` wraps the iteration over the blocks. Finished
-    blocks are kept in `directory`. One is read if it is undamaged, of the same rows, and of the
-    same problem, start, options and code of this solver; else these rows are solved anew.
+    blocks are stored in `directory`. A stored block is read if it is undamaged and belongs to the
+    same rows, problem, start, options and source code of this solver; otherwise its rows are solved
+    again.
     """
     Y = np.ascontiguousarray(Y, dtype=np.float64)
     n, m = len(Y), len(atoms.rows)
@@ -135,27 +136,27 @@ def solve_rows(
         folder /= _name_solve(arrays, options, tol, max_rounds, bounds)
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
-    found = {rows: codes for rows in bounds if (codes := _read_block(folder, rows))}
+    codes_by_rows = {rows: codes for rows in bounds if (codes := _read_block(folder, rows))}
     tasks = [
         (rows, tol, max_rounds, options, tuple(arrays), *arrays.values())
         for rows in bounds
-        if rows not in found
+        if rows not in codes_by_rows
     ]
 
     def finish() -> Iterator[tuple[tuple[int, int], Codes]]:
-        yield from list(found.items())
+        yield from list(codes_by_rows.items())
         for rows, codes in spread(_solve_rows_of, tasks, n_jobs, in_order=False):
             _write_block(folder, rows, codes)
             yield rows, codes
 
     with _threads.limit(limits=1, user_api="blas"):
         finished = progress(finish(), len(bounds)) if progress else finish()
-        found.update(finished)
-    return _join_blocks([found[rows] for rows in bounds], m)
+        codes_by_rows.update(finished)
+    return _join_blocks([codes_by_rows[rows] for rows in bounds], m)
 
 
 def _bounds(n: int) -> list[tuple[int, int]]:
-    """First row of each block, and the row after its last."""
+    """First row of each block, and the row after its last row."""
     n_blocks = max(-(-n // _MOST_ROWS), min(n // _FEWEST_ROWS, _BLOCKS), 1)
     edges = [n * block // n_blocks for block in range(n_blocks + 1)]
     return list(pairwise(edges))
@@ -169,7 +170,7 @@ def _solve_rows_of(
     names: tuple[str, ...],
     *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
-    """Solve one block. Arrays are separate arguments: then backends share them between tasks."""
+    """Solve one block. Arrays are separate arguments, so that backends share them among tasks."""
     fields: dict[str, Any] = dict(zip(names, map(_read_only, arrays), strict=True))
     problem = Problem(**options, **{name: fields[name] for name in fields if _CELLS not in name})
     if len(fields) + len(options) == len(problem):
@@ -179,7 +180,7 @@ def _solve_rows_of(
 
 
 def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
-    """Try cells on a few rows: whether searches in them look at few of the atoms."""
+    """Whether searches in cells look at few of the atoms, by a trial on some rows."""
     n, m = len(problem.signals), len(problem.atoms)
     few, many = _PROBED
     for n_probed, most in ((few, max(_LEFT_BY_CELLS, 1 / 2)), (many, _LEFT_BY_CELLS)):
@@ -207,18 +208,18 @@ def _freeze_arrays(fields: Any) -> Any:
 
 
 def _read_only(array: Array) -> Array:
-    """Return a read-only view: shared memory is read-only, and kernels compile for one kind."""
+    """Return a read-only view, as shared memory gives, so that kernels compile only once."""
     view = np.asarray(array).view()
     view.flags.writeable = False
     return view
 
 
 def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
-    """Name a solve by all that its blocks depend on, and by the code that solves them."""
+    """Name of a solve: a hash of all that its blocks depend on, including the source code."""
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
-    given = {name: array for name, array in arrays.items() if name not in derived}
-    found = arrays["gram"].size > 0, derived[-1] in arrays
-    return str(joblib.hash((given, found, rule, _hash_code())))
+    inputs = {name: array for name, array in arrays.items() if name not in derived}
+    choices = arrays["gram"].size > 0, derived[-1] in arrays
+    return str(joblib.hash((inputs, choices, rule, _hash_code())))
 
 
 @cache
@@ -229,12 +230,12 @@ def _hash_code() -> str:
 
 
 def _seal_block(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
-    """Return a digest of a block, its rows and the solve that it belongs to."""
+    """Return a digest of a block, its rows and its solve."""
     return sha256(f"{folder.name} {rows} ".encode() + block).digest()
 
 
 def _read_block(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
-    """Read a kept block; None if it is missing, damaged, or of other rows or another solve."""
+    """Read a stored block; None if it is missing, damaged, or of other rows or another solve."""
     if folder is None or not (path := folder / f"{rows[0]}.block").is_file():
         return None
     content = path.read_bytes()
@@ -254,7 +255,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _write_block(folder: Path | None, rows: tuple[int, int], codes: Codes) -> None:
-    """Write a block whole or not at all, first under another name that a crash may leave."""
+    """Write a block whole or not at all; a crash may leave a file of another name."""
     if folder is None:
         return
     buffer = BytesIO()

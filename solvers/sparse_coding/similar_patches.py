@@ -1,4 +1,4 @@
-"""The patches of an image that are closest to given ones, in windows around them."""
+"""For patches of an image, the closest patches in a window around each."""
 
 import numpy as np
 
@@ -7,21 +7,21 @@ from ..solution import Array
 
 
 def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int) -> Array:
-    """Indices of the patches closest to each patch, itself among them, in rows of `patch_rows`.
+    """Indices of the patches closest to each patch, including itself, as rows of `patch_rows`.
 
     Parameters
     ----------
     planes : ndarray of shape (channels, height, width)
     patch_size : int
     window : int
-        Most pixels between the places of two patches along an axis, >= 0.
+        Largest distance of two patches along an axis, in pixels, >= 0.
     n_similar : int
-        At least 1; at most as many patches as the window of a corner holds.
+        At least 1; at most the number of patches in the window of a corner.
 
     Returns
     -------
     ndarray of int64 of shape (n_patches, n_similar)
-        By squared distance, the closest first.
+        Sorted by squared distance, the closest first.
 
     Examples
     --------
@@ -39,9 +39,9 @@ def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int)
 
 @jit
 def closest(planes: Array, places: Array, size: int, window: int, n_similar: int) -> Array:
-    """Of the patches at the places (top, left) given, as `similar_patches`."""
+    """`similar_patches` of the patches at the positions (top, left) in `places`."""
     down, across = planes.shape[1] - size + 1, planes.shape[2] - size + 1
-    found = np.empty((len(places), n_similar), np.int64)
+    indices = np.empty((len(places), n_similar), np.int64)
     best = np.empty(n_similar)
     for row in range(len(places)):
         top, left = places[row]
@@ -60,7 +60,7 @@ def closest(planes: Array, places: Array, size: int, window: int, n_similar: int
                 if distance < best[-1]:
                     k = n_similar - 1
                     while k > 0 and best[k - 1] > distance:
-                        best[k], found[row, k] = best[k - 1], found[row, k - 1]
+                        best[k], indices[row, k] = best[k - 1], indices[row, k - 1]
                         k -= 1
-                    best[k], found[row, k] = distance, i * across + j
-    return found
+                    best[k], indices[row, k] = distance, i * across + j
+    return indices

@@ -1,4 +1,4 @@
-"""Attention as a filter over tokens: what it does to their mean and to all the rest."""
+"""Attention as a filter over tokens: its effect on their mean and on their high frequencies."""
 
 from .frequencies import attention_spectrum, high_frequency_share, split_frequencies
 from .scaling import high_pass_scale, high_pass_values, scale_frequencies

@@ -50,7 +50,7 @@ def split_frequencies(X: ArrayLike) -> tuple[Array, Array]:
 
 
 def high_frequency_share(X: ArrayLike) -> float:
-    """Share of the high frequencies in the norm of the tokens: 0 where all tokens are the same.
+    """Share of the high frequencies in the norm of the tokens; 0 if all tokens are the same.
 
     ::
 
@@ -92,15 +92,15 @@ def attention_spectrum(A: ArrayLike) -> tuple[Array, Array]:
 
         Lam = F A F^-1,     F_jk = exp(-2 pi i j k / N) / sqrt(N),     intensity_j = |Lam_j|_2
 
-    Lam takes the spectrum of the values to that of the output: entry (j, k) is the gain from
-    frequency k to frequency j. Where the rows of A sum to 1, column 0 is (1, 0, ..., 0): the mean
-    of the values reaches no other band. The Frobenius norms of Lam and A are the same, and bands j
-    and N - j of a real A have the same intensity. Takes O(N^2 log N) operations.
+    Lam maps the spectrum of the values to the spectrum of the output: entry (j, k) is the gain from
+    frequency k to frequency j, and ``Lam_j`` is row j. If the rows of A sum to 1, column 0 is
+    (1, 0, ..., 0): the mean of the values enters no other band. Lam and A have the same Frobenius
+    norm, and bands j and N - j of a real A have the same intensity. Takes O(N^2 log N) operations.
 
     Parameters
     ----------
     A : array-like of shape (n_tokens, n_tokens)
-        Row i says what token i attends to.
+        Row i holds the weights with which token i attends to the tokens.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def attention_spectrum(A: ArrayLike) -> tuple[Array, Array]:
 
 
 def centre(X: Array) -> tuple[Array, Array]:
-    """Mean of the rows and the rest, in float64; from the first row, so that equal rows leave 0."""
+    """Mean of the rows and the remainder, in float64; the remainder of equal rows is exactly 0."""
     high = X - X[0].astype(np.float64)
     shift = high.mean(axis=0)
     high -= shift

@@ -1,4 +1,4 @@
-"""Equalisers that give back high frequencies: AttnScale on the matrix, FeatScale on features."""
+"""Equalisers that restore high frequencies: AttnScale on the matrix, FeatScale on the features."""
 
 import math
 import numbers
@@ -17,21 +17,21 @@ def high_pass_scale(A: ArrayLike, omega: float, *, visible: ArrayLike | None = N
 
         A^ = 1 1^T / N + (1 + omega) (A - 1 1^T / N) = (1 + omega) A - omega 1 1^T / N
 
-    ``1 1^T / N`` is the best pure DC filter inside A. The rows of A^ sum to 1 and entries may be
-    negative. Without `visible`, A^ equals ``A (I + omega H)``: it scales the high frequencies of
-    the values before A smooths them; and the eigenvalues of a square A^ are 1 and
-    ``(1 + omega) mu`` for every other eigenvalue mu of A.
+    ``1 1^T / N`` is the best approximation of A by a pure DC filter. The rows of A^ sum to 1;
+    entries may be negative. Without `visible`, A^ equals ``A (I + omega H)``, with H as in
+    `split_frequencies`: it scales the high frequencies of the values before A smooths them. The
+    eigenvalues of a square A^ are then 1 and ``(1 + omega) mu`` for every other eigenvalue mu of A.
 
     Parameters
     ----------
     A : array-like of shape (n_queries, n_keys)
-        Rows sum to 1, up to rounding in its dtype, which is taken out.
+        Rows sum to 1, up to rounding in its dtype, which is corrected.
     omega : float
-        0 is A itself, -1 the uniform filter.
+        0 gives A itself, -1 the uniform filter.
     visible : array-like of bool, optional
         True where a query may attend to a key, broadcast to the shape of A: a causal mask, or one
-        row for padded keys. Row i of ``1 1^T / N`` is then uniform over the keys visible to i: rows
-        still sum to 1, and hidden keys stay hidden.
+        row for padded keys. Row i of ``1 1^T / N`` is then uniform over the keys visible to query
+        i, so that rows still sum to 1 and hidden keys stay hidden.
 
     Returns
     -------
@@ -60,14 +60,14 @@ def high_pass_scale(A: ArrayLike, omega: float, *, visible: ArrayLike | None = N
     omega = _check_finite(omega, "omega")
     uniform = _uniform_rows(visible, A.shape)
     if visible is not None and A[uniform == 0].any():
-        raise ValueError("visible: A has weight on a key that is not visible")
+        raise ValueError("visible: must be True where A has weight, got weight on a hidden key")
     return ((1 + omega) * A - omega * uniform).astype(dtype, copy=False)
 
 
 def high_pass_values(
     smoothed: ArrayLike, values: ArrayLike, omega: float, *, visible: ArrayLike | None = None
 ) -> Array:
-    """AttnScale from the output of any smoother, without its matrix.
+    """AttnScale of the output of any smoother, without its matrix.
 
     ::
 
@@ -76,14 +76,14 @@ def high_pass_values(
     Parameters
     ----------
     smoothed : array-like of shape (n_queries, n_values)
-        A V.
+        Output A V of the smoother.
     values : array-like of shape (n_keys, n_values)
-        V.
+        Its input V.
     omega : float
         0 changes nothing.
     visible : array-like of bool, optional
-        As in `high_pass_scale`, of shape (n_queries, n_keys) or broadcast to it: the mean is that
-        of the values visible to the query.
+        As in `high_pass_scale`, of shape (n_queries, n_keys) or broadcast to it. The mean is then
+        over the values visible to each query.
 
     Returns
     -------
@@ -118,21 +118,22 @@ def high_pass_values(
 
 
 def scale_frequencies(Y: ArrayLike, s: float | ArrayLike, t: float | ArrayLike) -> Array:
-    """Scale the mean and the high frequencies of each feature apart (FeatScale).
+    """Scale the mean and the high frequencies of each feature separately (FeatScale).
 
     ::
 
         Y + s * DC[Y] + t * HC[Y] = (1 + s) * DC[Y] + (1 + t) * HC[Y]
 
-    With ``s = 0, t = omega`` and ``Y = A V`` this is ``(I + omega H) A V``. AttnScale is
-    ``A (I + omega H) V``: the two agree if A is doubly stochastic, and not in general.
+    with DC and HC of `split_frequencies`. For ``s = 0, t = omega`` and ``Y = A V`` this is
+    ``(I + omega H) A V``, while AttnScale is ``A (I + omega H) V``. The two agree if A is doubly
+    stochastic, but not in general.
 
     Parameters
     ----------
     Y : array-like of shape (n_tokens, n_features)
-        The output of attention.
+        Output of attention.
     s, t : float or array-like of shape (n_features,)
-        Weights of the mean and of the high frequencies, 0 for no change.
+        Weights of the mean and of the high frequencies; 0 is no change.
 
     Returns
     -------

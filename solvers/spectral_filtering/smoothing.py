@@ -1,4 +1,4 @@
-"""How much an attention matrix smooths tokens: one layer, its powers, and depth."""
+"""How much an attention matrix smooths tokens: in one layer, in its powers, and over depth."""
 
 import math
 
@@ -28,24 +28,23 @@ def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
 
         r_t = |HC[A^t Z]|_F / |DC[A^t Z]|_F,     t = 0, ..., n_steps
 
-    For a positive A and values with ``pi^T Z != 0``, where pi is the stationary distribution of A,
-    the ratio tends to 0 at the rate ``|mu_2|`` of the second largest eigenvalue: the output tends
-    to ``1 pi^T Z``. Under a causal mask pi is e_1. The high frequencies are carried apart from the
-    mean, so small ratios keep their relative accuracy.
+    with Z the `values`. Let pi be the stationary distribution of A (e_1 under a causal mask) and
+    mu_2 the second largest eigenvalue. If A is positive and ``pi^T Z != 0``, the output tends to
+    ``1 pi^T Z`` and the ratio to 0 at the rate ``|mu_2|``. Small ratios are accurate in relative
+    terms, as high frequencies and mean are computed separately.
 
     Parameters
     ----------
     A : array-like of shape (n_tokens, n_tokens)
         Rows sum to 1.
     values : array-like of shape (n_tokens, n_values)
-        Z.
     n_steps : int
-        How often to filter, >= 0.
+        Number of filter steps, >= 0.
 
     Returns
     -------
     ndarray of shape (n_steps + 1,)
-        float64. Infinity where the mean is zero, 0 where the high frequencies are.
+        float64. Infinity where the mean is zero, 0 where the high frequencies are zero.
 
     Raises
     ------
@@ -76,18 +75,19 @@ def low_pass_ratio(A: ArrayLike, values: ArrayLike, *, n_steps: int) -> Array:
 
 
 def ergodicity_coefficient(A: ArrayLike) -> float:
-    """Dobrushin's ergodicity coefficient: the factor by which A contracts ranges.
+    """Dobrushin's ergodicity coefficient: the factor by which A contracts the range of a vector.
 
     ::
 
         tau(A) = 1/2 max_ij |a_i - a_j|_1,     max Az - min Az <= tau(A) (max z - min z)  for all z
 
-    It is the smallest such factor, and submultiplicative, so for L layers of N tokens, whatever N::
+    with a_i the rows of A. It is the smallest such factor. It is also submultiplicative, so for L
+    layers of any number N of tokens::
 
         |HC[A_L ... A_1 z]| <= sqrt(N / 2) tau(A_L) ... tau(A_1) |HC z|
 
-    For the softmax of unmasked logits ``tau <= tanh(alpha)``, where alpha is half the largest range
-    of a row of the logits. Takes O(N^3) operations and the memory of one copy of A in float64.
+    The softmax of unmasked logits has ``tau <= tanh(alpha)``, where alpha is half the largest range
+    of a row of logits. Takes O(N^3) operations and the memory of one copy of A in float64.
 
     Parameters
     ----------
@@ -106,9 +106,9 @@ def ergodicity_coefficient(A: ArrayLike) -> float:
 
     References
     ----------
-    Dobrushin (1956); EQUATIONS AO-C2 and AO-MIX. It replaces Corollary 2, which does not hold in
-    the limit of depth (erratum E1-e), and the rate of mixing holds in the l1 norm but not in the
-    Euclidean one (erratum E1-k).
+    Dobrushin (1956); EQUATIONS AO-C2 and AO-MIX. This bound replaces Corollary 2, which does not
+    hold in the limit of depth (erratum E1-e). The rate of mixing holds in the l1 norm, but not in
+    the Euclidean norm (erratum E1-k).
 
     Examples
     --------
@@ -127,9 +127,10 @@ def high_frequency_gain(A: ArrayLike) -> float:
 
         |H A H|_2 = max_Z |HC[A Z]|_F / |HC Z|_F,     H = I - 1 1^T / N
 
-    The left H is of size n_queries and the right one of size n_keys. With weights,
-    ``|HC[A X W]|_F <= |H A H|_2 |W|_2 |HC X|_F``. A nonnegative A never amplifies if it is doubly
-    stochastic; another may, up to ``sqrt(n_queries / 2)``. With negative entries it may by more.
+    The left H has size n_queries, the right one size n_keys. With weights W,
+    ``|HC[A X W]|_F <= |H A H|_2 |W|_2 |HC X|_F``. The factor is at most 1 for a doubly stochastic A
+    without negative entries, at most ``sqrt(n_queries / 2)`` for any other A without negative
+    entries, and possibly larger with negative entries.
 
     Parameters
     ----------
@@ -162,32 +163,32 @@ def high_frequency_gain(A: ArrayLike) -> float:
     """
     # H A is H A H, as the rows sum to 1.
     high = centre(check_row_stochastic(A, "A")[0])[1]
-    # All eigenvalues: the driver for some of them fails on large multiplicities.
+    # All eigenvalues, as the driver for a subset fails on large multiplicities.
     return math.sqrt(max(np.linalg.eigvalsh(high @ high.T)[-1], 0.0))
 
 
 def high_frequency_gain_bound(n_tokens: int, alpha: float, *, n_layers: int = 1) -> float:
-    """Bound on the gain of high frequencies through layers of softmax attention, from the logits.
+    """Bound, from the logits, on the gain of high frequencies through layers of softmax attention.
 
     ::
 
         |HC[A_L ... A_1 X W]|_F <= bound |W|_2 |HC X|_F
         bound = min{ sqrt(N / 2) tanh(alpha)^L,  (N e^(2 alpha) / (e^(2 alpha) + N - 1))^(L / 2) }
 
-    with W the product of the weights. The first term tends to 0 with depth; the second is the
-    smaller one for few layers, many tokens and moderate logits. No logit may be masked. The factor
-    of one layer with heads is ``rho = n_heads max|Wv|_2 max|Wo|_2 bound``; with a skip connection
-    it is ``1 + rho``, and a feed-forward layer multiplies it by its Lipschitz constant.
+    with W the product of the weights. The first term tends to 0 with depth; the second term is
+    smaller for few layers, many tokens and moderate logits. No logit may be masked. One layer with
+    heads has the factor ``rho = n_heads max|Wv|_2 max|Wo|_2 bound``. A skip connection makes it
+    ``1 + rho``, and a feed-forward layer multiplies it by its Lipschitz constant.
 
     Parameters
     ----------
     n_tokens : int
-        N.
+        Number N of tokens.
     alpha : float
-        Bound on the size of the logits, or half the largest range of one of their rows:
+        Bound on the absolute logits, or half the largest range of a row of logits:
         ``np.ptp(logits, axis=1).max() / 2``.
     n_layers : int, default=1
-        L.
+        Number L of layers.
 
     Returns
     -------
@@ -216,7 +217,7 @@ def high_frequency_gain_bound(n_tokens: int, alpha: float, *, n_layers: int = 1)
     L = check_integer(n_layers, "n_layers", minimum=1)
     alpha = check_positive(alpha, "alpha", allow_zero=True)
     mixing = math.sqrt(N / 2) * math.tanh(alpha) ** L
-    # The logarithm, since the power may overflow where the first term is the smaller one.
+    # Take the logarithm: the power may overflow where the first term is smaller.
     log_theorem = L / 2 * math.log(N / (1 + (N - 1) * math.exp(-2 * alpha)))
     return min(mixing, math.exp(min(log_theorem, math.log(N))))
 

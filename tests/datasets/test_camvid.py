@@ -60,7 +60,7 @@ def test_what_is_missing_or_of_another_kind_is_named(files, tmp_path):
     with pytest.raises(ValueError, match="must be 160 x 120, got 80 x 60"):
         fetch_camvid(data_home=str(tmp_path))
     annotated.unlink()
-    with pytest.raises(ValueError, match="must hold 1 pictures in val and as many"):
+    with pytest.raises(ValueError, match="must hold 1 pictures in val and one of the same name"):
         fetch_camvid(data_home=str(tmp_path))
 
 

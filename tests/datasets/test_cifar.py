@@ -103,7 +103,7 @@ def test_missing_images_and_batches_are_named(small, images, tmp_path):
         fetch_cifar10(data_home=str(tmp_path))
     FORMS["batches"](tmp_path, images)
     (tmp_path / "cifar-10-batches-bin/data_batch_4.bin").unlink()
-    with pytest.raises(ValueError, match=r"data_batch_4\.bin has 0 bytes instead of 30730"):
+    with pytest.raises(ValueError, match=r"data_batch_4\.bin must have 30730 bytes, got 0"):
         fetch_cifar10(data_home=str(tmp_path))
     assert len(fetch_cifar10(subset="test", data_home=str(tmp_path)).images) == 20
 
@@ -142,7 +142,7 @@ def test_labels_out_of_range_are_named(small, images, tmp_path):
     content[3073] = 10
     files["cifar-10-batches-bin/test_batch.bin"] = bytes(content)
     unpack(tmp_path, files)
-    with pytest.raises(ValueError, match="holds labels above 9"):
+    with pytest.raises(ValueError, match="labels must be at most 9"):
         fetch_cifar10(subset="test", data_home=str(tmp_path))
 
 

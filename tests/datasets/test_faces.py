@@ -67,7 +67,7 @@ def test_bad_selections_are_named():
     for y, classes, words in [
         ([0, 1], [0], "y: must have shape"),
         ([0, 1, 1], [0, 0], "classes: must be a list of different labels"),
-        ([0, 1, 1], [0, 2, 5], r"classes: not in y: \[2, 5\]"),
+        ([0, 1, 1], [0, 2, 5], r"classes: must be labels in y, got \[2, 5\]"),
     ]:
         with pytest.raises(ValueError, match=words):
             select_classes(np.ones((3, 2)), y, classes)

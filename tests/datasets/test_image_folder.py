@@ -79,12 +79,12 @@ def test_what_cannot_be_read_is_named(load, folder, cache):
         load(folder)
     Image.fromarray(GREY.astype(np.int32) - 10).save(folder / "b1.tif")
     (folder / "b.png").write_bytes(whole)
-    with pytest.raises(ValueError, match=r"b1\.tif.*within those of 16 bits"):
+    with pytest.raises(ValueError, match=r"b1\.tif.*levels must be 0 to 65535"):
         load(folder)
     (folder / "b1.tif").unlink()
     Image.fromarray(GREY.astype(np.float32)).save(folder / "b2.tif")
     (folder / "b.png").write_bytes(whole)
-    with pytest.raises(ValueError, match=r"b2\.tif.*must be of 8 or 16 bits"):
+    with pytest.raises(ValueError, match=r"b2\.tif.*levels must have 8 or 16 bits"):
         load(folder)
     (folder / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no picture"):

@@ -108,7 +108,7 @@ def test_bad_settings_are_named():
         ({"shape": "knot"}, r"shape: must be one of \['closed', 'roll', 'torus'\], got"),
         ({"dimension": 1}, "dimension: must be >= 2 for 'closed'"),
         ({"dimension": 4}, "n_features: 'closed' of dimension 4 needs at least 13, got 6"),
-        ({"n_samples": (1, 2)}, "n_samples: needs one whole number >= 1 for each of 4"),
+        ({"n_samples": (1, 2)}, "n_samples: must hold one whole number >= 1 for each of 4"),
     ]:
         with pytest.raises(ValueError, match=words):
             make_union_of_manifolds(**settings)

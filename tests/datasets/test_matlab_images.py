@@ -86,7 +86,7 @@ def test_usps_in_hdf5_is_row_major_training_part_first(tmp_path):
         for part in ("train", "test"):
             file.move(f"{part}/data", f"{part}/upright")
             file[f"{part}/data"] = file[f"{part}/upright"][()].T[:, :2]
-    with pytest.raises(ValueError, match=r"usps\.h5: is not USPS.*256 pixels must be a row"):
+    with pytest.raises(ValueError, match=r"usps\.h5: is not USPS.*rows must have 256 pixels"):
         fetch_usps(data_home=str(tmp_path))
     with h5py.File(tmp_path / "usps.h5", "a") as file:
         del file["test/target"]

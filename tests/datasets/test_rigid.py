@@ -67,7 +67,7 @@ def test_bad_settings_are_named():
         ({"n_motions": 0}, "n_motions, n_frames: must be >= 1"),
         ({"n_frames": 0}, "n_motions, n_frames: must be >= 1"),
         ({"noise": -0.1}, "noise: must be finite and >= 0"),
-        ({"n_samples": 0}, "n_samples: needs one whole number >= 1 for each of 2"),
+        ({"n_samples": 0}, "n_samples: must hold one whole number >= 1 for each of 2"),
     ]:
         with pytest.raises(ValueError, match=words):
             make_rigid_motions(**settings)

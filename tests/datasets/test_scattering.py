@@ -125,7 +125,7 @@ def test_images_need_not_be_square():
 
 def test_bad_images_are_named():
     for images, settings, words in [
-        (np.ones((2, 12, 16)), {}, "scales, angles: must be >= 1, with 2.scales a divisor"),
+        (np.ones((2, 12, 16)), {}, "scales, angles: must be >= 1, and 2.scales must divide"),
         (np.ones((2, 16, 16)), {"scales": 0}, "scales, angles: must be >= 1"),
         (np.ones((2, 16, 16)), {"angles": 0}, "scales, angles: must be >= 1"),
         (np.ones((16, 16)), {}, "images: must have shape"),

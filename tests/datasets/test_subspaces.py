@@ -64,9 +64,9 @@ def test_seed_decides():
 def test_bad_settings_are_named():
     for settings, words in [
         ({"dimension": 31}, "dimension: must be at most n_features=30"),
-        ({"dimension": (1, 2)}, "dimension: needs one whole number >= 1 for each of 4"),
-        ({"n_samples": 0}, "n_samples: needs one whole number >= 1"),
-        ({"n_samples": 2.5}, "n_samples: needs one whole number"),
+        ({"dimension": (1, 2)}, "dimension: must hold one whole number >= 1 for each of 4"),
+        ({"n_samples": 0}, "n_samples: must hold one whole number >= 1"),
+        ({"n_samples": 2.5}, "n_samples: must hold one whole number"),
         ({"noise": -1.0}, "noise, outliers: must be finite"),
         ({"noise": np.nan}, "noise, outliers: must be finite"),
         ({"density": -1.0}, "density: must be finite and > 0"),

@@ -328,5 +328,5 @@ def test_one_sample_cannot_represent_itself_where_the_diagonal_is_zero():
 
 
 def test_dictionary_learning_needs_a_signal():
-    with pytest.raises(ValueError, match=r"^Y: needs a row that is not zero"):
+    with pytest.raises(ValueError, match=r"^Y: must have a row that is not zero"):
         call("ksvd", Y=np.zeros((6, 4)))

@@ -110,7 +110,7 @@ def test_float32_that_rounding_keeps_from_the_tolerance_says_so():
     assert not rounded.converged
     assert rounded.gap > 1e-5
     assert messages == [rounded.message]
-    assert "rounding to float32 is in the way: pass float64 data, or increase tol" in messages[0]
+    assert "rounding to float32 is the cause: pass float64 data, or increase tol" in messages[0]
 
 
 DEGENERATE = {

@@ -152,7 +152,9 @@ def test_of_two_the_score_decides_and_those_without_one_are_not_ranked():
     assert np.flatnonzero(np.isnan(agreement)).tolist() == [1]
     assert rank_clusterings([0.7, 0.8], [[0, 1, 1], [0, 0, 1]])[0].tolist() == [1, 0]
     assert rank_clusterings([np.nan], [None])[0].size == 0
-    with pytest.raises(ValueError, match="scores: must be one for each of 2 labellings"):
+    with pytest.raises(
+        ValueError, match="scores: must hold one score for each of the 2 labellings"
+    ):
         rank_clusterings([0.1], [[0, 1], [1, 0]])
 
 
@@ -165,7 +167,7 @@ def test_rand_indices_are_those_of_each_pair():
 
 @pytest.mark.parametrize("labellings", [[[0, 1, 1], [0, 1]], [None, [0, 1]], [[[0, 1]], [[0, 1]]]])
 def test_labellings_are_of_the_same_samples(labellings):
-    with pytest.raises(ValueError, match="labellings: must be of the same samples"):
+    with pytest.raises(ValueError, match="labellings: must hold one label for each sample"):
         rank_clusterings([0.1, 0.2], labellings)
 
 

@@ -56,7 +56,7 @@ def in_footprint(footprint):
         ({"win_size": 5}, in_square(2)),
         ({"win_size": 41}, in_square(20)),
         ({"footprint": CROSS}, in_footprint(CROSS)),
-        ({"footprint": disk(20).astype(int)}, in_footprint(disk(20))),
+        ({"footprint": disk(20).astype(float)}, in_footprint(disk(20))),
     ],
 )
 def test_equals_all_pairs_if13(window, inside, sigma_color, sigma_spatial, channels):
@@ -242,8 +242,16 @@ def test_bad_input_is_named():
         (np.ones((8, 8)), {"win_size": 4}, "win_size: must be odd"),
         (np.ones((8, 8)), {"sigma_color": 0}, "sigma_color: must be > 0"),
         (np.ones((8, 8)), {"sigma_spatial": -np.inf}, "sigma_spatial: must be a finite"),
-        (np.ones((8, 8)), {"footprint": np.ones((3, 3))}, "footprint: must be boolean"),
-        (np.ones((8, 8)), {"footprint": np.full((3, 3), 2)}, "footprint: must be boolean"),
+        (
+            np.ones((8, 8)),
+            {"footprint": np.full((3, 3), 0.5)},
+            "footprint: must hold zeros and ones",
+        ),
+        (
+            np.ones((8, 8)),
+            {"footprint": np.full((3, 3), 2)},
+            "footprint: must hold zeros and ones",
+        ),
         (
             np.ones((8, 8)),
             {"footprint": np.ones((3, 2), bool)},

@@ -16,6 +16,12 @@ from twinsolve.solvers.sparse_coding import (
 )
 from twinsolve.solvers.sparse_coding.image_patches import patch_rows
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
+from twinsolve.solvers.sparse_coding.patch_codes import (
+    CodingParameters,
+    ExpertParameters,
+    coded_by,
+    left_by,
+)
 from twinsolve.solvers.sparse_coding.patch_groups import _shrink_groups
 
 D = dct_dictionary(4, 5)
@@ -156,3 +162,13 @@ def test_bad_arguments_are_named():
     ]:
         with pytest.raises(ValueError, match=words):
             call()
+
+
+def test_a_threshold_of_zero_keeps_all_and_makes_no_nan():
+    Y, eye = np.array([[0.0, 0.0, 2.0], [0.0, 3.0, 0.0]]), np.eye(3)
+    layer = CodingParameters(eye, eye, 1.0, np.zeros(3), sharing=0.5)
+    np.testing.assert_array_equal(coded_by(Y, [layer], np.array([[0, 1], [0, 1]])), Y)
+    residual = left_by(
+        np.array([[0.0, 0.0, 0.0], [0.0, 3.0, 1.0]]), [ExpertParameters(eye, eye, eye, 0.0)]
+    )
+    np.testing.assert_array_equal(residual, [[0, 0, 0], [0, 0, 1]])
