@@ -153,8 +153,8 @@ def connectivity(affinity: ArrayLike | csr_array, labels_true: ArrayLike) -> flo
     """Connectivity of the least connected class in an affinity graph.
 
     For each class, the affinity A within the class has the normalised Laplacian
-    ``I - D^(-1/2) A D^(-1/2)``. The result is the smallest second eigenvalue of these Laplacians
-    over the classes; it is 0 iff some class is not connected. Classes of one sample are ignored.
+    ``I - D^(-1/2) A D^(-1/2)``. The result is its second-smallest eigenvalue, minimised over the
+    classes; it is 0 iff some class is not connected. Classes of one sample are ignored.
 
     Parameters
     ----------
