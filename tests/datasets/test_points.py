@@ -97,7 +97,7 @@ def test_idx_pairs(packed, tmp_path):
     assert (found.data == images.reshape(5, 12)).all()
     assert (found.images == images).all()
     assert found.target_names[found.target].tolist() == [7, 7, 2, 7, 2]
-    with pytest.raises(ValueError, match=r"my-labels.*as labels are; name the file of the points"):
+    with pytest.raises(ValueError, match=r"my-labels.*like labels; name the file of the points"):
         load_points(written["labels"])
     (tmp_path / "others.idx1").write_bytes(idx(np.array([1, 2, 3, 4, 5], "u1")))
     chosen = load_points(written["images"], target_key="others.idx1")
@@ -109,7 +109,7 @@ def test_idx_pairs(packed, tmp_path):
     with pytest.raises(ValueError, match="data_key: an IDX file holds a single array"):
         load_points(written["images"], data_key="X")
     (tmp_path / "others.idx1").write_bytes(idx(np.array([1, 2], "u1")))
-    with pytest.raises(ValueError, match="takes 5 rows for points, but there are 2 labels"):
+    with pytest.raises(ValueError, match="the points are 5 rows, but there are 2 labels"):
         load_points(written["images"], target_key="others.idx1")
     written["labels"].unlink()
     assert load_points(written["images"]).target is None
@@ -131,23 +131,23 @@ def test_missing_h5py_is_named(tmp_path, monkeypatch):
 
 def test_bad_arrays_are_named(tmp_path):
     for arrays, keys, words in [
-        ({"A": X, "B": X}, {}, r"data_key: name the points in .*'A': \(6, 3\), 'B': \(6, 3\)"),
-        ({"A": np.ones(6)}, {}, r"data_key: name the points in .*'A': \(6,\)"),
+        ({"A": X, "B": X}, {}, r"data_key: name the array of the points in .*'A'.* 'B': \(6, 3\)"),
+        ({"A": np.ones(6)}, {}, r"data_key: name the array of the points in .*'A': \(6,\)"),
         ({"X": X}, {"data_key": "Z"}, r"data_key: no array 'Z' in .*'X': \(6, 3\)"),
         ({"X": X}, {"target_key": "Z"}, r"target_key: no array 'Z' in .*'X': \(6, 3\)"),
-        ({"X": X, "Z": X}, {"target_key": "Z"}, "target_key: 'Z' must be a vector"),
+        ({"X": X, "Z": X}, {"target_key": "Z"}, "target_key: array 'Z' must be a vector"),
         (
             {"X": X.T, "y": np.ones(6)},
             {},
-            "takes 3 rows for points, but there are 6 labels: its columns are as many, transpose",
+            "the points are 3 rows, but there are 6 labels; as many as columns: set transpose",
         ),
         (
             {"X": X, "y": np.ones(6)},
             {"transpose": True},
-            r"'X': \(6, 3\), 'y': \(6,\)}: takes 3 columns for points, but there are 6 labels: "
-            "its rows are as many, leave out transpose=True$",
+            r"'X': \(6, 3\), 'y': \(6,\)}: the points are 3 columns, but there are 6 labels; "
+            "as many as rows: leave out transpose=True$",
         ),
-        ({"X": X, "y": np.ones(5)}, {}, "takes 6 rows for points, but there are 5 labels$"),
+        ({"X": X, "y": np.ones(5)}, {}, "the points are 6 rows, but there are 5 labels$"),
         (
             {"X": X * np.nan},
             {},
@@ -201,7 +201,7 @@ def test_bad_tables_are_named(tmp_path):
         ("1,2\n3,\n", {}, "line 2: '' is not a number"),
         ("1,2\n3,nan\n", {}, "the table holds NaN or infinite values, first in row 1"),
         ("a,b\n1,2\n", {"target_key": "c"}, r"target_key: no column 'c' in .*\['a', 'b'\]"),
-        ("1,2\n", {"target_key": 2}, "target_key: .* has 2 columns, got 2"),
+        ("1,2\n", {"target_key": 2}, "target_key: must be a column of .*, -2 to 1, got 2"),
         ("1,2\n", {"data_key": "X"}, "data_key: a .csv file holds a single table"),
     ]:
         (tmp_path / "mine.csv").write_text(text)
@@ -222,7 +222,7 @@ def test_other_files_are_named(tmp_path):
 
 def test_points_that_are_columns_are_turned(tmp_path):
     savemat(tmp_path / "columns.mat", {"fea": X.T, "gnd": [2, 2, 5, 5, 2, 5]})
-    with pytest.raises(ValueError, match="are 6 labels: its columns are as many, transpose=True"):
+    with pytest.raises(ValueError, match="are 6 labels; as many as columns: set transpose=True"):
         load_points(tmp_path / "columns.mat")
     points = load_points(tmp_path / "columns.mat", transpose=True)
     assert (points.data == X).all()

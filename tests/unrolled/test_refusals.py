@@ -331,7 +331,7 @@ MODELS = [
     (lambda: windowed(window_size=0), f"window_size: {COUNT}"),
     (lambda: windowed(depths=(1, 1)), "num_heads: must have one entry for each of 2 stages"),
     (lambda: windowed((6, 4), depths=(1, 1, 1), num_heads=(1, 1, 1), window_size=9),
-     r"image_size: the grid \(3, 2\) after 2 stages"),
+     r"image_size: must give grids .* got \(3, 2\)"),
     (lambda: windowed(operator=["softmax"]), "operator: must be one value or a list of 4"),
     (lambda: windowed(operator=ReadsPositions(), positions=None), "positions: ReadsPositions read"),
     (lambda: Segmenter(5, (16, 24), residual="gated"), "residual: must be among"),

@@ -61,7 +61,7 @@ def test_erratum_e4_a_fewer_tokens_than_features():
     assert_allclose(condition_number(X @ Wq @ eye @ X.T @ X @ eye), 1e4)
     printed = condition_number(Wq) * condition_number(eye) ** 2 * condition_number(X) ** 3
     assert_allclose(printed, 1)
-    with pytest.raises(ValueError, match=r"^X: needs at least as many tokens"):
+    with pytest.raises(ValueError, match=r"^X: must have at least as many tokens"):
         attention_condition_bound(X, Wq, eye, eye)
 
 
@@ -109,7 +109,7 @@ def test_erratum_e4_d_shapes_and_order_of_the_feed_forward_layer():
     wide, tall = np.eye(3, 6), rotation()[:, :3]
     assert_allclose(condition_number(wide) * condition_number(tall), 1)
     assert_allclose(condition_number(wide @ tall), 1e4)
-    with pytest.raises(ValueError, match=r"^X: needs at least as many tokens"):
+    with pytest.raises(ValueError, match=r"^X: must have at least as many tokens"):
         feed_forward_condition_bound(wide, tall, np.eye(3))
 
 

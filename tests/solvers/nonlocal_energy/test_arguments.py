@@ -37,7 +37,7 @@ def test_matrices_are_checked():
         marked[0, 0] = np.nan
         uneven[0, 1] += 1e-3
         for bad, words in [
-            (negative, "must be nonnegative, smallest entry -0.2"),
+            (negative, "must be nonnegative, got an entry of -0.2"),
             (marked, "NaN"),
             (uneven, "must be symmetric|must sum to 1"),
             (good[:, :5], "must be 6 x 6|must be square"),

@@ -105,7 +105,7 @@ def test_weight_on_a_hidden_key_is_refused_however_small():
     visible = np.array([[True, True, False]])
     high_pass_scale([[0.5, 0.5, 0.0]], 0.1, visible=visible)
     for hidden in (1e-300, 1e-14, 0.5, -0.5):
-        with pytest.raises(ValueError, match=r"^visible: A has weight on a key"):
+        with pytest.raises(ValueError, match=r"^visible: must be True where A has weight"):
             high_pass_scale([[0.5, 0.5 - hidden, hidden]], 0.1, visible=visible)
 
 
