@@ -34,7 +34,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("boost", {"filter": [np.tanh, np.sum]}, r"filter\[1\]: must return a real array"),
     ("boost", {"filter": np.ones((1, 3, 2, 2))}, "filter: Found array with dim 4"),
     ("boosting_lipschitz_bound", {"t": 1.5}, r"t: must be in \[0, 1\]"),
-    ("clustering_accuracy", {"labels_pred": [0]}, "labels_pred: needs as many as labels_true, got"),
+    (
+        "clustering_accuracy",
+        {"labels_pred": [0]},
+        "labels_pred: must be as many as labels_true, got",
+    ),
     ("coefficient_distance", {"reference": np.eye(3)}, ".*reference has"),
     ("condition_number", {"X": [[1.0], [1.0, 2.0]]}, "X: "),
     ("connectivity", {"labels_true": range(6)}, "labels_true: must have a class with at least two"),

@@ -41,6 +41,9 @@ _MEASURED = {
     "token_similarity": "token_cosine",
     "high_frequency_share": "hc_share",
     "smoothness": "J",
+    "gradient_cosine": "gradient_cosine",
+    "map_similarity": "map_similarity",
+    "map_similarity_to_previous": "map_similarity_to_previous",
 }
 _LAM = 0.6  # of the energy where the layer has none: that of the paper
 

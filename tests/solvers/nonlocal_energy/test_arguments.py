@@ -57,7 +57,7 @@ def test_functions_are_taken_or_refused(name, argument):
         return
     call(name, **{argument: lambda u: good @ u})
     for bad, words in [
-        (lambda u: u[:2], r"returned shape \(2, "),
+        (lambda u: u[:2], r"must return the shape of the tokens"),
         (lambda u: np.nan * u, "NaN"),
         (lambda u: -2 * u, "must be nonnegative|must sum to 1"),
     ]:
