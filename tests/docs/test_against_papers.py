@@ -18,13 +18,18 @@ def read_page(name):
     return " ".join((DOCS / name).read_text().split())
 
 
-def test_smoothness_over_depth():
+def test_smoothness_and_gradients_over_depth():
     table = read_table("inspect")
     found = table[table.J.notna()].sort_values("layer").J
     quoted = re.search(
         r"J of what attention puts out is ([\d., ]+) in layers", read_page("inspection.md")
     )
     assert [f"{x:.3f}" for x in found] == quoted[1].split(", ")
+    cosines = table[table.J.notna()].sort_values("layer").gradient_cosine
+    quoted = re.search(
+        r"cosine of the two steps is ([\d., ]+) by layer", read_page("inspection.md")
+    )
+    assert [f"{x:.2f}" for x in cosines] == quoted[1].split(", ")
 
 
 def test_cosines_and_times_of_digits():
