@@ -150,7 +150,7 @@ def _circulated_form(
     inverse = np.linalg.inv(gram + ridge * np.eye(n))
     C, L, YX = np.zeros((3, n, n))
     S, Le, Y = np.zeros((3, *X.shape))
-    own, outliers = 1 / (ridge * g), (1 - 1 / (ridge * g**2)) / p
+    by_fit, by_right = 1 / (ridge * g), (1 - 1 / (ridge * g**2)) / p
     for iteration in range(1, max_iter + 1):
         target = mu * gram + YX
         right, right_e = target + p * C - L, target / g + S @ X.T
@@ -159,10 +159,10 @@ def _circulated_form(
         np.fill_diagonal(Z, 0)
         fit = Z @ X
         YX += mu * ((1 + diagonal[:, None]) * gram - explained)
-        YX -= mu / g * (outliers * right_e - own * explained)
+        YX -= mu / g * (by_right * right_e - by_fit * explained)
         C = soft_threshold(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
-        apart, missed = _step(X, fit, diagonal, S, Le, Y, mu, g, p, own, outliers)
+        apart, missed = _step(X, fit, diagonal, S, Le, Y, mu, g, p, by_fit, by_right)
         L += p * (Z - C)
         if max(np.abs(Z - C).max(), apart) < tol and missed < tol:
             return C, iteration, True
@@ -180,11 +180,13 @@ def _step(
     mu: float,
     g: float,
     p: float,
-    own: float,
-    outliers: float,
+    by_fit: float,
+    by_right: float,
 ) -> tuple[float, float]:
-    """Update ``S = p F - Le``, Le and Y in one pass, in place.
+    """Update the outliers' part of an iteration, S, Le and Y, in place and in one pass.
 
+    Letters as in `_circulated_form`, with ``S = p F - Le`` and ``e = Ze / g``; `fit` is ``Z X``
+    without the diagonal of Z, and `by_fit` and `by_right` are the factors in the solution for Ze.
     Returns ``max |Ze - F|`` and the largest ``|x - e - z X|`` of a row relative to ``|x - e|``.
     """
     n, d = X.shape
@@ -193,7 +195,7 @@ def _step(
         error, norm = 0.0, 0.0
         for j in range(d):
             right = (mu * X[i, j] + Y[i, j]) / g + S[i, j]
-            Ze = outliers * right - own * (fit[i, j] + diagonal[i] * X[i, j])
+            Ze = by_right * right - by_fit * (fit[i, j] + diagonal[i] * X[i, j])
             moved = Ze + Le[i, j] / p
             F = moved - min(max(moved, -1 / p), 1 / p)
             clean = X[i, j] - Ze / g

@@ -131,7 +131,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("scale_frequencies", {"s": [0.1, 0.2]}, "s: must be a number or hold one entry for each"),
     ("selection_score", {"labels": [0]}, "labels: must hold one label for each of the 6"),
     ("selection_score", {"labels": None, "n_clusters": 7}, "n_clusters: must be at most"),
-    ("signal_to_noise_ratio", dict.fromkeys(["signal", "noise"], 0 * POINTS), "signal: must not be zero"),
+    (
+        "signal_to_noise_ratio",
+        dict.fromkeys(["signal", "noise"], 0 * POINTS),
+        "signal: must not be zero",
+    ),
     ("signal_to_noise_ratio", {"noise": POINTS[:1]}, "noise: has shape"),
     ("sinkhorn", {"logits": POINTS}, "logits: must be square"),
     ("sinkhorn", {"logits": [[np.nan]]}, "logits: .*NaN"),

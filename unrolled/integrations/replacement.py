@@ -198,7 +198,7 @@ def _find_cross_attention(model: nn.Module) -> set[int]:
 
 
 def _refuse_hugging_face(model: nn.Module, picked: Container[str], operator: Chooser) -> None:
-    """Refuse models whose attention is a function of transformers, instead of leaving it alone."""
+    """Refuse models whose attention Hugging Face transformers run, rather than skip it silently."""
     for name, module in model.named_modules():
         if calls_interface(module) and name not in picked and not takes_name(operator):
             raise ValueError(

@@ -198,8 +198,8 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """However large a hidden token is, the rows that do not see it stay as they are.
 
     The tolerance is 100 eps of float32: a large token may only change how sums are rounded, such as
-    by a centre that is subtracted before a product. A layer that iterates to a tolerance runs in
-    float64, on tokens for which it still reaches the tolerance; its tolerance here is 1000 eps.
+    by a centre that is subtracted before a product. A layer that iterates runs in float64, with a
+    hidden token small enough for it to converge; there the tolerance is 1000 eps of float64.
     """
     dtype, sizes, tolerance = torch.float32, _FAR, _ROUNDING
     if subject.accuracy.iterates:

@@ -11,7 +11,8 @@ from ..attention import check_count, is_transformed
 class SparseMixtureOfExperts(nn.Module):
     """Sparse mixture of experts, whose output is a sparse code times a dictionary.
 
-    For each token x (a row), with the gates of a softmax router ``p = softmax(x R^T)`` ::
+    For each token x (a row), with a softmax router ``p = softmax(x R^T)`` and gates ``g_j = p_j``,
+    or those of `renormalize` ::
 
         y = sum_{j in top k of p} g_j relu(x Q_j^T) P_j^T = z Dict^T,   Dict = [P_1 ... P_M]
 
@@ -31,8 +32,9 @@ class SparseMixtureOfExperts(nn.Module):
     top_k : int, default=2
         Experts k that a token is sent to, 1 to M.
     renormalize : bool, default=False
-        If False, gates are the softmax over all experts, as printed, and sum to less than one. If
-        True, they are the softmax over the chosen ones (the print allows both readings, E0-p).
+        If False, gates are the softmax over all experts, and sum to less than one if k < M. If
+        True, they are the softmax over the chosen ones. The paper's formula can be read both ways
+        (erratum E0-p).
 
     Attributes
     ----------

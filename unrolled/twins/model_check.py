@@ -411,15 +411,18 @@ def _one(x: Tensor) -> Tensor:
 def _judge_relation(
     twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...], dtype: torch.dtype
 ) -> Judgement:
-    """The relation on a copy of the layer."""
+    """Judge a copy of the layer on the CPU by its twin's relation, as `judge_dtypes` does.
+
+    Dtypes of less than 32 bits are judged in float64 alone.
+    """
     copied = copy.deepcopy(layer).cpu()
 
-    def exact() -> Measurement:
+    def measure_in_float64() -> Measurement:
         return measure(twin, copied.double(), tuple(x.double() for x in inputs))
 
     with torch.autocast("cpu", enabled=False):
         own = None if dtype.itemsize < 4 else measure(twin, copied, inputs)
-        return judge_dtypes(twin, dtype, own, exact, inputs[0].shape[-2])
+        return judge_dtypes(twin, dtype, own, measure_in_float64, inputs[0].shape[-2])
 
 
 def measure(twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...]) -> Measurement:

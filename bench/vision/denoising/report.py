@@ -242,16 +242,19 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _find_origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, Any]]:
-    """By layer, the classical problem that it stands for."""
+    """By layer, the classical problem that it is closest to, and its lam before training.
+
+    Networks without steps of sparse coding have the rows of `energies` instead.
+    """
     start = started(network)
-    first = {row["layer"]: row["lam"] for row in classical_problems(start)}
+    untrained = {row["layer"]: row["lam"] for row in classical_problems(start)}
     found = {row["layer"]: row for row in classical_problems(network)}
     if not found:
         found = {row["layer"]: row for row in energies(network, start, noisy)}
-        first = {row["layer"]: row["lam"] for row in energies(start, start, noisy)}
+        untrained = {row["layer"]: row["lam"] for row in energies(start, start, noisy)}
     return {
         layer: {key: row.get(key) for key in ("lam", "asymmetry", "descends")}
-        | {"lam_start": first[layer]}
+        | {"lam_start": untrained[layer]}
         for layer, row in found.items()
     }
 
