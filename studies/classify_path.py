@@ -107,7 +107,7 @@ def draw_path(table: pd.DataFrame, directory: Path) -> None:
 
 def main() -> None:
     rows, given, report = read_options(__file__, "From non-local means to softmax attention.")
-    table = classify(rows=rows or PATH | ISTA, **given)
+    table = classify(rows=rows or PATH | ISTA, against=PLAIN, **given)
     lines = path_lines(table)
     if lines:
         draw_path(table, report.directory)

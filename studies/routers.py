@@ -29,6 +29,7 @@ from twinsolve.bench.vision.classification.data import Images, load_splits
 from twinsolve.bench.vision.classification.networks import Classifier, tokens_of_experts
 from twinsolve.bench.vision.classification.report import write_report
 from twinsolve.bench.vision.classification.study import (
+    PLAIN,
     build,
     classify,
     contents,
@@ -462,7 +463,7 @@ def main() -> None:
     rows, given, report = read_options(__file__, "Routers beside clusterings of their tokens.")
     options = rows_with_plain(rows or ROWS)
     rows_with_experts(options)  # before anything is trained
-    table = classify(rows=options, **given)
+    table = classify(rows=options, against=PLAIN, **given)
     kept = {name: given[name] for name in ("recipe", "n_jobs", "data_home", "directory")}
     routed = compare_routers(table, options, progress=progress("Routers"), **kept)
     write_table(routed, report.directory, "routers.json")

@@ -252,7 +252,7 @@ class _Recorder:
             raise NotJudgedError(f"the twin {twin.name} takes no separate queries and keys")
         found = []
         n_elements = _ELEMENTS if twin.inputs.by_rows else 1
-        for element in elements(batch_of(q, k, v), n_elements, generator, arguments["mask"]):
+        for element in elements(batch_of(q, k, v), n_elements, generator, arguments.get("mask")):
             call = call_of(arguments, output, element)
             if not is_exact(twin):
                 if call.visible is not None:
@@ -386,9 +386,14 @@ _PROJECTIONS: Any = SimpleNamespace(
 
 
 def _bound(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
+    """Arguments by name, those that ``**rest`` takes too."""
     bound = inspect.signature(module.forward).bind(*inputs, **keywords)
     bound.apply_defaults()
-    return dict(bound.arguments)
+    arguments = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(parameter.name)
+    return arguments
 
 
 def _named(dtype: torch.dtype) -> str:

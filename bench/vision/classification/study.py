@@ -226,7 +226,7 @@ def rows_with_plain(
 def add_baselines(
     rows: Mapping[str, dict[str, Any]], against: str | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str | None]]:
-    """The rows and those that they are compared with, which come first; and who with whom.
+    """The plain row, baselines that are no rows yet, and the rows; and the baseline of each.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def add_baselines(
         if against is None and name != PLAIN:
             added |= {own: backbone}
             baselines[name] = own
-    found = added | dict(rows)
+    found = {n: o for n, o in added.items() if n == PLAIN or n not in rows} | dict(rows)
     if against is not None:
         baselines = {name: against for name in found if name != against} | {against: None}
     return found, {name: baselines.get(name, PLAIN) for name in found}

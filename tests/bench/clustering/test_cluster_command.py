@@ -363,11 +363,11 @@ def test_columns_of_a_file_are_points_by_keys_of_the_users_own(folder):
     refused = run("mine.mat", "--method", "TSC")
     assert refused.exit_code == 2
     assert "'Z':(6,20)" in words(refused)
-    assert "knownareX,x,data,fea,features" in words(refused)
+    assert "thenamesX,x,data,fea,featuresaretried" in words(refused)
     arguments = ("--method", "TSC", "--n-seeds", "1")
     refused = run("mine.mat:data_key=Z", *arguments)
     assert refused.exit_code == 2
-    assert "takes6rowsforpoints,butthereare20labels:itscolumnsareasmany" in words(refused)
+    assert "thepointsare6rows,butthereare20labels;asmanyascolumns" in words(refused)
     assert "transpose=True" in words(refused)
     arguments += ("--steps", "unit-rows", "--output", "out")
     result = run("mine.mat:data_key=Z,transpose=True", *arguments)

@@ -334,6 +334,16 @@ BROKEN_LAWS = {
 }
 
 
+def test_an_operator_may_take_its_masks_by_keywords():
+    class Own(Softmax):
+        def forward(self, q, k, v, **rest):
+            return super().forward(q, k, v, **rest)
+
+    report = twinsolve.check(LanguageModel(11, 8, 1, 2, 16, operator=Own()), IDS)
+    verdicts = {row["name"]: row["verdict"] for row in report.rows}
+    assert verdicts["blocks.0.attention.operator"] == "correct"
+
+
 @pytest.mark.parametrize("law", BROKEN_LAWS)
 def test_a_law_that_a_users_operator_breaks_is_named(law):
     name, wrong = BROKEN_LAWS[law]
