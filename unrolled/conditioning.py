@@ -83,14 +83,17 @@ class TokenGraying(nn.Module):
 
 def _gray_dct(X: Tensor, eps: float) -> Tensor:
     """Power law on the coefficients of the cosine transform of both sides."""
-    F = cosine_transform(cosine_transform(X).mT).mT
+    # Of unit size, so that no sum overflows; the law has no scale of its own.
+    unit = X.detach().abs().amax(dim=(-2, -1), keepdim=True)
+    unit = torch.where(unit > 0, unit, 1)
+    F = cosine_transform(cosine_transform(X / unit).mT).mT
     size = F.abs()
     largest = size.amax(dim=(-2, -1), keepdim=True)
     kept = size > math.log2(2 * X.shape[-1] * X.shape[-2]) * torch.finfo(X.dtype).eps * largest
     # Where a coefficient is not kept, 1 stands in for its size, so that no slope is infinite.
     ratio = torch.where(kept, size, 1) / torch.where(kept, largest, 1)
     grayed = torch.where(kept, F.sign() * largest * ratio**eps, 0)
-    return inverse_cosine_transform(inverse_cosine_transform(grayed.mT).mT)
+    return unit * inverse_cosine_transform(inverse_cosine_transform(grayed.mT).mT)
 
 
 def _gray_svd(X: Tensor, eps: float) -> Tensor:

@@ -163,7 +163,8 @@ def check_twins(
         waiting[name] -= 1
         if progress is not None and waiting[name] == 0:
             own = [row for i, job in enumerate(jobs) if job.twin.name == name for row in rows[i]]
-            progress(_table(own))
+            if own:  # a bound has no laws
+                progress(_table(own))
     return _table([row for index in range(len(jobs)) for row in rows[index]])
 
 

@@ -9,7 +9,6 @@ import argparse
 import importlib
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -21,21 +20,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+from mutations import copy_package
 
 from twinsolve.bench.check.checks import check_twins as _imported  # noqa: F401  all that it imports
 
-ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("listed.csv")
-_PARTS = (
-    "__init__.py",
-    "bench",
-    "datasets",
-    "solvers",
-    "studies",
-    "unrolled",
-    "tests",
-    "setup.cfg",
-)
 _PASSES: tuple[dict[str, Any], ...] = ({"data": ["drawn"]}, {"quick": True})
 _PLACE = ["twin", "data", "case", "dtype"]
 _LONGEST = 600  # seconds for a fault: no end is a failure too
@@ -129,7 +118,7 @@ def _find_failures(job: tuple[Fault | None, tuple[str, ...]]) -> list[tuple[str,
     if not twins:
         return []
     with TemporaryDirectory() as folder:
-        package = copy_package(Path(folder))
+        package = copy_package(Path(folder) / "twinsolve")
         if fault is not None:
             fault.plant(package)
         check_twins = _import_check(package)
@@ -142,16 +131,6 @@ def _find_failures(job: tuple[Fault | None, tuple[str, ...]]) -> list[tuple[str,
             if found and fault is not None:
                 break
         return found
-
-
-def copy_package(folder: Path) -> Path:
-    """The package below a folder, with what Python and numba have compiled."""
-    package = folder / "twinsolve"
-    package.mkdir()
-    for part in _PARTS:
-        copy: Any = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
-        copy(ROOT / part, package / part)
-    return package
 
 
 def _import_check(package: Path) -> Any:
@@ -168,7 +147,7 @@ def _import_check(package: Path) -> Any:
 def fails_tests(fault: Fault) -> bool:
     """Whether a test of those that the fault names fails with it."""
     with TemporaryDirectory() as folder:
-        package = copy_package(Path(folder))
+        package = copy_package(Path(folder) / "twinsolve")
         fault.plant(package)
         options = ["-q", "-x", "-p", "no:cacheprovider"]
         run = subprocess.run(

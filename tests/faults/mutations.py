@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
+_FOLDERS = ("bench", "datasets", "solvers", "studies", "unrolled", "tests")
 _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -190,3 +194,12 @@ def _within(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
     elif not isinstance(node, _SKIPPED):
         yield function, node
         yield from _walk(node, function)
+
+
+def copy_package(package: Path, *left_out: str) -> Path:
+    """Copy the package, without files of these patterns, to where a fault may be planted."""
+    for name in _FOLDERS:
+        shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns(*left_out))
+    for name in ("__init__.py", "setup.cfg"):
+        shutil.copy2(ROOT / name, package / name)
+    return package

@@ -10,7 +10,6 @@ import ast
 import csv
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,20 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mutations import Mutation, sample_mutations
+from mutations import ROOT, Mutation, copy_package, sample_mutations
 
-ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("table.csv")
-_PARTS = (
-    "__init__.py",
-    "bench",
-    "datasets",
-    "solvers",
-    "studies",
-    "unrolled",
-    "tests",
-    "setup.cfg",
-)
 _LONGEST = 900  # seconds that tests or the check may take for a fault: no end is a failure too
 _COLUMNS = ("file", "function", "kind", "before", "after", "caught_by")
 
@@ -77,7 +65,7 @@ def commands_for(file: str) -> Iterator[tuple[str, list[str]]]:
 def catch(mutation: Mutation) -> str:
     """What fails with the fault: "tests", "check" or nothing."""
     with TemporaryDirectory() as folder:
-        package = _copy_package(Path(folder) / "twinsolve", mutation.file)
+        package = copy_package(Path(folder) / "twinsolve", *_find_stale(mutation.file))
         path = package / mutation.file
         path.write_text(mutation.apply(path.read_text()))
         settings = {"PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
@@ -98,19 +86,12 @@ def _fails(command: list[str], package: Path, settings: dict[str, str]) -> bool:
     return run.returncode != 0
 
 
-def _copy_package(package: Path, file: str) -> Path:
-    """The package with what numba has compiled, unless the fault is in what it compiles.
+def _find_stale(file: str) -> tuple[str, ...]:
+    """Patterns of what numba has compiled, if the fault is in what it compiles.
 
     A compiled function holds those of other files that it calls, and its cache does not know.
     """
-    stale = ("*.nbi", "*.nbc") if "njit" in (ROOT / file).read_text() else ()
-    package.mkdir()
-    for part in _PARTS:
-        if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, package / part, ignore=shutil.ignore_patterns(*stale))
-        else:
-            shutil.copy2(ROOT / part, package / part)
-    return package
+    return ("*.nbi", "*.nbc") if "njit" in (ROOT / file).read_text() else ()
 
 
 def main() -> None:

@@ -3,10 +3,10 @@
 from collections import Counter
 
 import pytest
+from check_listed import Fault, check_faults, read_faults
+from mutations import ROOT, copy_package
 
 from twinsolve.unrolled.twins import catalogue
-
-from .check_listed import ROOT, Fault, check_faults, copy_package, read_faults
 
 _FAULTS = read_faults()
 
@@ -32,7 +32,7 @@ def test_each_can_be_planted_where_twins_or_tests_are_about_it():
 def test_what_is_not_there_once_is_not_planted(tmp_path):
     fault = Fault("kind", "name", "boosting.py", "no such line", "")
     with pytest.raises(ValueError, match="name: 'no such line' occurs 0 times"):
-        fault.plant(copy_package(tmp_path))
+        fault.plant(copy_package(tmp_path / "twinsolve"))
 
 
 @pytest.mark.slow

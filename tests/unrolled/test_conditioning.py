@@ -51,6 +51,8 @@ def test_the_cosine_form_loses_the_rounding_of_float32_where_the_power_is_steepe
     assert found.dtype == torch.float32
     atol = float(largest) * rounding**eps
     assert_close(found.double(), layer(X.double()), rtol=0, atol=atol)
+    for size in (1e37, 1e-30):
+        assert_close(layer(size * X) / size, found, rtol=1e-4, atol=1e-5 * atol)
     flat = torch.full((196, 768), 0.3)
     assert_close(layer(flat), flat, rtol=2**-20, atol=0)
 

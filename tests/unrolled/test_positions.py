@@ -18,6 +18,7 @@ from twinsolve.unrolled import (
     Softmax,
     Tupe,
     VisionTransformer,
+    WindowedTransformer,
 )
 from twinsolve.unrolled.kernel_smoothing import alibi_slopes, store_positions
 
@@ -122,6 +123,36 @@ def test_a_model_that_stores_positions_costs_what_softmax_does(make):
     operators = [x.operator for x in models["stored"].modules() if isinstance(x, Attention)]
     assert sum(isinstance(x, Biased) for x in operators) == 2
     assert not any(isinstance(x, Biased) for x in models["bilateral"].modules())
+
+
+class Shared(torch.nn.Module):
+    """Two layers that share an operator, of which the second may run again."""
+
+    def __init__(self, n_calls=1):
+        super().__init__()
+        operator, self.n_calls = Bilateral(), n_calls
+        self.first, self.second = (Attention(18, 3, operator=operator) for _ in range(2))
+
+    def forward(self, x):
+        for call, layer in enumerate((self.first, *[self.second] * self.n_calls)):
+            positions = tokens(*x.shape[1:], seed=call).to(x.dtype)
+            context = Context(positions=positions)
+            x = layer(x, x, x, need_weights=False, context=context)[0]
+        return x
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (Shared(), tokens(2, 9, 18)),
+        (Shared(n_calls=2), tokens(2, 9, 18)),
+        (WindowedTransformer(8, 1, 1, 5, 8, (2,), (2,), operator="bilateral"), tokens(2, 1, 8, 8)),
+    ],
+)
+def test_stored_positions_are_the_layers_own_or_stay_as_they_are(model, inputs):
+    model = model.double().eval()
+    stored = store_positions(model, inputs)
+    assert_close(stored(inputs), model(inputs), atol=1e-12, rtol=0)
 
 
 def test_alibi_slopes_are_geometric():

@@ -288,7 +288,8 @@ def store_positions(model: nn.Module, *inputs: Any, **arguments: Any) -> nn.Modu
 
     Positions do not depend on the inputs, so that in a trained model their part of the logits is
     constant. In each layer `Bilateral.precompute` replaces a `Bilateral` with positions; the layer
-    then costs as much as softmax attention. Operators inside corrections stay as they are.
+    then costs as much as softmax attention. Others stay as they are: operators inside corrections,
+    and layers that run more than once or whose positions differ in a batch, as those of windows.
 
     Parameters
     ----------
@@ -302,11 +303,6 @@ def store_positions(model: nn.Module, *inputs: Any, **arguments: Any) -> nn.Modu
     -------
     nn.Module
         Its layers take only that number of tokens, and train no bandwidth of positions.
-
-    Raises
-    ------
-    ValueError
-        If positions differ between the samples of a batch.
 
     References
     ----------
@@ -330,23 +326,21 @@ def store_positions(model: nn.Module, *inputs: Any, **arguments: Any) -> nn.Modu
         and isinstance(part.operator, Bilateral)
         and part.operator.uses_positions
     ]
-    contexts: dict[Operator, Context] = {}
+    seen: dict[Operator, list[Context]] = {}
 
-    def keep_context(operator: Operator, _: Any, keywords: dict[str, Any]) -> None:
-        contexts[operator] = keywords["context"]
+    def keep_context(operator: Operator, _: Any, given: dict[str, Any]) -> None:
+        seen.setdefault(operator, []).append(given["context"])
 
     with ExitStack() as hooks:
         for layer in layers:
+            layer.operator = copy.deepcopy(layer.operator)  # layers may share one
             hook = layer.operator.register_forward_pre_hook(keep_context, with_kwargs=True)
             hooks.callback(hook.remove)
         model(*inputs, **arguments)
     for layer in layers:
-        if layer.operator in contexts:
-            stored = layer.operator.precompute(contexts[layer.operator])
-            if stored.bias.ndim > 3 and len(stored.bias) > 1:
-                raise ValueError(
-                    "inputs: must have the same positions in all samples of a batch, got separate "
-                    f"positions for {len(stored.bias)} samples"
-                )
-            layer.operator = stored
+        contexts = seen.get(layer.operator, [])
+        if len(contexts) == 1:
+            stored = layer.operator.precompute(contexts[0])
+            if stored.bias.ndim == 3 or len(stored.bias) == 1:
+                layer.operator = stored
     return model

@@ -145,7 +145,7 @@ def classify(
     -------
     DataFrame
         A row for each network and seed; ``against`` is the row that it is compared with, None for
-        the plain one; accuracies in percent; ``inference`` and ``training`` are
+        that of all others; accuracies in percent; ``inference`` and ``training`` are
         ratios of throughput to the plain row; ``wrong`` has the places of the test images that are
         wrong, as they are and by attack and corruption.
 

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from typer.testing import CliRunner
 
 from twinsolve.bench.check.checks import _cache_results
 from twinsolve.bench.check.lines import coverage, lines_of, share
+from twinsolve.bench.cli import app
 from twinsolve.unrolled.twins import HeadCall
 
 
@@ -53,3 +55,12 @@ def test_solutions_are_remembered_but_for_a_choice_of_the_layer():
     for call in (free, free, chosen, chosen, replace(free, head=1)):
         solve(None, call)
     assert calls == [0, 0, 0, 1]
+
+
+def test_a_twin_without_rows_is_left_out(tmp_path):
+    """A bound on small drawn inputs, where no law applies to it."""
+    words = ["check", "--data", "drawn", "--twin", "softmax-stability", "--twin", "layer-scale"]
+    done = CliRunner().invoke(app, [*words, "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "layer-scale" in done.output
+    assert "softmax-stability" not in done.output

@@ -158,7 +158,9 @@ def test_residual_objects_are_given_the_tokens_and_the_context():
 
 def test_if_26_boosts_attention_and_leaves_the_feed_forward_branch_plain():
     layer, first = block(residual=GeneralizedResidual), torch.randn_like(X)
-    torch.nn.init.constant_(layer.attention_residual.t, 0.4)
+    for part in layer.modules():
+        if isinstance(part, GeneralizedResidual):
+            torch.nn.init.constant_(part.t, 0.4)
     x = attention(layer, X) + 0.4 * first + 0.6 * X
     found, _ = layer(X, Context(first_tokens=first))
     assert_close(found, x + feed_forward(layer, x), atol=1e-12, rtol=0)
