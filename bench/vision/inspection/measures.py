@@ -79,7 +79,7 @@ class Layer:
     @property
     def masked(self) -> bool:
         """Whether some keys are hidden from some queries."""
-        return any(x is not None and x is not False for x in self.seen.masks.values())
+        return _hides_keys(self.seen)
 
 
 @torch.no_grad()
@@ -111,7 +111,10 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
                 hook = part.attention_residual.register_forward_hook(keep_branch)
                 stack.callback(hook.remove)
         rows = stack.enter_context(
-            record(model, {**measures, "E": _measure_energy, "": kept.append})
+            record(
+                model,
+                {**measures, "J_sum": _measure_sum, "E": _measure_energy, "": kept.append},
+            )
         )
         model(images)
     layers = []
@@ -128,6 +131,19 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             layer.branch = branches[holder.attention_residual]
         layers.append(layer)
     return layers
+
+
+def _hides_keys(seen: Observation) -> bool:
+    return any(x is not None and x is not False for x in seen.masks.values())
+
+
+def _measure_sum(seen: Observation) -> Tensor | None:
+    """J itself, which is the larger the more the kernel weighs; without masks."""
+    share = MEASURES["smoothness"](seen)
+    if share is None or _hides_keys(seen):
+        return None
+    logits = seen.k @ seen.k.mT * seen.k.shape[-1] ** -0.5
+    return share * logits.exp().sum(dim=(-2, -1))
 
 
 def _measure_energy(seen: Observation) -> Tensor | None:
