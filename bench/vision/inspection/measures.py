@@ -35,6 +35,7 @@ from ....unrolled.diagnostics.energies import kernel_energy
 from ....unrolled.laws.subject import map_tensors
 from ....unrolled.models import Block
 from ....unrolled.nonlocal_energy import Neutreno
+from ....unrolled.spectral_filtering import FeatScale
 from ....unrolled.twins import Origin, compare, fit_origin
 
 _MEASURED = {
@@ -44,6 +45,7 @@ _MEASURED = {
     "gradient_cosine": "gradient_cosine",
     "map_similarity": "map_similarity",
     "map_similarity_to_previous": "map_similarity_to_previous",
+    "high_band_intensity": "high_bands",
 }
 _LAM = 0.6  # of the energy where the layer has none: that of the paper
 
@@ -310,6 +312,8 @@ def learned(layer: Layer) -> dict[str, Tensor]:
             word = name.rpartition(".")[2]
             if word != "log" and parameter.numel() == max(parameter.shape, default=1):
                 found[word] = parameter.detach().double()
+        if isinstance(part, FeatScale):
+            found["t_minus_s"] = (part.t - part.s).detach().double()
     return found
 
 
