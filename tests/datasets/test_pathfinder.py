@@ -41,7 +41,13 @@ def test_seed_decides():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"size": 7}, {"dash": 0}, {"n_distractors": 90}, {"path_length": 3}, {"n_samples": 0}],
+    [
+        {"size": 7},
+        {"dash": 0},
+        {"n_distractors": 9, "size": 8},
+        {"path_length": 3},
+        {"n_samples": 0},
+    ],
 )
 def test_what_cannot_be_drawn_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
