@@ -66,8 +66,9 @@ def classify(
 ) -> None:
     """Train classifiers that differ in one part, and compare them over paired seeds.
 
-    DATA are the digits of scikit-learn; cifar10, from the data root; or a folder with a folder of
-    pictures for each class, all of one size.
+    DATA are the digits of scikit-learn; cifar10, from the data root; either with fewer training
+    images, digits:n_train=300; or a folder with a folder of pictures for each class, all of one
+    size.
 
     A row is a name of --list, or an architecture with settings after a colon, such as
     ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,attention_skip=False.

@@ -1,9 +1,10 @@
 """Images of classes in three parts, and batches of those that train."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
@@ -50,8 +51,9 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
     Parameters
     ----------
     data : str
-        "digits" (of scikit-learn); "cifar10", or "cifar10:n_train=10000" for so many of its
-        training images; or a folder with a folder of pictures for each class, all of one size.
+        "digits" (of scikit-learn); "cifar10"; either with so many of its training images,
+        "cifar10:n_train=10000"; or a folder with a folder of pictures for each class, all of one
+        size.
     data_home : str, optional
         As in `twinsolve.datasets.fetch_cifar10`.
 
@@ -68,21 +70,27 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
     """
     name, settings = split_settings(data, "data")
     if name == "cifar10":
-        return _load_cifar10(data_home, **_check_cifar10(settings))
-    if settings:
-        raise ValueError(f"data: {name!r} takes no settings, got {data!r}")
+        return _load_cifar10(data_home, _read_n_train(name, settings, 50_000))
     if name == "digits":
-        digits = load_digits()
-        levels, target = digits.images[..., None] / 16, digits.target
-        return _split(levels, target, tuple(map(str, digits.target_names)))
+        return _load_digits(_read_n_train(name, settings, 1079))
+    if settings:
+        raise ValueError(f"data: a folder takes no settings, got {data!r}")
     return _split(*_load_folder(name))
 
 
-def _check_cifar10(settings: dict[str, int]) -> dict[str, int]:
-    n_train = settings.get("n_train", 50_000)
-    if set(settings) - {"n_train"} or not isinstance(n_train, int) or not 100 <= n_train <= 50_000:
-        raise ValueError(f"data: cifar10 takes n_train, 100 to 50000; got {settings}")
-    return {"n_train": n_train}
+def _read_n_train(name: str, settings: dict[str, Any], most: int) -> int:
+    n_train = settings.get("n_train", most)
+    if set(settings) - {"n_train"} or not isinstance(n_train, int) or not 100 <= n_train <= most:
+        raise ValueError(f"data: {name} takes n_train, 100 to {most}; got {settings}")
+    return n_train
+
+
+def _load_digits(n_train: int) -> Splits:
+    digits = load_digits()
+    levels, target = digits.images[..., None] / 16, digits.target
+    splits = _split(levels, target, tuple(map(str, digits.target_names)))
+    few = Images(splits.train.levels[:n_train], splits.train.target[:n_train])
+    return replace(splits, train=few)
 
 
 def _load_cifar10(data_home: str | None, n_train: int) -> Splits:

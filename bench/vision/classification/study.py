@@ -202,7 +202,7 @@ def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str,
     ValueError
         If a setting is unknown or of another type, or shares are none.
     """
-    known = _PICTURES | _OF_DATA.get(data, {})
+    known = _PICTURES | _OF_DATA.get(data, _OF_DATA.get(data.partition(":")[0], {}))
     for name, value in (recipe or {}).items():
         if name not in known or name == "candidates":
             raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, known)}")

@@ -89,6 +89,7 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
         ["--row", "ViT:operator=nothing"],
         ["--row", "ViT:token_graying=dct:power=1"],
         ["cifar10:n=3"],
+        ["digits:n_train=99"],
         ["nowhere"],
         ["--recipe", "mix=0.5"],
         ["--recipe", "mixup=0.6,cutmix=0.5"],
@@ -369,6 +370,14 @@ def test_a_folder_of_classes(tmp_path):
     assert splits.classes == ("cat", "dog")
     assert splits.train.levels.shape == (12, 3, 8, 12)
     assert sorted(splits.test.target.tolist()) == [0, 0, 1, 1]
+
+
+def test_fewer_images_train_and_the_same_choose_and_judge(digits):
+    few = load_splits("digits:n_train=300")
+    assert torch.equal(few.train.levels, digits.train.levels[:300])
+    assert few.train.target.bincount().min() >= 29
+    assert torch.equal(few.test.levels, digits.test.levels)
+    assert settings_of("digits:n_train=300") == settings_of("digits")
 
 
 def test_matched_differences_are_of_images_that_both_get_right():
