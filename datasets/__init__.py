@@ -17,10 +17,12 @@ from .images import (
     load_photographs,
     make_noisy_crop,
 )
+from .list_ops import make_list_ops
 from .manifolds import make_union_of_manifolds
 from .matlab_images import fetch_coil20, fetch_coil100, fetch_orl, fetch_usps, fetch_yale
 from .mnist import fetch_emnist, fetch_fashion_mnist, fetch_mnist
 from .motion import fetch_hopkins155, homogeneous_coordinates, project_trajectories
+from .pathfinder import make_pathfinder
 from .points import load_points
 from .rigid import make_rigid_motions
 from .root import data_root
@@ -50,7 +52,9 @@ __all__ = [
     "load_image_folder",
     "load_photographs",
     "load_points",
+    "make_list_ops",
     "make_noisy_crop",
+    "make_pathfinder",
     "make_rigid_motions",
     "make_union_of_manifolds",
     "make_union_of_subspaces",

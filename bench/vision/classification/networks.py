@@ -158,7 +158,7 @@ def _build_network(
     make = _look_up(ARCHITECTURES, architecture, "architecture")
     try:
         network = make(
-            **(options if architecture in WITHOUT_BLOCKS else _resolve_options(**options))
+            **(options if architecture in WITHOUT_BLOCKS else resolve_options(**options))
         )
     except TypeError as error:
         raise ValueError(f"row: {architecture} cannot be made: {error}") from error
@@ -206,7 +206,7 @@ def _fix(weight: Tensor, bias: Tensor, n_maps: int = 1) -> None:
     bias.requires_grad_(False)
 
 
-def _resolve_options(
+def resolve_options(
     *,
     operator: str = "softmax",
     correction: str | None = None,

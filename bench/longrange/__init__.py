@@ -1,0 +1,1 @@
+"""`twinsolve longrange`: sequences whose classes hang on what stands far apart."""
