@@ -21,7 +21,7 @@ SWAPPED = 0.025  # share of the words, that of the papers on robust attention
 _AT_ONCE, _N_DEPTH, _N_STRETCHES = 64, 32, 200
 _SETTINGS: dict[str, Any] = {
     "dim": 64, "depth": 4, "num_heads": 4, "mlp_ratio": 2.0, "dropout": 0.1, "length": 64,
-    "candidates": [{"learning_rate": x, "n_steps": 2000} for x in (2e-3, 4e-3)],
+    "candidates": [{"learning_rate": x, "n_steps": 1000} for x in (2e-3, 4e-3)],
     "batch_size": 16, "weight_decay": 0.05, "warm_up": 0.07, "ema_decay": 0.99,
     "precision": "float32",
 }  # fmt: skip
