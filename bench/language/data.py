@@ -73,13 +73,16 @@ def load_text(data: str, data_home: str | None = None) -> Text:
         words = _draw_words(2400)
         parts = [words[:80_000], words[80_000:88_000], words[88_000:]]
         return _number(parts, n_words, standard=True)
-    if data != "wikitext2":
-        raise ValueError(f"data: must be wikitext2 or generated, got {data!r}")
-    known, test = (
-        fetch_wikitext2(subset=x, data_home=data_home).words for x in ("validation", "test")
-    )
+    if name != "wikitext2":
+        raise ValueError(f"data: must be wikitext2 or generated, got {name!r}")
+
+    def fetch(subset: str) -> list[str]:
+        words: list[str] = fetch_wikitext2(subset=subset, data_home=data_home).words
+        return words
+
+    known, test = fetch("validation"), fetch("test")
     try:
-        whole = fetch_wikitext2(subset="train", data_home=data_home).words
+        whole = fetch("train")
     except FileNotFoundError:
         n_train = round((1 - _SHARE) * len(known))
         return _number([known[:n_train], known[n_train:], test], n_words, standard=False)
