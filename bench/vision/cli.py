@@ -92,15 +92,16 @@ def classify(
     seed), means.csv and .tex, settings.json, summary.md and figures as .png and .pdf.
     Finished and interrupted runs are kept in DIR/runs.
     """
+    from ..study import write_row
+    from ..training import processes
     from .classification.report import write_report
-    from .classification.study import ROWS, write_row
+    from .classification.study import IMAGES
     from .classification.study import classify as run
-    from .training import processes
 
     load_modules(load)
     if list_all:
-        for name, options in ROWS.items():
-            console().print(f"{name:22} {write_row(options)}", highlight=False)
+        for name, options in IMAGES.rows.items():
+            console().print(f"{name:22} {write_row(IMAGES, options)}", highlight=False)
         return
     if n_jobs != 1 and "TORCHELASTIC_RUN_ID" in os.environ:
         raise typer.BadParameter("torchrun has its own processes: leave --n-jobs at 1")
@@ -164,9 +165,9 @@ def train_denoiser(
     and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes.
     Beside it only --output, --data-home, --device, and --data (if pictures were moved) are allowed.
     """
+    from ..training import Recipe, processes
     from .denoising import training
     from .denoising.networks import build_network
-    from .training import Recipe, processes
 
     load_modules(load)
     if (network is None) == (like is None):

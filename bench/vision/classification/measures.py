@@ -21,8 +21,8 @@ from ....unrolled.models import (
     VisionTransformer,
     WindowedTransformer,
 )
-from ..paired import Paired, paired_difference
-from ..training import generator_of
+from ...paired import Paired, paired_difference
+from ...training import generator_of
 from .data import Images
 from .networks import Classifier
 
