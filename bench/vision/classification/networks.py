@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from ...names import split_part
 BALANCE = 0.01  # weight of the balance loss, that of Fedus et al. (2022)
 _TOP_K = 2
 
+Network = TypeVar("Network", bound=nn.Module)
 Seen = list[tuple[SparseMixtureOfExperts, Tensor]]
 
 
@@ -133,17 +134,20 @@ class DropPath(nn.Module):
         return self.residual(x, y, context)
 
 
-def paired_classifier(
-    options: Mapping[str, Any], plain: Mapping[str, Any], seed: int, **levels: Sequence[float]
-) -> Classifier:
-    """A classifier that starts from the plain one's draws, wherever a parameter is in both."""
+def paired_network(
+    make: Callable[[Mapping[str, Any]], Network],
+    options: Mapping[str, Any],
+    plain: Mapping[str, Any],
+    seed: int,
+) -> Network:
+    """A network that starts from the plain one's draws, wherever a parameter is in both."""
     torch.manual_seed(seed)
-    model = Classifier(options, **levels)
+    model = make(options)
     torch.manual_seed(seed)
-    return with_weights_of(model, Classifier(plain, **levels))
+    return with_weights_of(model, make(plain))
 
 
-def with_weights_of(model: Classifier, other: nn.Module) -> Classifier:
+def with_weights_of(model: Network, other: nn.Module) -> Network:
     """The model with another one's weights where it learns them: name and shape are the same."""
     own, given = model.state_dict(), other.state_dict()
     learned = {n for n, p in model.named_parameters() if p.requires_grad}
