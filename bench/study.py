@@ -12,7 +12,7 @@ import pandas as pd
 
 from .jobs import Job, Options, code, run_jobs
 from .names import close_names, split_settings
-from .run_folder import find_object
+from .run_folder import find_object, read_metrics
 from .timing import Progress
 from .training import Batches, Loss, Recipe, operator_sources, train
 
@@ -115,7 +115,7 @@ def run_study(
     -------
     DataFrame
         A row for each network and seed; ``against`` is the row that it is compared with, None for
-        that of all others.
+        that of all others; ``curve`` has pairs of a step and the score on the validation part.
 
     Raises
     ------
@@ -269,14 +269,16 @@ def recipe_of(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: i
 def trained_network(
     task: Task, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
     options: dict[str, Any], candidate: dict[str, Any], seed: int,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Train one network, or take it from its folder; with its data."""
+) -> tuple[Any, Any, Path]:  # fmt: skip
+    """Train one network, or take it from its folder; with its data, and the folder."""
     splits = task.load_splits(data, data_home)
     model = task.build(splits, settings, placed(options, candidate), seed)
     recipe = recipe_of(settings, candidate, seed)
     notes = {"data": data, "candidate": candidate}
-    kept = train_kept(task, model, splits, settings, recipe, notes, directory, options=options)
-    return kept, splits
+    kept, folder = train_kept(
+        task, model, splits, settings, recipe, notes, directory, options=options
+    )
+    return kept, splits, folder
 
 
 def contents(splits: Any) -> dict[str, str | None]:
@@ -288,10 +290,11 @@ def train_kept(
     task: Task, model: Any, splits: Any, settings: Mapping[str, Any], recipe: Recipe,
     notes: Mapping[str, Any], directory: str, first_step: int = 0,
     options: Mapping[str, Any] | None = None,
-) -> Any:  # fmt: skip
+) -> tuple[Any, Path]:  # fmt: skip
     """Train a network, or take it from the folder that its options, notes and recipe name.
 
-    Its batches are those from `first_step` on. The folder's name begins with the row's options.
+    Returns the network and the folder, whose name begins with the row's options. Batches are those
+    from `first_step` on.
     """
     notes = {**notes, "settings": {n: x for n, x in settings.items() if n != "candidates"}}
     made = task.make_batches(splits, settings)
@@ -301,11 +304,12 @@ def train_kept(
     words = [write_row(task, options or {}), f"{recipe.n_steps} steps", f"seed {recipe.seed}"]
     name = re.sub(r"[^\w.=]+", "-", " ".join(words))[:_LONGEST]
     folder = Path(directory) / "networks" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-    return train(
+    trained = train(
         model, lambda seed, step, samples: made(seed, first_step + step, samples),
         task.make_loss(settings), recipe, directory=folder,
         validate=lambda own: task.validate(own, splits), task=notes,
     )  # fmt: skip
+    return trained, folder
 
 
 def train_and_measure(
@@ -315,11 +319,12 @@ def train_and_measure(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Train one network and measure it; without `measures` on the validation part alone."""
     own: Task = find_object(task, "task: none is named")
-    trained, splits = trained_network(
+    trained, splits, folder = trained_network(
         own, data, data_home, directory, settings, options, candidate, seed
     )
-    (score,) = own.validate(trained, splits).values()
+    ((name, score),) = own.validate(trained, splits).items()
     found = {"row": row, "data": data, "seed": seed, **candidate, "validation": score}
     if measures is not None:
         found |= own.measure(trained, splits, settings, measures)
+        found["curve"] = [[x["step"], x[name]] for x in read_metrics(folder)]
     return [found]

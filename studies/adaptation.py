@@ -133,7 +133,7 @@ def _run(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Take the trained backbone from its folder, and train a row on from there."""
     steps = candidate["n_steps"]
-    plain, splits = trained_network(
+    plain, splits, _ = trained_network(
         IMAGES, data, data_home, directory, settings, base, candidate, seed
     )
     model = with_weights_of(build(splits, settings, placed(options, candidate), seed), plain)
@@ -141,7 +141,7 @@ def _run(
     extra = {"n_steps": max(1, round(_SHARE * steps)), "learning_rate": rate}
     recipe = recipe_of(settings, extra, seed)
     task = {"data": data, "after": candidate}
-    trained = train_kept(
+    trained, _ = train_kept(
         IMAGES, model, splits, settings, recipe, task, directory, first_step=steps, options=options
     )
     return [

@@ -394,7 +394,7 @@ def _run(
     data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
     options: dict[str, Any], candidate: dict[str, Any], seed: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    model, splits = trained_network(
+    model, splits, _ = trained_network(
         IMAGES, data, data_home, directory, settings, options, candidate, seed
     )
     start = build(splits, settings, placed(options, candidate), seed)

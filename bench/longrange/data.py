@@ -15,7 +15,7 @@ _SEED = 0
 _N_TEST = 2000
 _OF_DATA: dict[str, dict[str, int]] = {
     "listops": {
-        "n_train": 20_000, "min_length": 50, "max_length": 200, "max_depth": 10, "max_args": 10,
+        "n_train": 20_000, "min_length": 20, "max_length": 100, "max_depth": 10, "max_args": 10,
     },
     "pathfinder": {"n_train": 20_000, "size": 16},
     "cifar-pixels": {"n_train": 50_000, "size": 16},

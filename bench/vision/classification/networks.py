@@ -134,14 +134,17 @@ class DropPath(nn.Module):
         return self.residual(x, y, context)
 
 
-def paired_classifier(
-    options: Mapping[str, Any], plain: Mapping[str, Any], seed: int, **levels: Sequence[float]
-) -> Classifier:
-    """A classifier that starts from the plain one's draws, wherever a parameter is in both."""
+def paired_network(
+    make: Callable[[Mapping[str, Any]], Network],
+    options: Mapping[str, Any],
+    plain: Mapping[str, Any],
+    seed: int,
+) -> Network:
+    """A network that starts from the plain one's draws, wherever a parameter is in both."""
     torch.manual_seed(seed)
-    model = Classifier(options, **levels)
+    model = make(options)
     torch.manual_seed(seed)
-    return with_weights_of(model, Classifier(plain, **levels))
+    return with_weights_of(model, make(plain))
 
 
 def with_weights_of(model: Network, other: nn.Module) -> Network:

@@ -1,6 +1,7 @@
 """Classifiers of images: their data, recipes, rows and measures, and the study of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -17,7 +18,7 @@ from .measures import (
     wrong_attacked,
     wrong_corrupted,
 )
-from .networks import ARCHITECTURES, Classifier, paired_classifier
+from .networks import ARCHITECTURES, Classifier, paired_network
 
 _PICTURES: dict[str, Any] = {
     "patch_size": 4, "dim": 96, "depth": 6, "num_heads": 4, "mlp_ratio": 2.0,
@@ -111,7 +112,9 @@ def build(
         options = {name: x for name, x in options.items() if name != "position_scale"}
     # The plain network's weights are the row's, so that both start with positions of one scale.
     plain = sizes | {name: options[name] for name in ("position_scale",) if name in options}
-    return paired_classifier(sizes | dict(options), plain, seed, mean=mean, std=std)
+    return paired_network(
+        partial(Classifier, mean=mean, std=std), sizes | dict(options), plain, seed
+    )
 
 
 def _choose_sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> dict[str, Any]:

@@ -28,7 +28,13 @@ from twinsolve.bench.study import (
     rows_with_plain,
     train_kept,
 )
-from twinsolve.bench.vision.classification.data import ClassBatches, Images, augment, load_splits
+from twinsolve.bench.vision.classification.data import (
+    ClassBatches,
+    Images,
+    augment,
+    batch_order,
+    load_splits,
+)
 from twinsolve.bench.vision.classification.measures import (
     ATTACKS,
     CLEAN,
@@ -265,8 +271,7 @@ def test_two_processes_share_each_batch_and_write_one_table(tmp_path):
 
 def test_an_epoch_holds_every_image_once(digits):
     n = len(digits.train)
-    made = ClassBatches(digits.train, batch_size=64, shift=1, flip=False)
-    drawn = np.concatenate([made._order(0, step) for step in range(2 * n // 64 + 1)])
+    drawn = np.concatenate([batch_order(n, 64, 0, step) for step in range(2 * n // 64 + 1)])
     assert sorted(drawn[:n]) == sorted(drawn[n : 2 * n]) == list(range(n))
 
 
@@ -339,7 +344,7 @@ def test_changed_images_and_users_operators_are_trained_on_anew(digits, tmp_path
 
     def folder(splits):
         recipe = recipe_of(settings, candidate, 0)
-        return train_kept(IMAGES, network(digits), splits, settings, recipe, {}, str(tmp_path))
+        return train_kept(IMAGES, network(digits), splits, settings, recipe, {}, str(tmp_path))[1]
 
     levels = digits.test.levels.clone()
     levels[0, 0, 0, 0] += 0.1
