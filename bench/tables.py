@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -80,15 +81,20 @@ def print_table(title: str, lines: Lines) -> None:
     """
     headings, rows = lines
     kept = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
-    widths = {
-        i: max(len(text) for text in (*headings[i].split(), *(row[i] for row in rows)))
-        for i in kept
-    }
+    widths = {i: max(_narrowest(headings[i]), *(len(row[i]) for row in rows)) for i in kept}
     for part in _fit_columns(widths, console().width - 1):
-        shown = Table(*(Column(headings[i], min_width=widths[i]) for i in part), title=title)
+        shown = Table(*(Column(headings[i], width=widths[i]) for i in part), title=title)
         for row in rows:
             shown.add_row(*(row[i] for i in part))
         console().print(shown)
+
+
+def _narrowest(heading: str) -> int:
+    """The width at which a heading takes two lines."""
+    width = max(map(len, heading.split()), default=0)
+    while len(wrap(heading, width)) > 2:
+        width += 1
+    return width
 
 
 def _fit_columns(widths: dict[int, int], room: int) -> list[list[int]]:

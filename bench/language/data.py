@@ -132,5 +132,6 @@ class WordBatches:
         self.windows = ids.unfold(0, length + 1, 1)
 
     def __call__(self, seed: int, step: int, samples: range) -> Tensor:
-        starts = [generator_of(seed, step, x).integers(len(self.windows)) for x in samples]
+        n_places = len(self.windows)
+        starts = [int(generator_of(seed, step, x).integers(n_places)) for x in samples]
         return self.windows[starts]

@@ -5,10 +5,21 @@ from typing import Annotated
 
 import typer
 
-from ..names import split_settings
+from ..study_cli import (
+    Against,
+    DataHome,
+    ListAll,
+    Processes,
+    RecipeWords,
+    RowNames,
+    Seeds,
+    Steps,
+    list_rows,
+    report_mistakes,
+    study_options,
+)
 from ..tables import Report
-from ..terminal import Load, Output, console, load_modules, progress
-from ..vision.cli import DataHome, ListAll, Processes, report_mistakes
+from ..terminal import Load, Output, load_modules
 
 _QUICK = "listops:n_train=4000,min_length=10,max_length=40", 2, 300
 
@@ -18,21 +29,11 @@ def longrange(
         str,
         typer.Argument(metavar="DATA", help="listops, pathfinder or cifar-pixels."),
     ] = "listops",
-    row: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Run this row beside softmax; may be given again."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of paired seeds.")] = 3,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(metavar="NAME=VALUE,...", help="Settings in place of our own.")
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Compare with this row [each row's own backbone]."),
-    ] = None,
+    row: RowNames = None,
+    seeds: Seeds = 3,
+    steps: Steps = None,
+    recipe: RecipeWords = None,
+    against: Against = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Short expressions, 300 steps, two seeds; no DATA.")
     ] = False,
@@ -65,14 +66,12 @@ def longrange(
     summary.md, and differences and curves (accuracy on validation sequences against steps) as .png
     and .pdf. Finished and interrupted runs are kept in DIR/runs.
     """
-    from ..study import write_row
     from .report import write_report
     from .study import SEQUENCES, classify_sequences
 
     load_modules(load)
     if list_all:
-        for name, options in SEQUENCES.rows.items():
-            console().print(f"{name:22} {write_row(SEQUENCES, options)}", highlight=False)
+        list_rows(SEQUENCES)
         return
     if quick:
         data, seeds, steps = _QUICK
@@ -81,10 +80,6 @@ def longrange(
         "against": against,
     }  # fmt: skip
     with report_mistakes():
-        table = classify_sequences(
-            data, rows=row, seeds=seeds, steps=steps,
-            recipe=split_settings(f":{recipe or ''}", "recipe")[1], against=against,
-            n_jobs=n_jobs, data_home=data_home, directory=output / "runs",
-            progress=progress("Training"),
-        )  # fmt: skip
+        options = study_options(settings, output)
+        table = classify_sequences(data, n_jobs=n_jobs, data_home=data_home, **options)
     write_report(table, Report("twinsolve longrange", settings, output))

@@ -93,8 +93,10 @@ def _load_cifar_pixels(data_home: str | None, n_train: int, size: int) -> Splits
     if size < 1 or 32 % size:
         raise ValueError(f"data: size of cifar-pixels must divide 32, got {size}")
     colour = load_splits(f"cifar10:n_train={n_train}", data_home)
-    parts = (_make_sequences(x, size) for x in (colour.train, colour.validation, colour.test))
-    return Splits(*parts, colour.classes)
+    train, validation, test = (
+        _make_sequences(x, size) for x in (colour.train, colour.validation, colour.test)
+    )
+    return Splits(train, validation, test, colour.classes)
 
 
 def _make_sequences(images: Images, size: int) -> Images:

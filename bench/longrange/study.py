@@ -9,16 +9,11 @@ import torch
 from torch import Tensor
 
 from ...unrolled.models import SequenceClassifier
+from ..costs import size_measures, speed_ratios
 from ..study import PLAIN, Task, change_settings, run_study
 from ..training import Batches
 from ..vision.classification.data import Splits, batch_order, cross_entropy
-from ..vision.classification.measures import (
-    CLEAN,
-    accuracies,
-    size_measures,
-    speed_ratios,
-    wrong,
-)
+from ..vision.classification.measures import CLEAN, accuracies, wrong
 from ..vision.classification.networks import paired_network
 from ..vision.classification.study import ROWS as OF_IMAGES
 from .data import N_SYMBOLS, load_sequences
@@ -98,7 +93,7 @@ def measure(
     return {
         "accuracy": accuracies(trained, test)["top1"],
         "most_frequent": float(shares.max()), "chance": 100 / len(splits.classes),
-        **size_measures(trained, test), **speed_ratios(trained, plain, test),
+        **size_measures(trained, test.levels), **speed_ratios(trained, plain, test.levels),
         "token_cosine": mean_cosine(trained, test),
         "n_test": len(test), "wrong": {CLEAN: wrong(trained, test)},
     }  # fmt: skip
