@@ -6,7 +6,7 @@ import pandas as pd
 from ..comparison import DEPTH, RECIPE, SIZE, Column, baselines_of, compared_lines, draw_differences
 from ..paired import Paired, note_on_verdicts, paired_difference
 from ..tables import Lines, Report, number, write_table
-from .data import Text
+from .data import UNKNOWN, Text
 from .study import SWAPPED
 
 _AFTER: dict[str, Column] = {
@@ -59,7 +59,7 @@ def notes(table: pd.DataFrame, text: Text) -> list[str]:
     """How to read the tables."""
     parts = ", ".join(f"{len(getattr(text, x)):,}" for x in ("train", "validation", "test"))
     split = (
-        "These are the parts in which the text was published."
+        "These are the parts that the text comes in."
         if text.standard
         else "This is no standard split: nine tenths of the validation file train, a tenth "
         "validates, and the test file tests, so that perplexities stand beside no published ones."
@@ -68,8 +68,9 @@ def notes(table: pd.DataFrame, text: Text) -> list[str]:
         f"Perplexities are means over seeds, of the test part, that chose nothing; {parts} words "
         f"train, validate and test, in a vocabulary of {len(text.words):,} with <unk> for all "
         f"others. {split} A window begins without what was before it.",
-        f"In swapped text {SWAPPED:.1%} of the words that are shown are <unk>; those to be told "
-        "stay as they are.",
+        f"In swapped text each word that is shown becomes <unk> with probability {SWAPPED}, drawn "
+        "once for all rows; those to be told stay as they are. Of the words of the test part "
+        f"{float((text.test == UNKNOWN).double().mean()):.1%} are <unk> before any is swapped.",
         "Differences are 100 times those of the mean log losses, about % of the perplexity, above "
         "0 where a row predicts better than the row under against. "
         + note_on_verdicts(differences(table), of="seeds and stretches of the test text"),

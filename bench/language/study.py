@@ -14,7 +14,12 @@ from ...unrolled.models import LanguageModel
 from ..costs import size_measures, speed_ratios
 from ..study import PLAIN, Task, change_settings, run_study
 from ..training import Batches, Loss
-from ..vision.classification.networks import resolve_options, with_weights_of
+from ..vision.classification.networks import (
+    balance_loss,
+    resolve_options,
+    tokens_of_experts,
+    with_weights_of,
+)
 from .data import Text, WordBatches, cut, load_text, swap_words
 
 SWAPPED = 0.025  # share of the words, that of the papers on robust attention
@@ -72,7 +77,16 @@ def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str,
 
 
 def build(text: Text, settings: Mapping[str, Any], options: Mapping[str, Any], seed: int) -> Any:
-    """The model of a row, that starts from the plain one's draws wherever both have a parameter."""
+    """The model of a row, that starts from the plain one's draws wherever both have a parameter.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown, or a part of the text is no longer than a window.
+    """
+    shortest = min(map(len, (text.train, text.validation, text.test)))
+    if settings["length"] >= shortest:
+        raise ValueError(f"recipe: length must be under the {shortest} words of the shortest part")
     names = ("dim", "depth", "num_heads", "mlp_ratio", "dropout")
     sizes = {name: settings[name] for name in names}
     sizes |= {"vocab_size": len(text.words), "max_length": settings["length"]}
@@ -88,8 +102,14 @@ def make_batches(text: Text, settings: Mapping[str, Any]) -> Batches:
 
 
 def make_loss(settings: Mapping[str, Any]) -> Loss:
-    """Mean cross-entropy of the next words."""
-    return lambda model, windows: losses(model, windows, windows).mean()
+    """Mean cross-entropy of the next words, and what balances mixtures of experts, if any."""
+
+    def loss(model: nn.Module, windows: Tensor) -> Tensor:
+        with tokens_of_experts(model) as seen:
+            entropy = losses(model, windows, windows).mean()
+        return entropy + balance_loss(seen)
+
+    return loss
 
 
 def losses(model: nn.Module, shown: Tensor, windows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ....datasets import fetch_cifar10, load_digits, load_image_folder
 from ...names import split_settings
-from .networks import BALANCE, tokens_of_experts
+from .networks import balance_loss, tokens_of_experts
 
 Batches = Callable[[int, int, range], tuple[Tensor, Tensor]]
 
@@ -245,9 +245,8 @@ def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor
         levels, target = batch
         with tokens_of_experts(model) as seen:
             scores = model(levels)
-        balance = sum(layer.balance_loss(tokens) for layer, tokens in seen)
         entropy = nn.functional.cross_entropy(scores, target, label_smoothing=smoothing)
-        return entropy + BALANCE * balance
+        return entropy + balance_loss(seen)
 
     return loss
 

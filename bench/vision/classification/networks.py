@@ -56,6 +56,11 @@ def tokens_of_experts(model: nn.Module) -> Iterator[Seen]:
         yield seen
 
 
+def balance_loss(seen: Seen) -> Any:
+    """What balances the mixtures that ran, with its weight; 0 without any."""
+    return BALANCE * sum(layer.balance_loss(tokens) for layer, tokens in seen)
+
+
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "ViT": VisionTransformer,
     "Swin": WindowedTransformer,

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from twinsolve.bench.cli import app
 from twinsolve.bench.language import report
 from twinsolve.bench.language.data import UNKNOWN, WordBatches, cut, load_text, swap_words
-from twinsolve.bench.language.study import TEXT, build, losses, settings_of
+from twinsolve.bench.language.study import TEXT, build, losses, make_loss, settings_of
+from twinsolve.bench.vision.classification.networks import BALANCE, tokens_of_experts
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,35 @@ def test_without_the_training_file_the_validation_file_trains(small):
 def test_unknown_data_are_refused(data):
     with pytest.raises(ValueError, match=r"^data: "):
         load_text(data)
+
+
+def test_a_window_longer_than_a_part_is_refused(text):
+    with pytest.raises(ValueError, match="recipe: length must be under the 8000 words"):
+        build(text, settings_of("generated", {"length": 8000}), {}, 0)
+
+
+@torch.no_grad()
+def test_experts_are_balanced_as_those_of_images_are(text):
+    settings = settings_of("generated")
+    model = build(text, settings, {"experts": 4, "depth": 1}, 0).eval()
+    windows = cut(text.test, 40)[:4]
+    with tokens_of_experts(model) as seen:
+        entropy = losses(model, windows, windows).mean()
+    ((layer, tokens),) = seen
+    balance = float(layer.balance_loss(tokens))
+    assert balance > 0.5
+    found = float(make_loss(settings)(model, windows) - entropy)
+    assert found == pytest.approx(BALANCE * balance, rel=1e-3)
+
+
+def test_the_summary_says_what_is_unknown_before_any_word_is_swapped(small):
+    text = load_text("wikitext2:n_words=10", str(small))
+    apart = {"row": ["softmax"] * 2, "against": [None] * 2, "seed": [0, 1], "clean": [[1.0]] * 2}
+    said = " ".join(report.notes(pd.DataFrame(apart), text))
+    share = sum(text.words[x] == "<unk>" for x in text.test) / len(text.test)
+    assert 0.1 < share < 0.9
+    assert f"{share:.1%} are <unk> before any is swapped" in said
+    assert "no standard split" in said
 
 
 def test_windows_tell_each_word_once_and_swapped_words_stay_to_be_told(text):
