@@ -7,6 +7,7 @@ import typer
 from .. import __version__
 from .check.cli import check
 from .clustering.cli import cluster
+from .language.cli import language
 from .longrange.cli import longrange
 from .speed.cli import app as speed
 from .terminal import Commands
@@ -28,6 +29,7 @@ app.command()(denoise)
 app.command()(train_denoiser)
 app.command()(inspect)
 app.command()(segment)
+app.command()(language)
 app.command()(longrange)
 
 

@@ -28,6 +28,7 @@ from .rigid import make_rigid_motions
 from .root import data_root
 from .scattering import scattering_features
 from .subspaces import make_union_of_subspaces
+from .wikitext import fetch_wikitext2
 
 __all__ = [
     "add_noise",
@@ -45,6 +46,7 @@ __all__ = [
     "fetch_set12",
     "fetch_train400",
     "fetch_usps",
+    "fetch_wikitext2",
     "fetch_yale",
     "fourier_energies",
     "homogeneous_coordinates",

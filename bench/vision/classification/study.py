@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...costs import size_measures, speed_ratios
 from ...study import PLAIN, Task, change_settings, run_study
 from ...training import Batches
 from .data import ClassBatches, Splits, augment, cross_entropy, load_splits
@@ -13,8 +14,6 @@ from .measures import (
     CLEAN,
     accuracies,
     depth_measures,
-    size_measures,
-    speed_ratios,
     wrong,
     wrong_attacked,
     wrong_corrupted,
@@ -164,7 +163,8 @@ def measure(
     """
     plain = build(splits, settings, {}, 0).eval()
     found: dict[str, Any] = accuracies(trained, splits.test)
-    found |= size_measures(trained, splits.test) | speed_ratios(trained, plain, splits.test)
+    found |= size_measures(trained, splits.test.levels)
+    found |= speed_ratios(trained, plain, splits.test.levels)
     found |= depth_measures(trained, splits.test)
     found |= {"n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)}}
     if "attack" in measures:

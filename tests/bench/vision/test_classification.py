@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from twinsolve.bench import study
 from twinsolve.bench.cli import app
 from twinsolve.bench.comparison import depth_differences
+from twinsolve.bench.costs import size_measures
 from twinsolve.bench.study import (
     add_baselines,
     placed,
@@ -44,7 +45,6 @@ from twinsolve.bench.vision.classification.measures import (
     fgsm,
     matched_difference,
     pgd,
-    size_measures,
 )
 from twinsolve.bench.vision.classification.networks import DropPath
 from twinsolve.bench.vision.classification.report import differences, lines_of
@@ -174,7 +174,7 @@ def test_last_tokens_of_every_backbone_are_measured(digits, architecture):
 
 def test_bilateral_attention_counts_what_softmax_does(digits):
     flops = {
-        row: size_measures(network(digits, row), digits.test)["flops"]
+        row: size_measures(network(digits, row), digits.test.levels)["flops"]
         for row in ("softmax", "bilateral")
     }
     assert flops["bilateral"] == flops["softmax"]
@@ -324,7 +324,7 @@ def test_depth_and_size_of_a_network(digits):
     tokens, dim = 16, 32
     of_block = 2 * tokens * (4 + 4) * dim * dim + 4 * tokens * tokens * dim
     flops = 6 * of_block + 2 * tokens * 4 * dim + 2 * dim * 10
-    assert size_measures(model, digits.test)["flops"] == flops
+    assert size_measures(model, digits.test.levels)["flops"] == flops
 
 
 def test_drop_path_leaves_out_branches_and_keeps_the_mean():
