@@ -30,13 +30,13 @@ def make_list_ops(
     nested: float = 0.25,
     random_state: int | np.random.RandomState | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw ListOps expressions, such as ``[MAX 2 9 [MIN 4 7 ] 0 ]``, and their values.
+    """Draw ListOps expressions, such as ``[MAX 2 9 [MIN 4 7 ] 0 ]``, and compute their values.
 
     Operators are MIN, MAX, MED (the median, rounded down) and SM (the sum modulo 10), of 2 to
     `max_args` arguments. An argument is an expression with probability `nested` and a digit
-    otherwise; at `max_depth` all are digits. Expressions outside of the range of lengths are left
-    out, so that the values are not equally frequent: compare an accuracy with the share of the most
-    frequent one.
+    otherwise. At depth `max_depth` all arguments are digits. Expressions outside of the range of
+    lengths are drawn again. Values are not equally frequent: compare an accuracy with the share of
+    the most frequent value.
 
     Parameters
     ----------
@@ -48,13 +48,14 @@ def make_list_ops(
         Largest number of operators within each other.
     max_args : int, default=10
     nested : float, default=0.25
+        Probability that an argument is an expression.
     random_state : int, RandomState or None
-        The expressions of a seed begin with those of fewer samples.
+        With one seed, more samples begin with the same expressions.
 
     Returns
     -------
     X : int64 ndarray of shape (n_samples, length[1])
-        Places in `LIST_OPS_TOKENS`; 0 fills up behind an expression.
+        Indices into `LIST_OPS_TOKENS`. Rows are padded with 0 on the right.
     y : int64 ndarray of shape (n_samples,)
         Values, 0 to 9.
 
@@ -88,12 +89,12 @@ def make_list_ops(
     if not 0 <= nested <= 1:
         raise ValueError(f"nested: must be from 0 to 1, got {nested}")
     rng = check_random_state(random_state)
-    tokens, values, found, futile = [], [], 0, 0
-    while found < n_samples:
+    tokens, values, n_found, n_futile = [], [], 0, 0
+    while n_found < n_samples:
         levels = _draw_levels(rng, high, max_depth, max_args, nested)
         levels, n_kept = _keep_lengths(levels, low, high)
-        futile = 0 if n_kept else futile + 1
-        if futile == _FUTILE:
+        n_futile = 0 if n_kept else n_futile + 1
+        if n_futile == _FUTILE:
             raise ValueError(
                 f"length: no expression among {_FUTILE * _BLOCK:,} has {low} to {high} tokens; "
                 "change length, max_depth, max_args or nested"
@@ -101,7 +102,7 @@ def make_list_ops(
         if n_kept:
             tokens.append(_write_tokens(levels, high))
             values.append(_evaluate(levels))
-            found += n_kept
+            n_found += n_kept
     return np.concatenate(tokens)[:n_samples], np.concatenate(values)[:n_samples]
 
 
@@ -128,24 +129,29 @@ def _keep_lengths(levels: list[_Level], low: int, high: int) -> tuple[list[_Leve
     sizes = [np.bincount(level.trees, 1 + (level.counts > 0), _BLOCK) for level in levels]
     lengths = np.sum(sizes, axis=0)
     kept = (low <= lengths) & (lengths <= high)
-    parts = [(level, kept[level.trees]) for level in levels]
-    found = [_Level(x.trees[own], x.content[own], x.counts[own]) for x, own in parts if own.any()]
-    return found, kept.sum()
+    masks = [kept[level.trees] for level in levels]
+    kept_levels = [
+        _Level(level.trees[mask], level.content[mask], level.counts[mask])
+        for level, mask in zip(levels, masks, strict=True)
+        if mask.any()
+    ]
+    return kept_levels, kept.sum()
 
 
 def _count_tokens(levels: list[_Level]) -> list[np.ndarray]:
     """Tokens of each node, by level."""
     lengths: list[np.ndarray] = []
     for level in reversed(levels):
-        own, inner = np.ones_like(level.counts), level.counts > 0
+        n_tokens, inner = np.ones_like(level.counts), level.counts > 0
         if inner.any():
-            own[inner] = 2 + np.add.reduceat(lengths[-1], _first_arguments(level.counts[inner]))
-        lengths.append(own)
+            first = _first_arguments(level.counts[inner])
+            n_tokens[inner] = 2 + np.add.reduceat(lengths[-1], first)
+        lengths.append(n_tokens)
     return lengths[::-1]
 
 
 def _first_arguments(counts: np.ndarray) -> np.ndarray:
-    """Where the arguments of each operator begin, in the next level."""
+    """Index of each operator's first argument, in the next level."""
     return np.cumsum(counts) - counts
 
 
@@ -153,14 +159,14 @@ def _evaluate(levels: list[_Level]) -> np.ndarray:
     """Values of the expressions."""
     values = levels[-1].content
     for level in levels[-2::-1]:
-        inner, own = level.counts > 0, level.content.copy()
-        own[inner] = _apply(level.content[inner], level.counts[inner], values)
-        values = own
+        inner, level_values = level.counts > 0, level.content.copy()
+        level_values[inner] = _apply(level.content[inner], level.counts[inner], values)
+        values = level_values
     return values
 
 
 def _apply(operators: np.ndarray, counts: np.ndarray, arguments: np.ndarray) -> np.ndarray:
-    """Values of operators, whose arguments stand one behind the other."""
+    """Values of operators, each of which has the next `counts` arguments."""
     first = _first_arguments(counts)
     parents = np.repeat(np.arange(len(counts)), counts)
     ordered = arguments[np.lexsort((arguments, parents))]
@@ -170,7 +176,7 @@ def _apply(operators: np.ndarray, counts: np.ndarray, arguments: np.ndarray) -> 
 
 
 def _write_tokens(levels: list[_Level], width: int) -> np.ndarray:
-    """Tokens of the expressions, zeros behind them."""
+    """Tokens of the expressions, padded with zeros."""
     lengths = _count_tokens(levels)
     tokens = np.zeros((len(levels[0].trees), width), dtype=np.int64)
     rows = np.arange(len(tokens))
@@ -180,8 +186,10 @@ def _write_tokens(levels: list[_Level], width: int) -> np.ndarray:
         tokens[rows, starts] = np.where(inner, _FIRST_OPERATOR, _FIRST_DIGIT) + level.content
         tokens[rows[inner], (starts + lengths[depth])[inner] - 1] = _END
         if inner.any():
-            own = level.counts[inner]
+            counts = level.counts[inner]
             before = np.cumsum(lengths[depth + 1]) - lengths[depth + 1]
-            starts = before + np.repeat(starts[inner] + 1 - before[_first_arguments(own)], own)
+            starts = before + np.repeat(
+                starts[inner] + 1 - before[_first_arguments(counts)], counts
+            )
             rows = np.repeat(rows, level.counts)
     return tokens

@@ -26,10 +26,11 @@ def make_pathfinder(
 ) -> tuple[np.ndarray, ...]:
     """Draw images of dashed paths with two dots, which lie on one path or on two.
 
-    Each image has two paths of one length, and shorter ones that distract. All are smooth random
-    walks that stay apart from each other and from themselves. The dots are both ends of the first
-    path, or its first end and that of the second, which begins as far from there: paths and the
-    distance of the dots are those of the same distribution in both classes.
+    Each image has two paths of equal length, and shorter distractors. All are smooth random walks
+    that neither touch each other nor themselves. Connected dots are both ends of the first path.
+    Other dots are the beginnings of the two paths. The second path begins as far from the beginning
+    of the first as that one's end is. So paths and distances of the dots have the same distribution
+    in both classes.
 
     Parameters
     ----------
@@ -37,9 +38,9 @@ def make_pathfinder(
     size : int, default=32
         Height and width in pixels.
     path_length : int, optional
-        Of the two paths, in pixels along them. None is three quarters of `size`.
+        Length of the two paths in pixels. None is three quarters of `size`.
     n_distractors : int, optional
-        Paths of half the length. None is a tenth of `size`.
+        Number of further paths, of half the length. None is a tenth of `size`.
     dash, gap : int, default=3 and 2
         Pixels that are drawn and left out along a path.
     return_paths : bool, default=False
@@ -50,14 +51,14 @@ def make_pathfinder(
     images : float32 ndarray of shape (n_samples, size, size)
         1 on dashes and dots, which are 3 x 3, and 0 elsewhere.
     y : int64 ndarray of shape (n_samples,)
-        1 where the dots are connected: of half of the images.
+        1 where the dots are connected, in half of the images, and 0 elsewhere.
     paths : bool ndarray of shape (n_samples, size, size)
-        All paths without gaps, with `return_paths` alone.
+        True on all paths, without gaps. Returned only with `return_paths`.
 
     Raises
     ------
     ValueError
-        If a number is outside its range, or such paths do not find room.
+        If a number is outside its range, or there is no room for such paths.
 
     References
     ----------
@@ -88,8 +89,8 @@ def make_pathfinder(
         blocks.append(_draw_paths(rng, size, lengths))
         if not sum(len(block[0]) for block in blocks[-_FUTILE:]) and len(blocks) >= _FUTILE:
             raise ValueError(
-                f"size, path_length, n_distractors: {len(lengths)} paths find no room in an image "
-                f"of {size} x {size}; take fewer or shorter ones"
+                f"size, path_length, n_distractors: an image of {size} x {size} has no room for "
+                f"{len(lengths)} paths; take fewer or shorter ones"
             )
     walks = [np.concatenate(parts)[:n_samples] for parts in zip(*blocks, strict=True)]
     y = rng.permutation(np.arange(n_samples) % 2)
@@ -109,13 +110,13 @@ def make_pathfinder(
 
 
 def _draw_paths(rng: np.random.RandomState, size: int, lengths: list[int]) -> list[np.ndarray]:
-    """Paths of a block of images, as points (n_images, n_points, 2); some find no room for all."""
+    """Paths of a block of images, as points (n_images, n_points, 2); images without room go."""
     paths: list[np.ndarray] = []
     taken = np.zeros((_BLOCK, size, size), dtype=bool)
     for number, length in enumerate(lengths):
-        own, found = _find_paths(rng, taken, length, paths[0] if number == 1 else None)
-        paths = [*(path[found] for path in paths), own[found]]
-        wide = maximum_filter(_mark(np.zeros_like(taken[found]), own[found]), (1, *[_WIDTH] * 2))
+        new, found = _find_paths(rng, taken, length, paths[0] if number == 1 else None)
+        paths = [*(path[found] for path in paths), new[found]]
+        wide = maximum_filter(_mark(np.zeros_like(taken[found]), new[found]), (1, *[_WIDTH] * 2))
         taken = taken[found] | wide
     return paths
 
@@ -123,9 +124,10 @@ def _draw_paths(rng: np.random.RandomState, size: int, lengths: list[int]) -> li
 def _find_paths(
     rng: np.random.RandomState, taken: np.ndarray, length: int, first: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A path for each image that keeps away from what is taken, and whether one was found.
+    """One path for each image, away from the pixels `taken`, and whether one was found.
 
-    With a `first` path it begins as far from the beginning of that as its end is.
+    Given the `first` path of each image, the new path begins on the circle around its beginning
+    that goes through its end.
     """
     size, paths = taken.shape[1], np.zeros((len(taken), length * _FINE + 1, 2))
     left = np.arange(len(taken))
@@ -161,7 +163,7 @@ def _walk(rng: np.random.RandomState, shape: tuple[int, ...], length: int) -> np
 
 
 def _find_fitting(walks: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Which walks (n_images, n_trials, n_points, 2) stay inside, and apart from all paths."""
+    """Which walks (n_images, n_trials, n_points, 2) stay inside and touch no other path."""
     size = taken.shape[1]
     inside = ((walks > 0.5) & (walks < size - 1.5)).all(axis=(2, 3))
     pixels = walks.round().clip(0, size - 1).astype(np.intp)
@@ -173,7 +175,7 @@ def _find_fitting(walks: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 def _meets_itself(walks: np.ndarray) -> np.ndarray:
-    """Of walks (n, n_points, 2), whether parts that are far along a walk come near each other."""
+    """Whether walks (n, n_points, 2) come back to near one of their own earlier points."""
     least = 1 + _APART
     points = walks[:, ::_FINE]  # a pixel apart
     near = np.zeros(len(walks), dtype=bool)
@@ -184,7 +186,7 @@ def _meets_itself(walks: np.ndarray) -> np.ndarray:
 
 
 def _mark(images: np.ndarray, points: np.ndarray, drawn: np.ndarray | bool = True) -> np.ndarray:
-    """Set the pixels of points (n_images, n_points, 2), of those that are drawn."""
+    """Set to 1 the pixels at points (n_images, n_points, 2), where `drawn` is true."""
     image, place = np.nonzero(np.broadcast_to(drawn, points.shape[:2]))
     rows, columns = points[image, place].round().astype(np.intp).T
     images[image, rows, columns] = 1

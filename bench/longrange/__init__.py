@@ -1,1 +1,1 @@
-"""`twinsolve longrange`: sequences whose classes hang on what stands far apart."""
+"""`twinsolve longrange`: sequences whose class depends on tokens far from each other."""
