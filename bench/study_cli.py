@@ -30,7 +30,6 @@ Against = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Compare with this row [each row's own backbone]."),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Generated data, two seeds, a few minutes.")]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from twinsolve.bench.comparison import (
 from twinsolve.bench.figures import legend, panels, plain, save
 from twinsolve.bench.jobs import Options, run_jobs
 from twinsolve.bench.paired import COMPARED, judge, note_on_verdicts
+from twinsolve.bench.parts import with_weights_of
 from twinsolve.bench.study import (
     PLAIN,
     add_baselines,
@@ -36,7 +37,6 @@ from twinsolve.bench.tables import Lines, number, write_table
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import CLEAN, accuracies, wrong
-from twinsolve.bench.vision.classification.networks import with_weights_of
 from twinsolve.bench.vision.classification.report import differences
 from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 

@@ -29,12 +29,13 @@ from twinsolve.bench.paired import (
     note_on_verdicts,
     paired_difference,
 )
+from twinsolve.bench.parts import tokens_of_experts
 from twinsolve.bench.study import PLAIN, contents, placed, rows_with_plain, trained_network
 from twinsolve.bench.tables import Lines, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import Images, load_splits
-from twinsolve.bench.vision.classification.networks import Classifier, tokens_of_experts
+from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.classification.report import write_report
 from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 from twinsolve.solvers import KSubspaces, SparseSubspaceClustering, clustering_accuracy

@@ -10,7 +10,6 @@ from ..study_cli import (
     DataHome,
     ListAll,
     Processes,
-    Quick,
     RecipeWords,
     RowNames,
     Seeds,
@@ -32,7 +31,9 @@ def language(
     steps: Steps = None,
     recipe: RecipeWords = None,
     against: Against = None,
-    quick: Quick = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The generated text, three seeds, 200 steps; no DATA.")
+    ] = False,
     n_jobs: Processes = 1,
     data_home: DataHome = None,
     output: Output = Path("results/language"),
@@ -67,7 +68,7 @@ def language(
         list_rows(TEXT)
         return
     if quick:
-        data, seeds = "generated", 2
+        data, seeds, steps = "generated", 3, 200
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "against": against,

@@ -12,14 +12,9 @@ from torch.nn import functional as F
 from ...unrolled.diagnostics import token_similarity
 from ...unrolled.models import LanguageModel
 from ..costs import size_measures, speed_ratios
+from ..parts import balance_loss, resolve_options, tokens_of_experts, with_weights_of
 from ..study import PLAIN, Task, change_settings, run_study
 from ..training import Batches, Loss
-from ..vision.classification.networks import (
-    balance_loss,
-    resolve_options,
-    tokens_of_experts,
-    with_weights_of,
-)
 from .data import Text, WordBatches, cut, load_text, swap_words
 
 SWAPPED = 0.025  # share of the words, that of the papers on robust attention

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ...unrolled.diagnostics import token_similarity
 from ...unrolled.models import SequenceClassifier
+from ..parts import resolve_options
 from ..vision.classification.data import Images
-from ..vision.classification.networks import resolve_options
 
 PADDING = 0
 _N_DEPTH = 64  # sequences of which tokens are measured

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ...unrolled.models import SequenceClassifier
 from ..costs import size_measures, speed_ratios
+from ..parts import paired_network
 from ..study import PLAIN, Task, change_settings, run_study
 from ..training import Batches
 from ..vision.classification.data import Splits, batch_order, cross_entropy
 from ..vision.classification.measures import CLEAN, accuracies, wrong
-from ..vision.classification.networks import paired_network
 from ..vision.classification.study import ROWS as OF_IMAGES
 from .data import N_SYMBOLS, load_sequences
 from .networks import PADDING, SequenceNetwork, mean_cosine

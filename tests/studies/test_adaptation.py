@@ -10,11 +10,11 @@ import pytest
 import torch
 from adaptation import adapted_lines, best_rates
 
+from twinsolve.bench.parts import with_weights_of
 from twinsolve.bench.study import row_options
 from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import CLEAN
-from twinsolve.bench.vision.classification.networks import with_weights_of
 from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
 from twinsolve.unrolled import Neutreno
 from twinsolve.unrolled.attention import Positive

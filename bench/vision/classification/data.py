@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ....datasets import fetch_cifar10, load_digits, load_image_folder
 from ...names import split_settings
-from .networks import balance_loss, tokens_of_experts
+from ...parts import balance_loss, tokens_of_experts
 
 Batches = Callable[[int, int, range], tuple[Tensor, Tensor]]
 

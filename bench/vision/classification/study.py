@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ...costs import size_measures, speed_ratios
+from ...parts import paired_network
 from ...study import PLAIN, Task, change_settings, run_study
 from ...training import Batches
 from .data import ClassBatches, Splits, augment, cross_entropy, load_splits
@@ -18,7 +19,7 @@ from .measures import (
     wrong_attacked,
     wrong_corrupted,
 )
-from .networks import ARCHITECTURES, Classifier, paired_network
+from .networks import ARCHITECTURES, Classifier
 
 _PICTURES: dict[str, Any] = {
     "patch_size": 4, "dim": 96, "depth": 6, "num_heads": 4, "mlp_ratio": 2.0,

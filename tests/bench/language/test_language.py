@@ -14,7 +14,7 @@ from twinsolve.bench.cli import app
 from twinsolve.bench.language import report
 from twinsolve.bench.language.data import UNKNOWN, WordBatches, cut, load_text, swap_words
 from twinsolve.bench.language.study import TEXT, build, losses, make_loss, settings_of
-from twinsolve.bench.vision.classification.networks import BALANCE, tokens_of_experts
+from twinsolve.bench.parts import BALANCE, tokens_of_experts
 
 
 @pytest.fixture(scope="module")

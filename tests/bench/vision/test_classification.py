@@ -20,6 +20,7 @@ from twinsolve.bench import study
 from twinsolve.bench.cli import app
 from twinsolve.bench.comparison import depth_differences
 from twinsolve.bench.costs import size_measures
+from twinsolve.bench.parts import DropPath
 from twinsolve.bench.study import (
     add_baselines,
     placed,
@@ -46,7 +47,6 @@ from twinsolve.bench.vision.classification.measures import (
     matched_difference,
     pgd,
 )
-from twinsolve.bench.vision.classification.networks import DropPath
 from twinsolve.bench.vision.classification.report import differences, lines_of
 from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
 from twinsolve.unrolled import named_operators
