@@ -21,21 +21,21 @@ from ..study_cli import (
 from ..tables import Report
 from ..terminal import Load, Output, load_modules
 
-_QUICK = "listops:n_train=4000,min_length=10,max_length=40", 2, 300
+_QUICK_DATA, _QUICK_STEPS = "listops:n_train=4000,min_length=10,max_length=40", 300
 
 
 def longrange(
     data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="listops, pathfinder or cifar-pixels."),
-    ] = "listops",
+        str | None,
+        typer.Argument(metavar="DATA", help="listops [the default], pathfinder or cifar-pixels."),
+    ] = None,
     row: RowNames = None,
     seeds: Seeds = 3,
     steps: Steps = None,
     recipe: RecipeWords = None,
     against: Against = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Short expressions, 300 steps, two seeds; no DATA.")
+        bool, typer.Option("--quick", help="Short expressions and 300 steps; without DATA.")
     ] = False,
     n_jobs: Processes = 1,
     data_home: DataHome = None,
@@ -73,13 +73,16 @@ def longrange(
     if list_all:
         list_rows(SEQUENCES)
         return
+    if quick and data is not None:
+        raise typer.BadParameter(f"--quick has data of its own: leave out {data}")
     if quick:
-        data, seeds, steps = _QUICK
+        data, steps = _QUICK_DATA, steps or _QUICK_STEPS
+    data = data or "listops"
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "against": against,
     }  # fmt: skip
     with report_mistakes():
         options = study_options(settings, output)
-        table = classify_sequences(data, n_jobs=n_jobs, data_home=data_home, **options)
+        table = classify_sequences(settings["data"], n_jobs=n_jobs, data_home=data_home, **options)
     write_report(table, Report("twinsolve longrange", settings, output))

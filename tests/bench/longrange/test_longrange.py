@@ -62,7 +62,13 @@ def test_batches_end_where_their_longest_expression_does():
 
 @pytest.mark.parametrize(
     "words",
-    [["lists"], ["--row", "ConvMixer"], ["--recipe", "patch_size=2"], ["listops:size=3"]],
+    [
+        ["lists"],
+        ["--row", "ConvMixer"],
+        ["--recipe", "patch_size=2"],
+        ["listops:size=3"],
+        ["listops", "--quick"],
+    ],
 )
 def test_what_is_unknown_is_refused(words, tmp_path):
     done = CliRunner().invoke(app, ["longrange", *words, "--output", str(tmp_path)])
