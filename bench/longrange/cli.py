@@ -84,5 +84,5 @@ def longrange(
     }  # fmt: skip
     with report_mistakes():
         options = study_options(settings, output)
-        table = classify_sequences(settings["data"], n_jobs=n_jobs, data_home=data_home, **options)
+        table = classify_sequences(data, n_jobs=n_jobs, data_home=data_home, **options)
     write_report(table, Report("twinsolve longrange", settings, output))
