@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...solvers import sparse_self_expression
 from ...solvers.clustering.base import Auto, Choices
-from ...solvers.solution import Array, check_positive
+from ...solvers.solution import Array
 from ...solvers.sparse_coding import duality_gap, lam_max, lasso_objective
+from ...validation import check_positive
 from ..block_size import block_size
 from ..self_expression import UnrolledSelfExpression
 from .base import LearnedSubspaceClustering, warn_if_worse_than_none
