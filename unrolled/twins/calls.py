@@ -20,7 +20,10 @@ from .pairs import solve_head, term_sizes, with_choice
 from .registry import Twin
 from .relations import judge_outputs, rounding_of
 
-_KEPT = {"positions": 2, "first_tokens": 2}  # axes without those of the batch; others have heads
+_OWN_AXES = {
+    "positions": 2,
+    "first_tokens": 2,
+}  # axes without those of the batch; others have heads
 _TOKENS = 64
 
 
@@ -139,24 +142,24 @@ class RecordedCall:
         return {"mask": self.mask, "is_causal": self.is_causal, "context": self.context}
 
 
-def batch_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
+def batch_shape(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
     """Axes in front of heads."""
     return tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in (q, k, v))))
 
 
-def call_of(
+def record_element(
     arguments: dict[str, Any], output: Tensor, element: tuple[int, ...]
 ) -> RecordedCall:  # arguments by the names of `Operator.forward`
     """One element of the batch, on the CPU."""
     tokens = [arguments[name] for name in "qkv"]
     n_heads = (1, *torch.broadcast_shapes(*(x.shape[:-2] for x in tokens)))[-1]
-    batch = batch_of(*tokens)
+    batch = batch_shape(*tokens)
 
     def of_element(x: Tensor, *shape: int) -> Tensor:
         return x.detach().expand(*batch, *shape)[element].cpu()
 
     def kept(name: str, x: Tensor) -> Tensor:
-        n_kept = _KEPT.get(name, 3)
+        n_kept = _OWN_AXES.get(name, 3)
         return x.detach().cpu() if x.ndim <= n_kept else of_element(x, *x.shape[-n_kept:])
 
     mask, context = arguments.get("mask"), arguments.get("context")
@@ -174,7 +177,7 @@ def call_of(
     )
 
 
-def _first(call: RecordedCall, count: int) -> RecordedCall:
+def _take_first_tokens(call: RecordedCall, count: int) -> RecordedCall:
     """The first tokens alone, where they see none of the others; else the call itself."""
     q, k, _ = call.inputs
     visible = call.visible
@@ -196,17 +199,19 @@ def judge_call(twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array)
     """
     layer = copy.deepcopy(operator).cpu()
     if not twin.inputs.by_rows and call.output.shape[-2] > _TOKENS:
-        call = _first(call, _TOKENS)
-    measured, n_rows = _measure(twin, layer, call, rows)
+        call = _take_first_tokens(call, _TOKENS)
+    measured, n_rows = _measure_rows(twin, layer, call, rows)
 
     def exact() -> Measurement:
         wide = layer.double()
-        return _measure(twin, wide, call.double().run(wide), rows)[0]
+        return _measure_rows(twin, wide, call.double().run(wide), rows)[0]
 
     return judge_dtypes(twin, call.output.dtype, measured, exact, n_rows, as_it_is=True)
 
 
-def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[Measurement, int]:
+def _measure_rows(
+    twin: Twin, layer: Any, call: RecordedCall, rows: Array
+) -> tuple[Measurement, int]:
     visible, bias, dtype = call.visible, call.bias, call.inputs[0].dtype
     if bias is not None and not (twin.inputs.by_rows and layer.row_stochastic):
         raise NotJudgedError("its mask adds a finite bias, which its solver is not given")
@@ -222,7 +227,7 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
         rows = np.arange(q.shape[1])
 
     of_heads = head_calls(q, k, v, call.context, visible, bias)
-    calls, some_rows = [_with_own_positions(one) for one in of_heads], None if whole else rows
+    calls, some_rows = [_select_positions(one) for one in of_heads], None if whole else rows
 
     def solved(chosen: Array | None) -> Array:
         given = (with_choice(one, chosen, dtype) for one in calls)
@@ -244,7 +249,7 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
     return measured, len(rows)
 
 
-def _with_own_positions(call: HeadCall) -> HeadCall:
+def _select_positions(call: HeadCall) -> HeadCall:
     """Projected positions of the queries at hand, where those of all tokens are given."""
     if call.projected_positions is None:
         return call
@@ -252,12 +257,12 @@ def _with_own_positions(call: HeadCall) -> HeadCall:
     return replace(call, projected_positions=(of_queries[call.places[0]], of_keys))
 
 
-def some(n: int, count: int, generator: np.random.Generator) -> Array:
+def draw_indices(n: int, count: int, generator: np.random.Generator) -> Array:
     """Indices of at most `count` of n, in order."""
     return np.sort(generator.choice(n, min(count, n), replace=False))
 
 
-def elements(
+def draw_elements(
     batch: tuple[int, ...], count: int, generator: np.random.Generator, mask: Tensor | None = None
 ) -> list[tuple[int, ...]]:
     """Indices of at most `count` elements of a batch of that shape.

@@ -127,21 +127,21 @@ def head_calls(
     visible, bias = (None if x is None else np.broadcast_to(x, pairs) for x in (visible, bias))
     all_heads = AllHeads(q, k, visible, bias)
     for head, tokens in enumerate(zip(q, k, v, strict=True)):
-        of_head = partial(_array_of_head, head=head)
+        of_head = partial(_select_head_array, head=head)
         found = {} if context is None else map_tensors(context, of_head)._asdict()
         seen, added = (None if x is None else x[head] for x in (visible, bias))
         yield HeadCall(*tokens, head, (), seen, added, **found, all_heads=all_heads)
 
 
-def _array_of_head(name: str, x: Tensor, head: int) -> Array:
-    return as_array(x if name in _SHARED else _of_head(x, head))
+def _select_head_array(name: str, x: Tensor, head: int) -> Array:
+    return as_array(x if name in _SHARED else _select_head(x, head))
 
 
-def _of_head(x: Tensor, head: int) -> Tensor:
+def _select_head(x: Tensor, head: int) -> Tensor:
     return x if x.ndim < 3 else x[head if len(x) > 1 else 0]
 
 
-def largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Array]:
+def choose_largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Array]:
     """Indices of the `count` largest scores of each query, or a choice as good as that.
 
     Scores that differ from the last of these by rounding, up to ``call.tied * sizes``, are equal
@@ -166,7 +166,7 @@ def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:
         yield head, tuple(as_array(x) for x in tensors)
 
 
-def of_images(solve: Callable[[Any, Array], Array]) -> Callable[[Any, Array], Array]:
+def solve_each_image(solve: Callable[[Any, Array], Array]) -> Callable[[Any, Array], Array]:
     """The solver of a batch of images, by that of one."""
     return lambda layer, images: np.stack([solve(layer, image) for image in images])
 
@@ -189,7 +189,7 @@ def iteration_values(parameters: nn.ModuleList, n_iter: int) -> Array:
     return np.array([head_value(parameters, 0, t) for t in range(n_iter)])
 
 
-def moved(layer: Any) -> Any:
+def move_parameters(layer: Any) -> Any:
     """The layer with its parameters off their initial values, by another amount in each head."""
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -200,7 +200,7 @@ def moved(layer: Any) -> Any:
 
 def build_moved(build: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
     """The build with parameters off their initial values."""
-    return lambda *arrays: moved(build(*arrays, **settings))
+    return lambda *arrays: move_parameters(build(*arrays, **settings))
 
 
 def image_builder(
@@ -218,7 +218,7 @@ def image_builder(
     return build
 
 
-def perturbed(layer: Any, share: float = 0.1) -> Any:
+def perturb_parameters(layer: Any, share: float = 0.1) -> Any:
     """The layer with every parameter moved on its own, by a share of its size."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

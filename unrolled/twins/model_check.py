@@ -22,12 +22,12 @@ from ..laws.subject import as_array
 from .calls import (
     Judgement,
     NotJudgedError,
-    batch_of,
-    call_of,
-    elements,
+    batch_shape,
+    draw_elements,
+    draw_indices,
     judge_call,
     judge_dtypes,
-    some,
+    record_element,
 )
 from .heads import Array, Tensors
 from .registry import Twin, is_exact, judging_twin
@@ -88,7 +88,7 @@ class ModelReport:
         wrong = sum(row["verdict"] != "correct" for row in judged)
         lines = [f"{len(judged)} modules judged, {wrong or 'none'} not correct"]
         lines += [
-            f"  {row['name'] or '(model)'}: {row['class']} = {_with_equation(row)}, "
+            f"  {row['name'] or '(model)'}: {row['class']} = {_name_twin(row)}, "
             f"{row['verdict']} in {row['dtype']}, deviation {row['deviation']:.2e}, "
             f"tolerance {row['tolerance']:.1e}"
             for row in judged
@@ -107,7 +107,7 @@ class ModelReport:
         return "\n".join(lines)
 
 
-def _with_equation(row: dict[str, Any]) -> str:
+def _name_twin(row: dict[str, Any]) -> str:
     return f"{row['twin']} [{row['equation']}]" if row["equation"] else str(row["twin"])
 
 
@@ -126,7 +126,7 @@ def check_model(
     if not isinstance(batch, tuple | Mapping | Tensor):
         dtype = next((p.dtype for p in model.parameters()), torch.float64)
         arguments = (torch.as_tensor(np.asarray(batch)).to(dtype),)
-    with recorder.attached(), _evaluated(model), torch.no_grad():
+    with recorder.attached(), _evaluation_mode(model), torch.no_grad():
         if isinstance(batch, Mapping):
             model(**batch)
         else:
@@ -135,7 +135,7 @@ def check_model(
 
 
 @contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode, and then as it was."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -217,7 +217,7 @@ class _Recorder:
             self.judging = True
             try:
                 with torch.no_grad():
-                    arguments = _bound(module, inputs, keywords)
+                    arguments = _bind_arguments(module, inputs, keywords)
                     self.judgements.setdefault(name, []).extend(judge(module, arguments, output))
             except NotJudgedError as error:
                 self.reasons.setdefault(name, str(error))
@@ -252,14 +252,18 @@ class _Recorder:
             raise NotJudgedError(f"the twin {twin.name} takes no separate queries and keys")
         found = []
         n_elements = _ELEMENTS if twin.inputs.by_rows else 1
-        for element in elements(batch_of(q, k, v), n_elements, generator, arguments.get("mask")):
-            call = call_of(arguments, output, element)
+        for element in draw_elements(
+            batch_shape(q, k, v), n_elements, generator, arguments.get("mask")
+        ):
+            call = record_element(arguments, output, element)
             if not is_exact(twin):
                 if call.visible is not None:
                     raise NotJudgedError(f"the {twin.relation.name} {twin.name} takes no masks")
-                found.append(_judge_relation(twin, operator, _few(call.inputs), q.dtype))
+                found.append(
+                    _judge_relation(twin, operator, _take_first_tokens(call.inputs), q.dtype)
+                )
                 continue
-            rows = some(q.shape[-2], self.n_rows, generator)
+            rows = draw_indices(q.shape[-2], self.n_rows, generator)
             found.append(judge_call(twin, operator, call, rows))
         return found + self._try_laws(twin, operator, call.inputs)
 
@@ -277,7 +281,7 @@ class _Recorder:
         made, generator = seen[0], self._generator()
         rows = self._some_rows(generator, *(x.shape[-2] for x in given.values()))
         found = []
-        for (b,) in elements((len(output[0]),), _ELEMENTS, generator):
+        for (b,) in draw_elements((len(output[0]),), _ELEMENTS, generator):
             operated = seen[1].expand(len(output[0]), *seen[1].shape[-3:])[b]
             pairs = {
                 name: (given[name][b], made[name].expand(len(output[0]), *made[name].shape[-3:])[b])
@@ -287,7 +291,7 @@ class _Recorder:
         return found
 
     def _some_rows(self, generator: np.random.Generator, *counts: int) -> dict[str, Array]:
-        chosen = [some(n, self.n_rows, generator) for n in counts]
+        chosen = [draw_indices(n, self.n_rows, generator) for n in counts]
         return dict(zip("qkv", chosen, strict=True))
 
     def _judge_coefficients(
@@ -297,7 +301,9 @@ class _Recorder:
         twin = judging_twin(layer, same_points=keys is None)
         if (twin.inputs.pairing == "self") != (keys is None):
             raise NotJudgedError(f"the twin {twin.name} is of other keys")
-        q, k = (_one(x)[:_TOKENS][None] for x in (queries, queries if keys is None else keys))
+        q, k = (
+            _take_first_set(x)[:_TOKENS][None] for x in (queries, queries if keys is None else keys)
+        )
         judged = _judge_relation(twin, layer, (q, k, k), queries.dtype)
         return [judged, *self._try_laws(twin, layer, (q, k, k))]
 
@@ -306,7 +312,7 @@ class _Recorder:
     ) -> list[Judgement]:
         tokens = next(iter(arguments.values()))
         twin, generator = judging_twin(layer, same_points=True), self._generator()
-        (element,) = elements(tuple(tokens.shape[:-2]), 1, generator)
+        (element,) = draw_elements(tuple(tokens.shape[:-2]), 1, generator)
         X = tokens[element].detach().cpu()
         if len(X) < 2 and not is_exact(twin):
             raise NotJudgedError(f"the {twin.relation.name} {twin.name} needs more than one token")
@@ -327,7 +333,7 @@ class _Recorder:
         generator: np.random.Generator,
     ) -> Judgement:
         """Each of some tokens in the sequence of those that it sees."""
-        rows, own = some(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
+        rows, own = draw_indices(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
         found, expected = [], []
         for i in rows:
             if visible[i, i]:
@@ -336,7 +342,7 @@ class _Recorder:
                 found.append(as_array(output)[i])
         tolerance = _tolerance_of(X.dtype, twin.relation.tolerance)
         deviation = largest_difference(np.array(found), np.array(expected))
-        return Judgement(twin, Measurement(deviation, tolerance), _named(X.dtype), len(found))
+        return Judgement(twin, Measurement(deviation, tolerance), dtype_name(X.dtype), len(found))
 
     def _judge_image(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
@@ -355,7 +361,7 @@ class _Recorder:
         for name, module in self._modules():
             row = {"name": name, "class": type(module).__name__}
             if self.judgements.get(name):
-                yield row | _of_judgements(self.judgements[name])
+                yield row | _summarize_judgements(self.judgements[name])
             elif (why := self._why_not(name, module)) is not None:
                 yield dict.fromkeys(_COLUMNS) | row | {"verdict": "not judged", "why": why}
 
@@ -385,7 +391,7 @@ _PROJECTIONS: Any = SimpleNamespace(
 )
 
 
-def _bound(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
+def _bind_arguments(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
     """Arguments by name, those that ``**rest`` takes too."""
     bound = inspect.signature(module.forward).bind(*inputs, **keywords)
     bound.apply_defaults()
@@ -396,7 +402,7 @@ def _bound(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
     return arguments
 
 
-def _named(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -404,12 +410,12 @@ def _tolerance_of(dtype: torch.dtype, tolerance: float) -> float:
     return tolerance if dtype == torch.float64 else 32 * torch.finfo(dtype).eps
 
 
-def _few(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _take_first_tokens(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     n = min(_TOKENS, *(x.shape[-2] for x in inputs))
     return tuple(x[..., :n, :] for x in inputs)
 
 
-def _one(x: Tensor) -> Tensor:
+def _take_first_set(x: Tensor) -> Tensor:
     return x.detach().cpu().reshape(-1, *x.shape[-2:])[0]
 
 
@@ -456,15 +462,15 @@ def _judge_projections(
         again = {name: (wide[name], x[0]) for name, x in made if name in wide}
         out = operated.detach().cpu().double()
         projected = F.linear(out.transpose(0, 1).flatten(1), *copied.out_proj.parameters())
-        return _projected(copied, again, out, projected, rows)
+        return _measure_projections(copied, again, out, projected, rows)
 
-    own = _projected(shell, pairs, operated, output, rows)
+    own = _measure_projections(shell, pairs, operated, output, rows)
     if not own.passed:
-        return Judgement(_PROJECTIONS, own, _named(output.dtype), len(rows["q"]))
+        return Judgement(_PROJECTIONS, own, dtype_name(output.dtype), len(rows["q"]))
     return judge_dtypes(_PROJECTIONS, output.dtype, own, exact, len(rows["q"]))
 
 
-def _projected(
+def _measure_projections(
     shell: Any,
     pairs: dict[str, tuple[Tensor, Tensor]],
     operated: Tensor,
@@ -483,10 +489,10 @@ def _projected(
     side_by_side = as_array(operated)[:, rows["q"]].transpose(1, 0, 2).reshape(len(rows["q"]), -1)
     given = as_array(output)[rows["q"]][:, None]
     parts.append((side_by_side, as_array(shell.out_proj.weight), bias, given))
-    return worst([_linear(*part, output.dtype) for part in parts])
+    return worst([_compare_linear_map(*part, output.dtype) for part in parts])
 
 
-def _linear(x: Array, W: Array, b: Any, made: Array, dtype: torch.dtype) -> Measurement:
+def _compare_linear_map(x: Array, W: Array, b: Any, made: Array, dtype: torch.dtype) -> Measurement:
     """What was made of x against ``x W^T + b``."""
     tolerance = _tolerance_of(dtype, 1e-10)
     return measure_difference(
@@ -515,7 +521,7 @@ def _visible_tokens(
     return visible
 
 
-def _of_judgements(judgements: list[Judgement]) -> dict[str, Any]:
+def _summarize_judgements(judgements: list[Judgement]) -> dict[str, Any]:
     """One row of all calls of a module: the worst of them."""
     on_data = [judged for judged in judgements if not judged.law]
     laws = {judged.law: judged for judged in judgements if judged.law}

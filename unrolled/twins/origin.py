@@ -19,16 +19,16 @@ from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpressi
 from ..sparse_coding import SparseCoding
 from .heads import Array, HeadCall, Tensors, head_value, heads
 from .pairs import layer_matrix
-from .registry import Twin, general_first, twins_of
+from .registry import Twin, sort_general_first, twins_of
 from .report import (
     Shell,
-    _as_tensor,
-    _check_tokens,
-    _coefficients,
-    _n_heads,
-    _reset,
-    projected,
-    with_operator,
+    as_tensor,
+    check_tokens,
+    coefficients_of,
+    count_heads,
+    project_tokens,
+    replace_with_operator,
+    reset_parameters,
 )
 
 # A grid over six decades finds the valley, the simplex method its bottom.
@@ -171,7 +171,7 @@ def fit_origin(
     >>> twinsolve.fit_origin(C, X).twin
     'ridge-self-expression'
     """
-    source = with_operator(source)
+    source = replace_with_operator(source)
     if isinstance(source, _Layer) and problem is None:
         found = list(_origins_of_layer(source, X, context))
     else:
@@ -183,26 +183,26 @@ def fit_origin(
 def _origins_of_layer(source: Any, X: Any, context: Context | None) -> Iterator[Origin]:
     """On the layer's own queries and keys, of its own family if it has one."""
     layer = copy.deepcopy(source).cpu().double().eval()
-    data = _as_tensor(layer, X).double()
+    data = as_tensor(layer, X).double()
     subject, inputs = _queries_and_keys(layer, data)
     own = _fitted_twin(subject, same_points=subject is layer)
     if own is not None:
-        yield _fit(own, subject, inputs, _layer_matrix(own, subject, inputs))
+        yield _fit_heads(own, subject, inputs, _layer_matrix(own, subject, inputs))
         return
-    targets = _matrix(layer, subject, data, inputs, context)
-    for twin, problem in _families(inputs):
-        yield _fit(twin, problem, inputs, targets)
+    targets = _operator_matrix(layer, subject, data, inputs, context)
+    for twin, problem in _list_families(inputs):
+        yield _fit_heads(twin, problem, inputs, targets)
 
 
 def _origins_of_coefficients(
     source: Any, X: Any, problem: Any, context: Context | None
 ) -> Iterator[Origin]:
-    data = _as_tensor(nn.Identity(), X).double()
-    _check_tokens(data, nn.Identity())
-    target = _coefficients(source, data.numpy(), context)
+    data = as_tensor(nn.Identity(), X).double()
+    check_tokens(data, nn.Identity())
+    target = coefficients_of(source, data.numpy(), context)
     if problem is None:
-        for twin, layer in _families((data[None], data[None])):
-            yield _fit(twin, layer, (data[None], data[None]), target[None])
+        for twin, layer in _list_families((data[None], data[None])):
+            yield _fit_heads(twin, layer, (data[None], data[None]), target[None])
         return
     problems = problem if isinstance(problem, Sequence) else [problem]
     if not problems:
@@ -220,12 +220,12 @@ def _origins_of_coefficients(
             raise LookupError(
                 f"no twin of {type(subject).__name__} says which parameters are fitted"
             )
-        yield _fit(
+        yield _fit_heads(
             family, subject, inputs, np.broadcast_to(target, (len(inputs[0]), *target.shape))
         )
 
 
-def _families(inputs: Tensors) -> Iterator[_Family]:
+def _list_families(inputs: Tensors) -> Iterator[_Family]:
     """The problems that are ranked, at parameters of the tokens' scale."""
     q, k = inputs
     square = float((q.square().sum(dim=-1).mean() + k.square().sum(dim=-1).mean()) / 2) or 1.0
@@ -249,11 +249,11 @@ def _families(inputs: Tensors) -> Iterator[_Family]:
         yield twin, problem.double()
 
 
-def _fit(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Origin:
+def _fit_heads(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Origin:
     if not np.isfinite(targets).all():
         raise ValueError("coefficients: must not hold NaN or infinity")
     initial = copy.deepcopy(subject)
-    _reset(initial)
+    reset_parameters(initial)
     fits = [
         _fit_head(twin, initial, target, HeadCall(q, k, np.eye(len(k)), head))
         for target, (head, (q, k)) in zip(targets, heads(inputs), strict=True)
@@ -265,20 +265,20 @@ def _fit(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Ori
         dict(zip(twin.fitted, zip(*values, strict=True), strict=True)),
         float(np.mean(distances)),
         float(np.mean(before)),
-        float(np.mean([_baseline(target) for target in targets])),
+        float(np.mean([_baseline_distance(target) for target in targets])),
         tuple(name for name in twin.fitted if any(name in found for found in edges)),
     )
 
 
 def _queries_and_keys(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Tensors]:
     if isinstance(layer, Shell):
-        return layer.operator, projected(layer, data)[:2]
-    _check_tokens(data, layer)
-    tokens = data.expand(_n_heads(layer), -1, -1)
+        return layer.operator, project_tokens(layer, data)[:2]
+    check_tokens(data, layer)
+    tokens = data.expand(count_heads(layer), -1, -1)
     return layer, (tokens, tokens)
 
 
-def _baseline(target: Array) -> float:
+def _baseline_distance(target: Array) -> float:
     """Relative distance of the nearest ``a I + b 1 1^T``."""
     scale = float(np.linalg.norm(target))
     if scale == 0:
@@ -293,7 +293,9 @@ def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin | None:
         twins = twins_of(layer)
     except LookupError:
         return None
-    return next((t for t in (twins if same_points else general_first(twins)) if t.fitted), None)
+    return next(
+        (t for t in (twins if same_points else sort_general_first(twins)) if t.fitted), None
+    )
 
 
 def _fit_head(
@@ -304,13 +306,13 @@ def _fit_head(
     A parameter is if an end of the search is as near as the nearest point in it.
     """
     start = np.log(
-        [_initial(twin, layer, name, call.head, call.q.shape[-1]) for name in twin.fitted]
+        [_initial_value(twin, layer, name, call.head, call.q.shape[-1]) for name in twin.fitted]
     )
     scale = float(np.linalg.norm(target)) or 1.0
 
     def distance(logs: Array) -> float:
-        changed = _at(twin, layer, np.exp(logs))
-        return float(np.linalg.norm(target - _solved(twin, changed, call)) / scale)
+        changed = _set_parameters(twin, layer, np.exp(logs))
+        return float(np.linalg.norm(target - _solve_coefficients(twin, changed, call)) / scale)
 
     reach = _DECADES / 2 * np.log(10)
     steps = np.linspace(-reach, reach, _GRID)
@@ -336,14 +338,14 @@ def _fit_head(
     return tuple(np.exp(found.x).tolist()), float(found.fun), distance(start), undetermined
 
 
-def _matrix(
+def _operator_matrix(
     layer: nn.Module, subject: Any, data: Tensor, inputs: Tensors, context: Context | None
 ) -> Array:
     """Coefficients of an operator without a family of its own, by head."""
     if context is not None:
         context = map_tensors(context, lambda name, x: x.detach().cpu().double())
         if isinstance(layer, Attention):
-            context = layer.fill(context, data, projected(layer, data)[2])
+            context = layer.fill(context, data, project_tokens(layer, data)[2])
     with torch.no_grad():
         return as_array(subject.matrix(*inputs, context=context))
 
@@ -356,7 +358,7 @@ def _layer_matrix(twin: Twin, layer: Any, inputs: Tensors) -> Array:
     return layer_matrix(twin, layer, *inputs)
 
 
-def _owner(layer: Any, name: str) -> tuple[Any, str]:
+def _find_owner(layer: Any, name: str) -> tuple[Any, str]:
     """The module that holds a parameter of a dotted name, and its last part."""
     *path, last = name.split(".")
     for part in path:
@@ -364,8 +366,8 @@ def _owner(layer: Any, name: str) -> tuple[Any, str]:
     return layer, last
 
 
-def _initial(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
-    owner, last = _owner(layer, name)
+def _initial_value(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
+    owner, last = _find_owner(layer, name)
     parameter = getattr(owner, last)
     default = twin.fitted[name]
     if parameter is None and default is not None:
@@ -377,10 +379,10 @@ def _initial(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) 
     return head_value(parameter, head)
 
 
-def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
+def _set_parameters(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
     changed = copy.deepcopy(layer)
     for name, value in zip(twin.fitted, values, strict=True):
-        owner, last = _owner(changed, name)
+        owner, last = _find_owner(changed, name)
         made: Any = Positive(float(value), name=name)
         if isinstance(getattr(owner, last), nn.ModuleList):
             made = nn.ModuleList([made])
@@ -390,6 +392,6 @@ def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
     return changed
 
 
-def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
+def _solve_coefficients(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
     problem = twin.relation.problem
     return twin.solve(layer, call) if problem is None else problem(layer, call).coef

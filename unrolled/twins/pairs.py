@@ -184,24 +184,26 @@ def solve_head(twin: Pair, layer: nn.Module, call: HeadCall, *, rows: Array | No
     """
     masked = not (call.visible is None and call.bias is None)
     if not twin.inputs.by_rows or not (masked or rows is not None):
-        return _solved(twin, layer, call)
+        return _solve_and_check_shape(twin, layer, call)
     n, visible, (query_places, key_places) = len(call.q), call.visible, call.places
     if visible is None:
         visible = np.ones((n, len(call.k)), dtype=bool)
     out = np.zeros((n, call.v.shape[1]))
-    for seen, queries in _by_visible_keys(visible, np.arange(n) if rows is None else rows):
+    for seen, queries in _group_by_visible_keys(visible, np.arange(n) if rows is None else rows):
         keys = np.flatnonzero(seen)
         if len(keys) == 0:
             continue
         if twin.inputs.pairing != "self":
-            out[queries] = _solve_seen(twin, layer, call.take(queries, keys))
+            out[queries] = _solve_with_bias(twin, layer, call.take(queries, keys))
             continue
         places = np.searchsorted(key_places[keys], query_places[queries])
-        out[queries] = _solved(twin, layer, replace(call, q=call.k).take(keys, keys))[places]
+        out[queries] = _solve_and_check_shape(
+            twin, layer, replace(call, q=call.k).take(keys, keys)
+        )[places]
     return out
 
 
-def _solved(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
+def _solve_and_check_shape(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
     """What the solver returns, which must be a row for each query."""
     found = np.asarray(twin.solve(layer, call))
     if found.shape != (expected := (len(call.q), call.v.shape[1])):
@@ -211,16 +213,16 @@ def _solved(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
     return found
 
 
-def _solve_seen(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
+def _solve_with_bias(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
     """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
     if call.bias is None or twin.inputs.reads_bias:
-        return _solved(twin, layer, call)
-    weights = _solved(twin, layer, replace(call.of_identity(), bias=None))
+        return _solve_and_check_shape(twin, layer, call)
+    weights = _solve_and_check_shape(twin, layer, replace(call.of_identity(), bias=None))
     weights = weights * np.exp(call.bias)
     return weights @ call.v / weights.sum(axis=1, keepdims=True)
 
 
-def _by_visible_keys(visible: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
+def _group_by_visible_keys(visible: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
     """Each set of keys that some of the rows see, and which of them do."""
     sets, of_row = np.unique(visible[rows], axis=0, return_inverse=True)
     for index, seen in enumerate(sets):

@@ -152,7 +152,7 @@ def exact_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
     exact = [twin for twin in twins_of(layer) if is_exact(twin)]
     if not exact:
         raise LookupError(f"no twin of {type(layer).__name__} has a relation among {_EXACT}")
-    return exact[0] if same_points else general_first(exact)[0]
+    return exact[0] if same_points else sort_general_first(exact)[0]
 
 
 def judging_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
@@ -163,12 +163,12 @@ def judging_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
     LookupError
         If there is none.
     """
-    twins = twins_of(layer) if same_points else general_first(twins_of(layer))
+    twins = twins_of(layer) if same_points else sort_general_first(twins_of(layer))
     order = dict.fromkeys(_EXACT, 0) | {"limit": 1}
     return min(twins, key=lambda twin: order.get(twin.relation.name, 2))
 
 
-def with_whole_context(twin: Twin, layer: nn.Module) -> Twin:
+def add_base_contexts(twin: Twin, layer: nn.Module) -> Twin:
     """The twin, with the context that it and the twins of all that a correction wraps need."""
     makers = [twin.inputs.context]
     while isinstance(layer, Correction):
@@ -196,6 +196,6 @@ def numerics_of_base(n_passes: int = 1) -> Numerics:
     )
 
 
-def general_first(twins: list[Twin]) -> list[Twin]:
+def sort_general_first(twins: list[Twin]) -> list[Twin]:
     """Those that are about equal queries and keys alone come last."""
     return sorted(twins, key=lambda twin: twin.inputs.pairing == "self")

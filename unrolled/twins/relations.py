@@ -362,7 +362,7 @@ class Rate(Relation):
     def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
         problems, measured = self._problems(twin, layer, inputs), []
         for K in self.n_iter:
-            for problem, codes in zip(problems, _codes(twin, layer, inputs, K), strict=True):
+            for problem, codes in zip(problems, _codes_after(twin, layer, inputs, K), strict=True):
                 excess = problem.excess(codes)
                 measured.append(Measurement(_ratio(excess, problem.rate / K), 1.0))
                 measured.append(Measurement(max(0.0, -excess), _BETTER_THAN_OPTIMAL))
@@ -436,7 +436,10 @@ class Limit(Relation):
         self, twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int
     ) -> list[tuple[Problem, float]]:
         """The problem of each head, and how far the codes after so many iterations are off."""
-        problems, codes = self._problems(twin, layer, inputs), _codes(twin, layer, inputs, n_iter)
+        problems, codes = (
+            self._problems(twin, layer, inputs),
+            _codes_after(twin, layer, inputs, n_iter),
+        )
         pairs = zip(problems, codes, strict=True)
         return [(problem, problem.excess(found)) for problem, found in pairs]
 
@@ -464,7 +467,7 @@ class FixedPointLimit(Relation):
         return with_n_iter(layer, self.n_iter)
 
 
-def _codes(twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
+def _codes_after(twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
     return layer_matrix(twin, with_n_iter(layer, n_iter), *inputs[:2])
 
 

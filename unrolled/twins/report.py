@@ -29,7 +29,7 @@ from ..sparse_coding import LISTA
 from .heads import Array, Tensors, heads
 from .model_check import ModelReport, check_model, measure
 from .pairs import calls_of_heads, layer_matrix, layer_output, solver_output
-from .registry import Twin, is_exact, judging_twin, twins_of, with_whole_context
+from .registry import Twin, add_base_contexts, is_exact, judging_twin, twins_of
 from .relations import ROUNDING_ADVICE, Problem
 from .subjects import advise_on_laws, broken_laws
 
@@ -207,19 +207,19 @@ def check(
             raise ValueError("context: a model makes its own; must be None")
         return check_model(layer, X, n_rows=n_rows, random_state=random_state)
     layer = copy.deepcopy(layer).cpu().eval()
-    data = _as_tensor(layer, X)
-    subject, twin, inputs = _subject(layer, data)
+    data = as_tensor(layer, X)
+    subject, twin, inputs = _find_subject(layer, data)
     if context is not None:
         filled = map_tensors(context, lambda name, x: x.detach().cpu().to(data.dtype))
         if isinstance(layer, Attention):
             filled = layer.fill(filled, data, inputs[-1])
         twin = twin.with_context(lambda *tokens: filled)
     else:
-        twin = with_whole_context(twin, subject)
-    measured, rounding = _measure(twin, subject, inputs), False
+        twin = add_base_contexts(twin, subject)
+    measured, rounding = _measure_worst(twin, subject, inputs), False
     if inputs[0].dtype != torch.float64 and (measured.coarse or not measured.passed):
         wide = copy.deepcopy(subject).double(), tuple(x.double() for x in inputs)
-        exact = _measure(twin, *wide)
+        exact = _measure_worst(twin, *wide)
         if measured.coarse:
             (subject, inputs), measured = wide, exact
         else:
@@ -228,7 +228,7 @@ def check(
     if laws and measured.passed:
         measured = worst(list(laws.values()))
     origin = copy.deepcopy(subject)
-    _reset(origin)
+    reset_parameters(origin)
     return Report(
         twin.name,
         twin.equation,
@@ -237,7 +237,7 @@ def check(
         measured.deviation,
         measured.tolerance,
         measured.passed,
-        _distance_from_origin(twin, subject, origin, inputs),
+        _compare_with_origin(twin, subject, origin, inputs),
         rounding,
         tuple(laws),
     )
@@ -309,8 +309,8 @@ def compare(
     >>> twinsolve.compare(layer, sparse_code(X, atoms, lam=1.0), X)["distance"] < 1e-3
     True
     """
-    tokens = _numpy(X)
-    given = None if keys is None else _numpy(keys)
+    tokens = _to_array(X)
+    given = None if keys is None else _to_array(keys)
     points = next((as_array(x.dictionary) for x in (first, second) if isinstance(x, LISTA)), tokens)
     points = points if given is None else given
     if tokens.ndim != 2 or points.ndim != 2 or tokens.shape[1] != points.shape[1]:
@@ -318,7 +318,7 @@ def compare(
             f"keys: must be (n_keys, dim) for X of shape {tokens.shape}, got {points.shape}"
         )
     C, reference = (
-        _coefficients(source, tokens, context, keys=given, n_keys=len(points))
+        coefficients_of(source, tokens, context, keys=given, n_keys=len(points))
         for source in (first, second)
     )
     numbers = coefficient_distance(C, reference)
@@ -342,7 +342,7 @@ def _is_model(layer: nn.Module) -> bool:
     return False
 
 
-def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
+def _measure_worst(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
     """The worse of the deviations on the values and, if they have a matrix, on the identity."""
     measured = [measure(twin, layer, inputs)]
     if is_exact(twin) and twin.inputs.kind == "tokens" and getattr(layer, "linear_in_values", True):
@@ -351,14 +351,14 @@ def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
     return worst(measured)._replace(relief=max(found.relief for found in measured))
 
 
-def _reset(layer: nn.Module) -> None:
+def reset_parameters(layer: nn.Module) -> None:
     """To the initial parameters, but for projections, which are drawn at random."""
     for module in layer.modules():
         if not isinstance(module, Attention | nn.Linear) and hasattr(module, "reset_parameters"):
             module.reset_parameters()  # type: ignore[operator]
 
 
-def with_operator(source: Any) -> Any:
+def replace_with_operator(source: Any) -> Any:
     """Attention of PyTorch or timm as `replace_attention` makes it; anything else as it is."""
     if not isinstance(source, nn.Module) or not hasattr(source, "num_heads"):
         return source
@@ -373,11 +373,11 @@ def with_operator(source: Any) -> Any:
     return replaced if isinstance(replaced, Shell) else source
 
 
-def _numpy(X: ArrayLike | Tensor) -> Array:
+def _to_array(X: ArrayLike | Tensor) -> Array:
     return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X, dtype=np.float64)
 
 
-def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
+def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
     data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
     if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
         data = data.double()
@@ -390,14 +390,14 @@ def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
     return data.to(dtypes[0]) if dtypes else data
 
 
-def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
+def _find_subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
     """The module that has a twin, that twin, and the module's inputs."""
     try:
         twin = judging_twin(layer, same_points=True)
     except LookupError:
         if not isinstance(layer, Shell):
             raise
-        inputs = projected(layer, data)
+        inputs = project_tokens(layer, data)
         twin = judging_twin(layer.operator)
         if twin.inputs.kind != "tokens":
             raise LookupError(
@@ -409,23 +409,23 @@ def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
         if not 2 <= data.ndim <= 4:
             raise ValueError(f"X: must be an image or a batch of them, got {tuple(data.shape)}")
         return layer, twin, (data[(None,) * (4 - data.ndim)],)
-    _check_tokens(data, layer)
+    check_tokens(data, layer)
     if twin.inputs.kind == "features":
         return layer, twin, (data,)
-    tokens = data.expand(_n_heads(layer), -1, -1)
+    tokens = data.expand(count_heads(layer), -1, -1)
     return layer, twin, (tokens, tokens, tokens)
 
 
-def projected(shell: Shell, data: Tensor) -> Tensors:
+def project_tokens(shell: Shell, data: Tensor) -> Tensors:
     """Queries, keys and values of each head of a shell, as its operator gets them."""
-    _check_tokens(data, shell)
+    check_tokens(data, shell)
     fused = isinstance(shell, FusedProjectionAttention)
     with torch.no_grad():
         q, k, v = shell.project(*(data[None],) * (1 if fused else 3))
     return q[0], k[0], v[0]
 
 
-def _check_tokens(data: Tensor, layer: nn.Module) -> None:
+def check_tokens(data: Tensor, layer: nn.Module) -> None:
     if data.ndim != 2:
         hint = "; of a batch pass one sequence, such as X[0]" if data.ndim > 2 else ""
         raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}{hint}")
@@ -436,11 +436,11 @@ def _check_tokens(data: Tensor, layer: nn.Module) -> None:
         raise ValueError(f"X: must have {width} columns, got {data.shape[1]}")
 
 
-def _n_heads(layer: nn.Module) -> int:
+def count_heads(layer: nn.Module) -> int:
     return max((getattr(m, "num_heads", None) or 1 for m in layer.modules()), default=1)
 
 
-def _distance_from_origin(
+def _compare_with_origin(
     twin: Twin, layer: nn.Module, origin: nn.Module, inputs: Tensors
 ) -> dict[str, float]:
     if twin.inputs.kind != "tokens" or not getattr(layer, "linear_in_values", True):
@@ -458,7 +458,7 @@ def _distance_from_origin(
         found = [problem(origin, call) for call in calls_of_heads(twin, inputs)]
         problems, solved = list(found), [each.coef for each in found]
     rows = [
-        _head_from_origin(q, k, *coefficients, reconstructs=twin.family in _RECONSTRUCTING)
+        _compare_head(q, k, *coefficients, reconstructs=twin.family in _RECONSTRUCTING)
         for (_, (q, k)), *coefficients in zip(
             heads(inputs[:2]), present, solved, problems, strict=True
         )
@@ -466,7 +466,7 @@ def _distance_from_origin(
     return {key: float(np.mean([row.get(key, np.nan) for row in rows])) for key in rows[0]}
 
 
-def _head_from_origin(
+def _compare_head(
     q: Array,
     k: Array,
     present: Array,
@@ -488,7 +488,7 @@ def _head_from_origin(
     return row
 
 
-def _coefficients(
+def coefficients_of(
     source: Any,
     tokens: Array,
     context: Context | None = None,
@@ -496,10 +496,10 @@ def _coefficients(
     keys: Array | None = None,
     n_keys: int | None = None,
 ) -> Array:
-    source = with_operator(source)
+    source = replace_with_operator(source)
     if isinstance(source, Operator | Shell | _Coder):
         layer: Any = copy.deepcopy(source).cpu().double().eval()
-        source = _layer_coefficients(layer, tokens, keys, context)
+        source = _evaluate_layer(layer, tokens, keys, context)
     elif callable(source) and not isinstance(source, nn.Module):
         source = source(tokens) if keys is None else source(tokens, keys)
     if isinstance(source, Solution):
@@ -518,9 +518,7 @@ def _coefficients(
     return coefficients.astype(np.float64)
 
 
-def _layer_coefficients(
-    layer: Any, tokens: Array, keys: Array | None, context: Context | None
-) -> Any:
+def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Context | None) -> Any:
     data = torch.from_numpy(tokens)
     others = None if keys is None else torch.from_numpy(keys)
     given = None if context is None else map_tensors(context, lambda name, x: x.double())
@@ -535,11 +533,11 @@ def _layer_coefficients(
             return layer(data, others)
         points = data if others is None else others
         if isinstance(layer, FusedProjectionAttention):
-            q, k = projected(layer, data)[0], projected(layer, points)[1]
+            q, k = project_tokens(layer, data)[0], project_tokens(layer, points)[1]
             return layer.operator.matrix(q, k, context=given).mean(dim=0).numpy()
         if isinstance(layer, Attention):
             q, k = data[None], points[None]
             k, layer.batch_first = q if others is None else k, True
             return layer(q, k, k, context=given)[1][0].numpy()
-        q, k = (x.expand(_n_heads(layer), -1, -1) for x in (data, points))
+        q, k = (x.expand(count_heads(layer), -1, -1) for x in (data, points))
         return layer.matrix(q, k, context=given).mean(dim=0).numpy()

@@ -21,19 +21,19 @@ from ..laws.subject import N_HEADS, Way
 from ..sparse_coding import SparseCoding
 from .heads import Array, Tensors
 from .pairs import solver_output, twin_context
-from .registry import Twin, catalogue, is_exact, judging_twin, twins_of, with_whole_context
+from .registry import Twin, add_base_contexts, catalogue, is_exact, judging_twin, twins_of
 from .relations import FixedPointLimit, Limit, Rate
 
 _N_ITER = (3, 5)
-_SOLVED = 1e-5  # iterations that stop at a last change of 1e-10, and take up to some 10^4
+_LIMIT_TOLERANCE = 1e-5  # iterations that stop at a last change of 1e-10, and take up to some 10^4
 _EXACTNESS = {"identity": 0, "iterate": 0, "init": 1}
 _GENERAL_FIRST = ("any", "cross", "self")
-_PLAIN = (bool, int, str, type(None))
+_SETTING_TYPES = (bool, int, str, type(None))
 _LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
 _WAYS: tuple[Way, ...] = ("backward", "torch.func")
 _WIDEST, _LEAST_SPREAD = 30.0, 1e-9  # range of logits, and size of tokens
 # Differences at parameters that nobody chose for them are accurate to a percent.
-_OF_SLOPES, _ACCURATE = ("gradient", "second derivative"), 1e-2
+_SLOPE_LAWS, _SLOPE_ACCURACY = ("gradient", "second derivative"), 1e-2
 _NAMES = ("inputs", "tokens", "q", "k", "v", "parameters", "context")
 
 
@@ -55,16 +55,16 @@ def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
     ------
     Finding
     """
-    foremost = is_foremost(twin)
+    foremost = speaks_for_layer(twin)
     for option, build in twin.options.items():
         rng = np.random.default_rng([seed, *f"{option} of {twin.name}".encode()])
-        for finding in _of_option(replace(twin, build=build), rng, laws=foremost):
+        for finding in _findings_of_option(replace(twin, build=build), rng, laws=foremost):
             yield replace(finding, law=f"{option}: {finding.law}")
     if foremost:
         yield from findings(make_subject(twin, np.random.default_rng([seed, *twin.name.encode()])))
 
 
-def _of_option(twin: Twin, rng: np.random.Generator, *, laws: bool) -> Iterator[Finding]:
+def _findings_of_option(twin: Twin, rng: np.random.Generator, *, laws: bool) -> Iterator[Finding]:
     subject = replace(as_built(twin, rng), brief=True)
     if runs_to_limit(twin):
         measure = partial(twin.relation.measure, twin, subject.layer, subject.inputs)
@@ -83,21 +83,23 @@ def runs_to_limit(twin: Twin) -> bool:
 def make_subject(twin: Twin, rng: np.random.Generator) -> Subject:
     """The twin's layer, built for drawn inputs, at parameters of its own for each head."""
     subject = as_built(twin, rng)
-    return _with_layer(subject, twin, _trained(twin, subject.layer, rng))
+    return _with_layer(subject, twin, _move_parameters(twin, subject.layer, rng))
 
 
 def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
     """The twin's layer, built for drawn inputs, against its solver."""
 
     def build(inputs: Tensors, rng: np.random.Generator) -> nn.Module:
-        return _trained(twin, _built_for(twin, inputs), rng)
+        return _move_parameters(twin, _build_for(twin, inputs), rng)
 
     inputs = draw_inputs(twin.inputs.kind, rng, same=twin.inputs.pairing == "self")
     twice = {way: "right" if way in twin.derivatives.twice else "refused" for way in _WAYS}
-    return replace(_subject_of(twin, _built_for(twin, inputs), inputs, rng, twice), build=build)
+    return replace(
+        _make_subject_of(twin, _build_for(twin, inputs), inputs, rng, twice), build=build
+    )
 
 
-def _subject_of(
+def _make_subject_of(
     twin: Twin, layer: nn.Module, inputs: Tensors, rng: np.random.Generator, twice: dict[Way, str]
 ) -> Subject:
     """A layer on these inputs against the solver of its twin."""
@@ -124,7 +126,7 @@ def _subject_of(
         apply=twin.inputs.apply,
         make_context=context_of if twin.inputs.kind == "tokens" else lambda inputs: None,
         accuracy=Accuracy(
-            tolerance=_SOLVED if inexact else twin.relation.tolerance,
+            tolerance=_LIMIT_TOLERANCE if inexact else twin.relation.tolerance,
             passes=twin.numerics.passes,
             logit_range=twin.numerics.logit_range,
             rounded=twin.numerics.rounded,
@@ -147,11 +149,11 @@ def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
     logits in which rounding and differences are accurate. A layer that its twin gives the limit or
     a bound of, or that iterates to a tolerance of its own, has no findings.
     """
-    twin = with_whole_context(judging_twin(layer), layer)
+    twin = add_base_contexts(judging_twin(layer), layer)
     if not is_exact(twin) or twin.numerics.promised is not None:
         return {}
     own = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
-    subject = _drawn_like(twin, own, inputs)
+    subject = _draw_like(twin, own, inputs)
     found = {}
     with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -160,7 +162,7 @@ def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
                 measured = finding.measure()
             except (RuntimeError, ValueError, IndexError, TypeError):
                 measured = Measurement(math.inf, 0.0)
-            slope = finding.law in _OF_SLOPES and measured.deviation <= _ACCURATE
+            slope = finding.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
             if not (measured.passed or slope):
                 found[f"{finding.name} ({finding.dtype})"] = measured
     return found
@@ -173,7 +175,7 @@ def advise_on_laws(names: Iterable[str]) -> str:
     return f"breaks the law: {first}{more}; see twinsolve.unrolled.laws"
 
 
-def _drawn_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
+def _draw_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
     rng, kind, shape = np.random.default_rng(0), twin.inputs.kind, inputs[0].shape
     kept: dict[str, Any] = {"channels": shape[1]} if kind == "image" else {"width": shape[-1]}
     if kind == "tokens":
@@ -189,7 +191,7 @@ def _drawn_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
         if float(twin.numerics.logit_range(layer, *arrays)) <= _WIDEST:
             break
         kept["spread"] /= 2
-    subject = _subject_of(twin, layer, draw(), rng, dict.fromkeys(_WAYS, "either"))
+    subject = _make_subject_of(twin, layer, draw(), rng, dict.fromkeys(_WAYS, "either"))
     smooth = subject.accuracy.continuous and not any(_chooses(x) for x in layer.modules())
     accuracy = replace(subject.accuracy, continuous=smooth)
     return replace(subject, kept=kept, accuracy=accuracy)
@@ -202,7 +204,7 @@ def _chooses(part: nn.Module) -> bool:
 def _with_layer(subject: Subject, twin: Twin, layer: nn.Module) -> Subject:
     """The subject with this layer, and what the twin says of gradients at its parameters."""
     named: Any = _NAMES if twin.derivatives.of is True else twin.derivatives.of or ()
-    free = free_parameters(twin, layer)
+    free = covers_nearby_parameters(twin, layer)
     names = tuple(name for name in named if name != "parameters" or free)
     return replace(subject, layer=layer, declared=_as_operator(twin, layer), differentiable=names)
 
@@ -211,17 +213,17 @@ def _as_operator(twin: Twin, layer: nn.Module) -> Operator | None:
     return layer if twin.inputs.kind == "tokens" and isinstance(layer, Operator) else None
 
 
-def is_foremost(twin: Twin) -> bool:
+def speaks_for_layer(twin: Twin) -> bool:
     """Whether no other twin speaks for layers with the settings of this twin's.
 
     The one does whose solver gives the layer's output exactly, on the most general points
     and parameters; one whose outputs have gradients and one whose outputs have none both do, and
     each of the user's own that is as exact and as general.
     """
-    settings = settings_of(_built(twin))
+    settings = settings_of(_build_drawn(twin))
     kind = twin.layer, twin.inputs.kind, twin.derivatives.of
     others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
-    same = [t for t in others if t.name == twin.name or settings_of(_built(t)) == settings]
+    same = [t for t in others if t.name == twin.name or settings_of(_build_drawn(t)) == settings]
     best = min(same, key=_rank, default=twin)
     solve = getattr(twin.solve, "func", twin.solve)  # of a partial
     own = not solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
@@ -229,33 +231,33 @@ def is_foremost(twin: Twin) -> bool:
 
 
 def _rank(twin: Twin) -> tuple[int, bool, int]:
-    layer = _built(twin)
-    bound = any(True for _ in layer.parameters()) and not free_parameters(twin, layer)
+    layer = _build_drawn(twin)
+    bound = any(True for _ in layer.parameters()) and not covers_nearby_parameters(twin, layer)
     return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.inputs.pairing)
 
 
 def settings_of(layer: nn.Module) -> tuple[Any, ...]:
     """What a layer is made of: its parts and what they are set to, numbers aside."""
-    return tuple((name, type(x), *_plain(x)) for name, x in layer.named_modules())
+    return tuple((name, type(x), *_list_settings(x)) for name, x in layer.named_modules())
 
 
-def _built(twin: Twin) -> nn.Module:
+def _build_drawn(twin: Twin) -> nn.Module:
     rng, same = np.random.default_rng(0), twin.inputs.pairing == "self"
     return twin.build(*(x.numpy() for x in draw_inputs(twin.inputs.kind, rng, same=same)))
 
 
-def _plain(part: nn.Module) -> list[tuple[str, Any]]:
+def _list_settings(part: nn.Module) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for name, value in sorted(vars(part).items()):
         if name in ("_parameters", "_buffers"):
             found += [(key, x is None) for key, x in value.items()]
         elif not name.startswith("_") and name not in ("training", "n_iter"):
-            kept = value if isinstance(value, _PLAIN) or callable(value) else type(value)
+            kept = value if isinstance(value, _SETTING_TYPES) or callable(value) else type(value)
             found.append((name, kept))
     return found
 
 
-def _built_for(twin: Twin, inputs: Tensors) -> nn.Module:
+def _build_for(twin: Twin, inputs: Tensors) -> nn.Module:
     return _few_iterations(twin, twin.build(*(x.numpy() for x in inputs)).double().eval())
 
 
@@ -272,27 +274,27 @@ def _few_iterations(twin: Twin, layer: nn.Module) -> nn.Module:
     return changed if twin.covers(changed) else layer
 
 
-def _trained(twin: Twin, layer: nn.Module, rng: np.random.Generator) -> nn.Module:
+def _move_parameters(twin: Twin, layer: nn.Module, rng: np.random.Generator) -> nn.Module:
     """The layer with as many of its parameters moved as the twin allows."""
     heads = None if _as_operator(twin, layer) is None else N_HEADS
-    numbers_moved = _with_own_numbers(layer, heads, rng)
-    for candidate in (with_moved_weights(numbers_moved, rng), numbers_moved):
+    numbers_moved = _draw_numbers(layer, heads, rng)
+    for candidate in (move_weights(numbers_moved, rng), numbers_moved):
         if twin.covers(candidate):
             return candidate
     return layer
 
 
-def _with_own_numbers(layer: nn.Module, heads: int | None, rng: np.random.Generator) -> nn.Module:
+def _draw_numbers(layer: nn.Module, heads: int | None, rng: np.random.Generator) -> nn.Module:
     """Every positive number drawn apart, learnable, and of each head if it has some."""
     layer = copy.deepcopy(layer)
     for part in list(layer.modules()):
         for name, number in list(part.named_children()):
             if isinstance(number, Positive):
-                part.register_module(name, _drawn_number(number, heads, rng))
+                part.register_module(name, _draw_number(number, heads, rng))
     return layer
 
 
-def _drawn_number(number: Positive, heads: int | None, rng: np.random.Generator) -> Positive:
+def _draw_number(number: Positive, heads: int | None, rng: np.random.Generator) -> Positive:
     heads = heads or number.num_heads
     drawn = Positive(number.initial, num_heads=heads, learnable=True, dtype=torch.float64)
     assert drawn.log is not None
@@ -302,7 +304,7 @@ def _drawn_number(number: Positive, heads: int | None, rng: np.random.Generator)
     return drawn
 
 
-def with_moved_weights(layer: nn.Module, rng: np.random.Generator) -> nn.Module:
+def move_weights(layer: nn.Module, rng: np.random.Generator) -> nn.Module:
     """All parameters but the positive numbers off their values by some percent, or off zero."""
     layer = copy.deepcopy(layer)
     logs = {id(x.log) for x in layer.modules() if isinstance(x, Positive)}
@@ -315,7 +317,7 @@ def with_moved_weights(layer: nn.Module, rng: np.random.Generator) -> nn.Module:
     return layer
 
 
-def free_parameters(twin: Twin, layer: nn.Module) -> bool:
+def covers_nearby_parameters(twin: Twin, layer: nn.Module) -> bool:
     """Whether the twin is about the layer at all parameters near by."""
     moved = copy.deepcopy(layer)
     parameters = list(moved.parameters())
