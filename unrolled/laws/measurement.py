@@ -35,6 +35,11 @@ class Measurement(NamedTuple):
         return not self.tolerance * self.relief <= _COARSEST
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def largest_difference(found: Array, expected: Array) -> float:
     """Largest difference over the largest entry that is expected."""
     with np.errstate(invalid="ignore", over="ignore"):  # a layer that diverges

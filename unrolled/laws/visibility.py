@@ -12,7 +12,7 @@ from torch import Tensor
 from .finding import Finding, operator_law
 from .gradients import output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding, masks_of
-from .measurement import Array, Measurement, largest_difference, worst
+from .measurement import Array, Measurement, dtype_name, largest_difference, worst
 from .subject import Declared, Subject, as_array, map_tensors
 
 _LAST = (1, 4)
@@ -213,7 +213,7 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return _compare_pairs([(x, expected) for x in found], tolerance)
 
     for masks, rows in _ways_to_hide(subject.to(dtype), n, 1):
-        yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
+        yield Finding(masks.name, partial(measure, masks, rows), dtype_name(dtype))
 
 
 def _compare_pairs(pairs: list[tuple[Array, Array]], tolerance: float) -> Measurement:
@@ -245,7 +245,7 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return _compare_pairs(pairs, tolerance)
 
     for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
-        yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
+        yield Finding(masks.name, partial(measure, masks, rows), dtype_name(dtype))
 
 
 def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:

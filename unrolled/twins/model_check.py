@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ..attention import Attention, Operator, Positive, check_count
 from ..attention.inputs import of_common_batch
 from ..laws import Measurement, largest_difference, worst
+from ..laws.measurement import dtype_name
 from ..laws.subject import as_array
 from .calls import (
     Judgement,
@@ -400,10 +401,6 @@ def _bind_arguments(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, 
         if parameter.kind is parameter.VAR_KEYWORD:
             arguments |= arguments.pop(parameter.name)
     return arguments
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _tolerance_of(dtype: torch.dtype, tolerance: float) -> float:

@@ -18,6 +18,7 @@ from ..attention import Attention, Context, Operator
 from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
 from ..laws import Measurement, worst
+from ..laws.measurement import dtype_name
 from ..laws.subject import as_array, identity_values, map_tensors
 from ..self_expression import (
     DeepSelfExpression,
@@ -233,7 +234,7 @@ def check(
         twin.name,
         twin.equation,
         twin.relation.name,
-        str(inputs[0].dtype).removeprefix("torch."),
+        dtype_name(inputs[0].dtype),
         measured.deviation,
         measured.tolerance,
         measured.passed,

@@ -1,4 +1,4 @@
-"""The layer of a twin as the subject of laws, at parameters that a trained model would hold."""
+"""The layer of a twin as the subject of laws, at parameters such as training leaves."""
 
 from __future__ import annotations
 
@@ -25,69 +25,71 @@ from .registry import Twin, add_base_contexts, catalogue, is_exact, judging_twin
 from .relations import FixedPointLimit, Limit, Rate
 
 _N_ITER = (3, 5)
-_LIMIT_TOLERANCE = 1e-5  # iterations that stop at a last change of 1e-10, and take up to some 10^4
+_LIMIT_TOLERANCE = 1e-5  # of up to 10^4 iterations that stop when they change by at most 1e-10
 _EXACTNESS = {"identity": 0, "iterate": 0, "init": 1}
 _GENERAL_FIRST = ("any", "cross", "self")
 _SETTING_TYPES = (bool, int, str, type(None))
-_LARGE_CODES = {"n": 530, "width": 8}  # codes go by blocks of 2^18 entries
+_LARGE_CODES = {"n": 530, "width": 8}  # more than one block of 2^18 entries of the codes
 _WAYS: tuple[Way, ...] = ("backward", "torch.func")
 _WIDEST, _LEAST_SPREAD = 30.0, 1e-9  # range of logits, and size of tokens
-# Differences at parameters that nobody chose for them are accurate to a percent.
+# Differences are only accurate to a percent at the parameters of a user's layer.
 _SLOPE_LAWS, _SLOPE_ACCURACY = ("gradient", "second derivative"), 1e-2
 _NAMES = ("inputs", "tokens", "q", "k", "v", "parameters", "context")
 
 
 def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
-    """What the laws say of the twin's layer, at parameters that differ from head to head.
+    """Yield the findings of the laws for the twin's layer; its parameters differ between heads.
 
-    Where several twins are about a layer at the same settings, the most general of those whose
-    solver gives its output exactly has the findings, and each of the user's own that is so too.
-    The others have those of options alone. An option has fewer: plain, and by its laws where all
-    is hardest.
+    Several twins may have layers with the same settings. Then only the most general one whose
+    solver gives the output exactly yields the findings of all laws, and so does every twin of a
+    user that is as exact and as general. The others yield only those of their options. An option
+    has fewer findings: each law only in its hardest case.
 
     Parameters
     ----------
     twin : Twin
     seed : int, default=0
-        Seeds inputs, masks, parameters and directions.
+        Seed of the inputs, masks, parameters and directions.
 
     Yields
     ------
     Finding
     """
-    foremost = speaks_for_layer(twin)
+    all_laws = speaks_for_layer(twin)
     for option, build in twin.options.items():
         rng = np.random.default_rng([seed, *f"{option} of {twin.name}".encode()])
-        for finding in _findings_of_option(replace(twin, build=build), rng, laws=foremost):
+        for finding in _findings_of_option(replace(twin, build=build), rng, all_laws=all_laws):
             yield replace(finding, law=f"{option}: {finding.law}")
-    if foremost:
+    if all_laws:
         yield from findings(make_subject(twin, np.random.default_rng([seed, *twin.name.encode()])))
 
 
-def _findings_of_option(twin: Twin, rng: np.random.Generator, *, laws: bool) -> Iterator[Finding]:
+def _findings_of_option(
+    twin: Twin, rng: np.random.Generator, *, all_laws: bool
+) -> Iterator[Finding]:
     subject = replace(as_built(twin, rng), brief=True)
     if runs_to_limit(twin):
         measure = partial(twin.relation.measure, twin, subject.layer, subject.inputs)
         yield Finding("", measure, law=twin.relation.name)
-    elif laws:
+    elif all_laws:
         yield from findings(subject)
     else:
         yield from output(replace(subject, declared=None))
 
 
 def runs_to_limit(twin: Twin) -> bool:
-    """Whether the layer and its solver agree after many iterations alone."""
+    """Whether the layer and its solver agree only after many iterations."""
     return isinstance(twin.relation, Limit | Rate | FixedPointLimit)
 
 
 def make_subject(twin: Twin, rng: np.random.Generator) -> Subject:
-    """The twin's layer, built for drawn inputs, at parameters of its own for each head."""
+    """Build the twin's layer for drawn inputs, and give each head its own parameters."""
     subject = as_built(twin, rng)
     return _with_layer(subject, twin, _move_parameters(twin, subject.layer, rng))
 
 
 def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
-    """The twin's layer, built for drawn inputs, against its solver."""
+    """Build the twin's layer for drawn inputs; its solver is the reference."""
 
     def build(inputs: Tensors, rng: np.random.Generator) -> nn.Module:
         return _move_parameters(twin, _build_for(twin, inputs), rng)
@@ -102,18 +104,16 @@ def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
 def _make_subject_of(
     twin: Twin, layer: nn.Module, inputs: Tensors, rng: np.random.Generator, twice: dict[Way, str]
 ) -> Subject:
-    """A layer on these inputs against the solver of its twin."""
+    """Return a layer on these inputs as a subject; the twin's solver is the reference."""
 
     def context_of(inputs: Tensors) -> Context | None:
         return twin_context(twin, inputs)
 
-    def solved(
+    def solve(
         layer: nn.Module, inputs: Tensors, context: Context | None, masks: Masks, rows: Array | None
     ) -> Array:
-        given = twin if context is None else twin.with_context(lambda *_: context)
-        return solver_output(
-            given, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows
-        )
+        own = twin if context is None else twin.with_context(lambda *_: context)
+        return solver_output(own, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
 
     inexact = isinstance(twin.relation, Limit | Rate)
     subject = Subject(
@@ -122,7 +122,7 @@ def _make_subject_of(
         seed=tuple(int(x) for x in rng.integers(2**32, size=2)),
         kind=twin.inputs.kind,  # type: ignore[arg-type]  # patches are of tasks
         declared=_as_operator(twin, layer),
-        reference=solved,
+        reference=solve,
         apply=twin.inputs.apply,
         make_context=context_of if twin.inputs.kind == "tokens" else lambda inputs: None,
         accuracy=Accuracy(
@@ -142,19 +142,19 @@ def _make_subject_of(
 
 
 def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
-    """What a layer of the user's fails of the laws' findings, by name.
+    """Return the findings of the laws that a user's layer fails, by name.
 
-    The laws are tried on a float64 copy at its present parameters and few iterations, on tokens
-    drawn for as many heads and features as `inputs` have. They are as large as leaves a range of
-    logits in which rounding and differences are accurate. A layer that its twin gives the limit or
-    a bound of, or that iterates to a tolerance of its own, has no findings.
+    The laws are tried on a float64 copy with the layer's present parameters and few iterations. Its
+    tokens are drawn, with as many heads and features as `inputs`, and scaled until the range of the
+    logits is small enough for accurate rounding and differences. The result is empty for a layer
+    whose twin gives a limit or a bound, and for one that iterates to a tolerance of its own.
     """
     twin = add_base_contexts(judging_twin(layer), layer)
     if not is_exact(twin) or twin.numerics.promised is not None:
         return {}
     own = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
     subject = _draw_like(twin, own, inputs)
-    found = {}
+    broken = {}
     with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for finding in findings(subject):
@@ -162,14 +162,14 @@ def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
                 measured = finding.measure()
             except (RuntimeError, ValueError, IndexError, TypeError):
                 measured = Measurement(math.inf, 0.0)
-            slope = finding.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
-            if not (measured.passed or slope):
-                found[f"{finding.name} ({finding.dtype})"] = measured
-    return found
+            accurate = finding.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
+            if not (measured.passed or accurate):
+                broken[f"{finding.name} ({finding.dtype})"] = measured
+    return broken
 
 
 def advise_on_laws(names: Iterable[str]) -> str:
-    """What is said of a layer that breaks some laws."""
+    """Return the sentence of a report about a layer that breaks these laws."""
     first, *others = names
     more = f" and {len(others)} more" if others else ""
     return f"breaks the law: {first}{more}; see twinsolve.unrolled.laws"
@@ -202,10 +202,10 @@ def _chooses(part: nn.Module) -> bool:
 
 
 def _with_layer(subject: Subject, twin: Twin, layer: nn.Module) -> Subject:
-    """The subject with this layer, and what the twin says of gradients at its parameters."""
-    named: Any = _NAMES if twin.derivatives.of is True else twin.derivatives.of or ()
+    """Return the subject with this layer and the names of what the layer has gradients by."""
+    declared: Any = _NAMES if twin.derivatives.of is True else twin.derivatives.of or ()
     free = covers_nearby_parameters(twin, layer)
-    names = tuple(name for name in named if name != "parameters" or free)
+    names = tuple(name for name in declared if name != "parameters" or free)
     return replace(subject, layer=layer, declared=_as_operator(twin, layer), differentiable=names)
 
 
@@ -214,20 +214,20 @@ def _as_operator(twin: Twin, layer: nn.Module) -> Operator | None:
 
 
 def speaks_for_layer(twin: Twin) -> bool:
-    """Whether no other twin speaks for layers with the settings of this twin's.
+    """Whether all laws are measured on this twin's layer, and not on that of a similar twin.
 
-    The one does whose solver gives the layer's output exactly, on the most general points
-    and parameters; one whose outputs have gradients and one whose outputs have none both do, and
-    each of the user's own that is as exact and as general.
+    Among twins whose layers have the same class, settings and gradients it is the one whose solver
+    gives the output exactly, for the most general points and parameters. A twin of a user that is
+    as exact and as general speaks for its layer too.
     """
     settings = settings_of(_build_drawn(twin))
     kind = twin.layer, twin.inputs.kind, twin.derivatives.of
     others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
     same = [t for t in others if t.name == twin.name or settings_of(_build_drawn(t)) == settings]
     best = min(same, key=_rank, default=twin)
-    solve = getattr(twin.solve, "func", twin.solve)  # of a partial
-    own = not solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
-    return best.name == twin.name or (own and _rank(best) == _rank(twin))
+    solve = getattr(twin.solve, "func", twin.solve)  # the function of a partial
+    users = not solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
+    return best.name == twin.name or (users and _rank(best) == _rank(twin))
 
 
 def _rank(twin: Twin) -> tuple[int, bool, int]:
@@ -237,7 +237,7 @@ def _rank(twin: Twin) -> tuple[int, bool, int]:
 
 
 def settings_of(layer: nn.Module) -> tuple[Any, ...]:
-    """What a layer is made of: its parts and what they are set to, numbers aside."""
+    """Return the names, classes and settings of all parts of a layer, without numbers."""
     return tuple((name, type(x), *_list_settings(x)) for name, x in layer.named_modules())
 
 
@@ -247,14 +247,14 @@ def _build_drawn(twin: Twin) -> nn.Module:
 
 
 def _list_settings(part: nn.Module) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    settings: list[tuple[str, Any]] = []
     for name, value in sorted(vars(part).items()):
         if name in ("_parameters", "_buffers"):
-            found += [(key, x is None) for key, x in value.items()]
+            settings += [(key, x is None) for key, x in value.items()]
         elif not name.startswith("_") and name not in ("training", "n_iter"):
-            kept = value if isinstance(value, _SETTING_TYPES) or callable(value) else type(value)
-            found.append((name, kept))
-    return found
+            plain = isinstance(value, _SETTING_TYPES) or callable(value)
+            settings.append((name, value if plain else type(value)))
+    return settings
 
 
 def _build_for(twin: Twin, inputs: Tensors) -> nn.Module:
@@ -262,7 +262,7 @@ def _build_for(twin: Twin, inputs: Tensors) -> nn.Module:
 
 
 def _few_iterations(twin: Twin, layer: nn.Module) -> nn.Module:
-    """More than one iteration, but no more than it takes to tell one from another."""
+    """Return the layer with 3 to 5 iterations, or with those of its limit."""
     n_iter = getattr(layer, "n_iter", None)
     if not isinstance(n_iter, int):
         return layer
@@ -275,7 +275,7 @@ def _few_iterations(twin: Twin, layer: nn.Module) -> nn.Module:
 
 
 def _move_parameters(twin: Twin, layer: nn.Module, rng: np.random.Generator) -> nn.Module:
-    """The layer with as many of its parameters moved as the twin allows."""
+    """Return a copy of the layer with as many moved parameters as the twin covers."""
     heads = None if _as_operator(twin, layer) is None else N_HEADS
     numbers_moved = _draw_numbers(layer, heads, rng)
     for candidate in (move_weights(numbers_moved, rng), numbers_moved):
@@ -285,7 +285,7 @@ def _move_parameters(twin: Twin, layer: nn.Module, rng: np.random.Generator) -> 
 
 
 def _draw_numbers(layer: nn.Module, heads: int | None, rng: np.random.Generator) -> nn.Module:
-    """Every positive number drawn apart, learnable, and of each head if it has some."""
+    """Return a copy whose positive numbers are learnable and drawn anew, one for each head."""
     layer = copy.deepcopy(layer)
     for part in list(layer.modules()):
         for name, number in list(part.named_children()):
@@ -305,7 +305,7 @@ def _draw_number(number: Positive, heads: int | None, rng: np.random.Generator) 
 
 
 def move_weights(layer: nn.Module, rng: np.random.Generator) -> nn.Module:
-    """All parameters but the positive numbers off their values by some percent, or off zero."""
+    """Return a copy with noise of 20 % on all parameters except the positive numbers."""
     layer = copy.deepcopy(layer)
     logs = {id(x.log) for x in layer.modules() if isinstance(x, Positive)}
     with torch.no_grad():
@@ -318,7 +318,7 @@ def move_weights(layer: nn.Module, rng: np.random.Generator) -> nn.Module:
 
 
 def covers_nearby_parameters(twin: Twin, layer: nn.Module) -> bool:
-    """Whether the twin is about the layer at all parameters near by."""
+    """Whether the layer has parameters and the twin covers it at nearby values of them."""
     moved = copy.deepcopy(layer)
     parameters = list(moved.parameters())
     with torch.no_grad():
