@@ -17,16 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-<<<<<<< HEAD:bench/training.py
-from ..solvers.solution import check_integer, check_positive
 from ..unrolled.named_operators import operator_factory, operator_names
+from ..validation import check_integer, check_positive
 from .jobs import source_of
-=======
-from ...unrolled.named_operators import operator_factory, operator_names
-from ...validation import check_integer, check_positive
-from ..jobs import source_of
-from ..timing import Progress
->>>>>>> english:bench/vision/training.py
+from .timing import Progress
 from .run_folder import (
     CHECKPOINT,
     START,
