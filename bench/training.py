@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ..unrolled.named_operators import operator_factory, operator_names
 from ..validation import check_integer, check_positive
 from .jobs import source_of
-from .timing import Progress
 from .run_folder import (
     CHECKPOINT,
     START,
