@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..solvers.solution import check_integer, check_positive
 from ..unrolled.named_operators import operator_factory, operator_names
+from ..validation import check_integer, check_positive
 from .jobs import source_of
 from .run_folder import (
     CHECKPOINT,
