@@ -1,0 +1,223 @@
+"""Writes `docs/published.md`: what papers claim beside what our runs found.
+
+``python docs/_ext/published_page.py`` writes it anew after a change of `docs/published.toml` or of
+a run in `docs/results`. Numbers of ours are read from the runs, never typed.
+"""
+
+import json
+import re
+import tomllib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from twinsolve.bench.tables import markdown, number
+from twinsolve.bench.vision import segmentation
+from twinsolve.bench.vision.classification import report
+from twinsolve.bench.vision.classification.measures import conditions, hits
+from twinsolve.bench.vision.paired import Verdict, judge, paired_difference
+
+DOCS = Path(__file__).parents[1]
+RESULTS = DOCS / "results"
+VERDICTS = (
+    "holds", "holds in direction", "inconclusive", "does not hold", "not run", "cannot run here",
+)  # fmt: skip
+_HEAD = ("item", "what is claimed", "published", "ours", "verdict", "run")
+_ERRATA = {"SE": "E3", "IF": "E0", "AO": "E1", "NT": "E2", "SK": "E4"}
+Row = dict[str, Any]
+
+
+def read_known() -> Row:
+    """What stands in `published.toml`."""
+    return tomllib.loads((DOCS / "published.toml").read_text())
+
+
+def papers_of(known: Row) -> dict[str, Row]:
+    """The papers in their order, each with its rows."""
+    return {key: paper for key, paper in known["papers"].items() if isinstance(paper, dict)}
+
+
+def page() -> str:
+    """The whole page in Markdown."""
+    known = read_known()
+    papers = papers_of(known)
+    parts = [known["papers"]["head"], _summarise(papers), _count_items(known, papers)]
+    for key, paper in papers.items():
+        table = markdown(_HEAD, [_line(row, known) for row in paper["rows"]])
+        parts += [f"## {paper['title']}", paper["about"], "\n".join(table), _errata(key)]
+    sources = enumerate(known["sources"].values(), 1)
+    parts += ["## Sources", "\n".join(f"{place}. {text}" for place, text in sources)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def ours_of(row: Row) -> tuple[str, str]:
+    """Our number with its interval or over layers, and the verdict: typed, or what follows."""
+    ours = row.get("ours")
+    if ours is None:
+        return "-", row["verdict"]
+    if "find" in ours:
+        cell, verdict = _find(ours["run"], ours["find"]), row.get("verdict")
+    elif "row" in ours:
+        cell, verdict = _compare(ours, row["published"].get("effect"))
+    else:
+        cell, verdict = _read_columns(ours)
+    return f"{cell} {ours['unit']}", row.get("verdict", verdict)
+
+
+def _compare(ours: Row, effect: float | None) -> tuple[str, str]:
+    """A row beside its baseline, or beside ``against``."""
+    measure = ours["measure"]
+    found = compare(ours["run"], ours["row"], measure, ours.get("against"))
+    form = ".3f" if measure in ("token_cosine", "log10_condition") else ".2f"
+    apart = found.apart
+    width = f" ± {apart.half_width:{form}}" if apart.determined else ""
+    verdict = weigh(found, ours["claimed"], effect)
+    at = f" at{width}" if verdict == "inconclusive" and width else ""
+    return f"{apart.mean:+{form}}{width}", verdict + at
+
+
+def compare(run: str, row: str, measure: str, against: str | None = None) -> Verdict:
+    """The verdict on a row: corrected for its table, or on its own beside ``against``."""
+    if against is None:
+        return _judge_all(run, measure)[row]
+    table = read_table(run)
+    if measure == "top1":
+        return judge({row: paired_difference(hits(table, row), hits(table, against))})[row]
+    values = table.pivot(index="seed", columns="row", values=measure)
+    return judge({row: paired_difference(values[row], values[against])}, margin=0)[row]
+
+
+@cache
+def _judge_all(run: str, measure: str) -> dict[str, Verdict]:
+    table = read_table(run)
+    if measure == "top1":
+        return judge(report.differences(table))
+    if "row" in table and measure not in conditions(table):
+        return judge(report.depth_differences(table, measure), margin=0)
+    find = segmentation.differences if "model" in table else report.matched_differences
+    return {row: verdict for (row, name), verdict in judge(find(table)).items() if name == measure}
+
+
+def weigh(verdict: Verdict, claimed: str, effect: float | None) -> str:
+    """What a difference says of a claim of ``more``, ``less`` or ``equal``.
+
+    More and less hold where the corrected p is at most 0.05 and the published effect lies in reach
+    of the interval, in direction where it does not or is not known; they do not hold where the
+    difference is the other way round, or the interval ends before the effect.
+    """
+    apart, clear = verdict.apart, verdict.words in ("ahead", "behind")
+    if claimed == "equal":
+        alike = "holds" if verdict.words.startswith("equal") else "inconclusive"
+        return "does not hold" if clear else alike
+    along = apart.mean if claimed == "more" else -apart.mean
+    reached = effect is not None and along + apart.half_width >= abs(effect)
+    if clear and along > 0:
+        return "holds" if reached else "holds in direction"
+    return "does not hold" if clear or (effect is not None and not reached) else "inconclusive"
+
+
+def read_table(run: str) -> pd.DataFrame:
+    """The rows of a run."""
+    return pd.DataFrame(json.loads((RESULTS / run / "table.json").read_text()))
+
+
+def _read_columns(ours: Row) -> tuple[str, str | None]:
+    """Means by layer or another column, alone or beside those of a second column."""
+    columns = [ours["column"], *([ours["beside"]] if "beside" in ours else [])]
+    table = read_table(ours["run"])
+    for name, wanted in ours.get("where", {}).items():
+        table = table[table[name].isin(wanted)]
+    means = table.dropna(subset=columns).groupby(ours["by"], sort=ours["by"] == "layer")[columns]
+    found = [means.mean()[column].tolist() for column in columns]
+    cells = [", ".join(number(x, ours["format"]) for x in values) for values in found]
+    return " against ".join(cells), _follow(found, ours.get("claimed"))
+
+
+def _follow(found: list[list[float]], claimed: str | None) -> str | None:
+    """Whether values are more or less than others throughout, rise or fall in all, or are equal."""
+    first, second = found if len(found) == 2 else ([found[0][-1]], [found[0][0]])
+    sign = {"more": 1, "rises": 1, "less": -1, "falls": -1, "equal": 0}.get(claimed or "")
+    if sign is None:
+        return None
+    if sign == 0:
+        return "holds" if len(set(found[0])) == 1 else "does not hold"
+    agree = [sign * (x - y) > 0 for x, y in zip(first, second, strict=True)]
+    if all(agree):
+        return "holds in direction"
+    return "inconclusive" if any(agree) else "does not hold"
+
+
+def _find(run: str, pattern: str) -> str:
+    """What the groups of a pattern find in the summary of a run."""
+    matched = re.search(pattern, (RESULTS / run / "summary.md").read_text(), re.M)
+    if matched is None:
+        raise ValueError(f"{pattern!r} is not in the summary of {run}")
+    return " against ".join(matched.groups())
+
+
+def _line(row: Row, known: Row) -> tuple[str, ...]:
+    cell, verdict = ours_of(row)
+    command = "-"
+    if "ours" in row:
+        run = known["runs"][row["ours"]["run"]]
+        cell += f"; {run['setting']}"
+        command = f"[`{run['command']}`](results/{row['ours']['run']}/summary.md)"
+    why = f": {row['why']}" if "why" in row else ""
+    published = _describe_published(row["published"], list(known["sources"]))
+    return row["item"], row["claim"], published, cell, f"**{verdict}**{why}", command
+
+
+def _describe_published(told: Row, sources: list[str]) -> str:
+    setting = f"; {told['setting']}" if "setting" in told else ""
+    return f"{told.get('value', 'number not read')}{setting} [{sources.index(told['source']) + 1}]"
+
+
+def _summarise(papers: dict[str, Row]) -> str:
+    """Verdicts by paper."""
+    counts = {}
+    for key, paper in papers.items():
+        found = [ours_of(row) for row in paper["rows"]]
+        kinds = Counter(kind_of(verdict) for _, verdict in found)
+        measured = sum(cell != "-" for cell, _ in found)
+        counts[key] = [len(found), measured, *(kinds[kind] for kind in VERDICTS)]
+    counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
+    lines = [(key, *map(str, own)) for key, own in counts.items()]
+    return "\n".join(markdown(("paper", "rows", "with our number", *VERDICTS), lines))
+
+
+def kind_of(verdict: str) -> str:
+    """A verdict without its width."""
+    return verdict.partition(" at ±")[0]
+
+
+def _count_items(known: Row, papers: dict[str, Row]) -> str:
+    """How many tables and figures are listed by number, by subject, and what else."""
+    items = {
+        (key, row["item"].partition(",")[0]): row.get("count", 1)
+        for key, paper in papers.items()
+        for row in paper["rows"]
+    }
+    counts: Counter[str] = Counter()
+    for (_, item), count in items.items():
+        counts[_name_kind(item)] += count
+    return str(known["papers"]["counted"]).format(**counts)
+
+
+def _name_kind(item: str) -> str:
+    kind, of = re.findall(r"^(Table|Figure|)s?( of |)", item)[0]
+    return "subjects" if of else f"{kind.lower() or 'other'}s"
+
+
+def _errata(key: str) -> str:
+    """Links to what is wrong as printed."""
+    pattern = rf"^### ({_ERRATA[key]}-\w+): (.*)$"
+    found = re.findall(pattern, (DOCS / "errata.md").read_text(), re.M)
+    links = "; ".join(f"[{id_}](errata.md#{id_.lower()}) {title}" for id_, title in found)
+    return f"Wrong as printed in this paper, {len(found)} in number: {links}."
+
+
+if __name__ == "__main__":
+    (DOCS / "published.md").write_text(page())
