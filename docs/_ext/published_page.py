@@ -16,9 +16,16 @@ import pandas as pd
 
 from twinsolve.bench.tables import markdown, number
 from twinsolve.bench.vision import segmentation
-from twinsolve.bench.vision.classification import report
 from twinsolve.bench.vision.classification.measures import conditions, hits
-from twinsolve.bench.vision.paired import Verdict, judge, paired_difference
+from twinsolve.bench.vision.classification.report import (
+    Paired,
+    Verdict,
+    baselines_of,
+    differences,
+    judge,
+    matched_differences,
+    paired_difference,
+)
 
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS / "results"
@@ -49,15 +56,20 @@ def page() -> str:
         table = markdown(_HEAD, [_line(row, known) for row in paper["rows"]])
         parts += [f"## {paper['title']}", paper["about"], "\n".join(table), _errata(key)]
     sources = enumerate(known["sources"].values(), 1)
-    parts += ["## Sources", "\n".join(f"{place}. {text}" for place, text in sources)]
+    parts += [
+        "## Runs",
+        _list_runs(known),
+        "## Sources",
+        "\n".join(f"{place}. {text}" for place, text in sources),
+    ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def ours_of(row: Row) -> tuple[str, str]:
     """Our number with its interval or over layers, and the verdict: typed, or what follows."""
     ours = row.get("ours")
-    if ours is None:
-        return "-", row["verdict"]
+    if ours is None or not (RESULTS / ours["run"]).exists():
+        return "-", row["verdict"] if ours is None else "not run"
     if "find" in ours:
         cell, verdict = _find(ours["run"], ours["find"]), row.get("verdict")
     elif "row" in ours:
@@ -75,8 +87,11 @@ def _compare(ours: Row, effect: float | None) -> tuple[str, str]:
     apart = found.apart
     width = f" ± {apart.half_width:{form}}" if apart.determined else ""
     verdict = weigh(found, ours["claimed"], effect)
-    at = f" at{width}" if verdict == "inconclusive" and width else ""
-    return f"{apart.mean:+{form}}{width}", verdict + at
+    if verdict == "inconclusive" and width:
+        verdict += f" at{width}"
+        if found.words.startswith("equal"):
+            verdict += f", {found.words} point"
+    return f"{apart.mean:+{form}}{width}", verdict
 
 
 def compare(run: str, row: str, measure: str, against: str | None = None) -> Verdict:
@@ -86,19 +101,25 @@ def compare(run: str, row: str, measure: str, against: str | None = None) -> Ver
     table = read_table(run)
     if measure == "top1":
         return judge({row: paired_difference(hits(table, row), hits(table, against))})[row]
-    values = table.pivot(index="seed", columns="row", values=measure)
-    return judge({row: paired_difference(values[row], values[against])}, margin=0)[row]
+    return judge(_seed_differences(table, measure, {row: against}), margin=0)[row]
 
 
 @cache
 def _judge_all(run: str, measure: str) -> dict[str, Verdict]:
     table = read_table(run)
     if measure == "top1":
-        return judge(report.differences(table))
+        return judge(differences(table))
     if "row" in table and measure not in conditions(table):
-        return judge(report.depth_differences(table, measure), margin=0)
-    find = segmentation.differences if "model" in table else report.matched_differences
+        return judge(_seed_differences(table, measure, baselines_of(table)), margin=0)
+    find = segmentation.differences if "model" in table else matched_differences
     return {row: verdict for (row, name), verdict in judge(find(table)).items() if name == measure}
+
+
+def _seed_differences(
+    table: pd.DataFrame, measure: str, baselines: dict[str, str]
+) -> dict[str, Paired]:
+    values = table.pivot(index="seed", columns="row", values=measure)
+    return {row: paired_difference(values[row], values[to]) for row, to in baselines.items()}
 
 
 def weigh(verdict: Verdict, claimed: str, effect: float | None) -> str:
@@ -160,14 +181,25 @@ def _find(run: str, pattern: str) -> str:
 
 def _line(row: Row, known: Row) -> tuple[str, ...]:
     cell, verdict = ours_of(row)
-    command = "-"
-    if "ours" in row:
-        run = known["runs"][row["ours"]["run"]]
-        cell += f"; {run['setting']}"
-        command = f"[`{run['command']}`](results/{row['ours']['run']}/summary.md)"
-    why = f": {row['why']}" if "why" in row else ""
+    run = row.get("ours", {}).get("run", "-")
+    if cell != "-":
+        cell += f"; {known['runs'][run]['setting']}"
+        run = _link(run)
+    why = f": {row['why']}" if "why" in row and verdict != "not run" else ""
     published = _describe_published(row["published"], list(known["sources"]))
-    return row["item"], row["claim"], published, cell, f"**{verdict}**{why}", command
+    return row["item"], row["claim"], published, cell, f"**{verdict}**{why}", run
+
+
+def _link(run: str) -> str:
+    return f"[{run}](results/{run}/summary.md)"
+
+
+def _list_runs(known: Row) -> str:
+    lines = [
+        (_link(name) if (RESULTS / name).exists() else name, f"`{run['command']}`")
+        for name, run in known["runs"].items()
+    ]
+    return "\n".join(markdown(("run", "command"), lines))
 
 
 def _describe_published(told: Row, sources: list[str]) -> str:
