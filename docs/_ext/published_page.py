@@ -10,8 +10,9 @@ import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from twinsolve.bench.tables import markdown, number
@@ -35,6 +36,14 @@ VERDICTS = (
 _HEAD = ("item", "what is claimed", "published", "ours", "verdict", "run")
 _ERRATA = {"SE": "E3", "IF": "E0", "AO": "E1", "NT": "E2", "SK": "E4"}
 Row = dict[str, Any]
+
+
+class Found(NamedTuple):
+    """A mean difference, half its interval or NaN, and what is said of it: ahead, behind, ..."""
+
+    mean: float
+    half: float
+    words: str
 
 
 def read_known() -> Row:
@@ -81,27 +90,43 @@ def ours_of(row: Row) -> tuple[str, str]:
 
 def _compare(ours: Row, effect: float | None) -> tuple[str, str]:
     """A row beside its baseline, or beside ``against``."""
-    measure = ours["measure"]
-    found = compare(ours["run"], ours["row"], measure, ours.get("against"))
-    form = ".3f" if measure in ("token_cosine", "log10_condition") else ".2f"
-    apart = found.apart
-    width = f" ± {apart.half_width:{form}}" if apart.determined else ""
+    if "table" in ours:
+        found = _read_compared(ours["run"], ours["table"], ours["row"])
+    else:
+        found = compare(ours["run"], ours["row"], ours["measure"], ours.get("against"))
+    form = ".3f" if ours.get("measure") in ("token_cosine", "log10_condition") else ".2f"
+    width = "" if np.isnan(found.half) else f" ± {found.half:{form}}"
     verdict = weigh(found, ours["claimed"], effect)
     if verdict == "inconclusive" and width:
         verdict += f" at{width}"
         if found.words.startswith("equal"):
             verdict += f", {found.words} point"
-    return f"{apart.mean:+{form}}{width}", verdict
+    return f"{found.mean:+{form}}{width}", verdict
 
 
-def compare(run: str, row: str, measure: str, against: str | None = None) -> Verdict:
-    """The verdict on a row: corrected for its table, or on its own beside ``against``."""
+def compare(run: str, row: str, measure: str, against: str | None = None) -> Found:
+    """What is said of a row: corrected for its table, or on its own beside ``against``."""
     if against is None:
-        return _judge_all(run, measure)[row]
-    table = read_table(run)
-    if measure == "top1":
-        return judge({row: paired_difference(hits(table, row), hits(table, against))})[row]
-    return judge(_seed_differences(table, measure, {row: against}), margin=0)[row]
+        verdict = _judge_all(run, measure)[row]
+    else:
+        table = read_table(run)
+        if measure == "top1":
+            apart = paired_difference(hits(table, row), hits(table, against))
+        else:
+            apart = _seed_differences(table, measure, {row: against})[row]
+        verdict = judge({row: apart}, 1.0 if measure == "top1" else 0.0)[row]
+    half = verdict.apart.half_width if verdict.apart.determined else np.nan
+    return Found(verdict.apart.mean, half, verdict.words)
+
+
+def _read_compared(run: str, heading: str, row: str) -> Found:
+    """What a table of a summary says of a row, under a heading; the first table without one."""
+    text = (RESULTS / run / "summary.md").read_text().partition(heading)[2]
+    lines = [re.split(r"\s*\|\s*", line)[1:-1] for line in text.splitlines() if line[:1] == "|"]
+    cells = next(line for line in lines if line[0] == row)
+    place = lines[0].index("verdict")
+    mean, half = cells[place - 2].split(" ± ")
+    return Found(float(mean), float(half), cells[place])
 
 
 @cache
@@ -122,19 +147,21 @@ def _seed_differences(
     return {row: paired_difference(values[row], values[to]) for row, to in baselines.items()}
 
 
-def weigh(verdict: Verdict, claimed: str, effect: float | None) -> str:
-    """What a difference says of a claim of ``more``, ``less`` or ``equal``.
+def weigh(found: Found, claimed: str, effect: float | None) -> str:
+    """What a difference says of a claim of ``more``, ``less``, or an effect ``within`` a limit.
 
     More and less hold where the corrected p is at most 0.05 and the published effect lies in reach
     of the interval, in direction where it does not or is not known; they do not hold where the
-    difference is the other way round, or the interval ends before the effect.
+    difference is the other way round, or the interval ends before the effect. A limit, 1 unless
+    published, holds where the whole interval is within, and not where all of it is beyond.
     """
-    apart, clear = verdict.apart, verdict.words in ("ahead", "behind")
-    if claimed == "equal":
-        alike = "holds" if verdict.words.startswith("equal") else "inconclusive"
-        return "does not hold" if clear else alike
-    along = apart.mean if claimed == "more" else -apart.mean
-    reached = effect is not None and along + apart.half_width >= abs(effect)
+    clear = found.words in ("ahead", "behind")
+    if claimed == "within":
+        limit = abs(effect or 1)
+        beyond = "does not hold" if abs(found.mean) - found.half > limit else "inconclusive"
+        return "holds" if abs(found.mean) + found.half <= limit else beyond
+    along = found.mean if claimed == "more" else -found.mean
+    reached = effect is not None and along + found.half >= abs(effect)
     if clear and along > 0:
         return "holds" if reached else "holds in direction"
     return "does not hold" if clear or (effect is not None and not reached) else "inconclusive"
@@ -191,6 +218,9 @@ def _line(row: Row, known: Row) -> tuple[str, ...]:
 
 
 def _link(run: str) -> str:
+    """To a summary that has a page."""
+    if "/" in run:
+        return run
     return f"[{run}](results/{run}/summary.md)"
 
 

@@ -8,6 +8,7 @@ from published_page import (
     DOCS,
     RESULTS,
     VERDICTS,
+    Found,
     kind_of,
     ours_of,
     page,
@@ -16,8 +17,6 @@ from published_page import (
     read_table,
     weigh,
 )
-
-from twinsolve.bench.vision.classification.report import Paired, Verdict
 
 KNOWN = read_known()
 ROWS = [row for paper in papers_of(KNOWN).values() for row in paper["rows"]]
@@ -53,7 +52,7 @@ def test_numbers_of_ours_stand_in_the_results(row):
         means = pd.concat([table[x].dropna() for x in (ours["column"], ours.get("beside")) if x])
         known = {format(x, ours["format"]) for x in means}
         assert {x for part in text.split(" against ") for x in part.split(", ")} <= known
-    elif ours["measure"] in (table := read_table(ours["run"])) and "model" not in table:
+    elif ours.get("measure") in (table := read_table(ours["run"])) and "model" not in table:
         values = table.pivot(index="seed", columns="row", values=ours["measure"]).mean()
         apart = values[ours["row"]] - values[ours.get("against", "softmax")]
         assert float(text.split(" ±")[0]) == pytest.approx(apart, abs=0.0051)
@@ -74,11 +73,10 @@ def test_numbers_of_ours_stand_in_the_results(row):
         (-1.0, "behind", "more", None, "does not hold"),
         (0.1, "inconclusive at ± 0.64", "more", 0.2, "inconclusive"),
         (0.1, "inconclusive at ± 0.64", "more", 3.0, "does not hold"),
-        (0.1, "equal within 1", "equal", None, "holds"),
-        (0.1, "inconclusive at ± 0.64", "equal", None, "inconclusive"),
-        (1.0, "ahead", "equal", None, "does not hold"),
+        (0.1, "equal within 1", "within", None, "holds"),
+        (0.1, "inconclusive at ± 0.64", "within", 0.2, "inconclusive"),
+        (-3.0, "behind", "within", -2, "does not hold"),
     ],
 )
 def test_verdicts_follow_from_interval_and_published_effect(mean, words, claimed, effect, verdict):
-    found = Verdict(Paired(mean, 0.2, 4), 0.01, words, 1.0)
-    assert weigh(found, claimed, effect) == verdict
+    assert weigh(Found(mean, 0.64, words), claimed, effect) == verdict
