@@ -17,14 +17,12 @@ import pandas as pd
 
 from twinsolve.bench.tables import markdown, number
 from twinsolve.bench.vision import segmentation
-from twinsolve.bench.vision.classification.measures import conditions, hits
+from twinsolve.bench.vision.classification.measures import hits
 from twinsolve.bench.vision.classification.report import (
     Paired,
     Verdict,
     baselines_of,
-    differences,
     judge,
-    matched_differences,
     paired_difference,
 )
 
@@ -34,6 +32,7 @@ VERDICTS = (
     "holds", "holds in direction", "inconclusive", "does not hold", "not run", "cannot run here",
 )  # fmt: skip
 _HEAD = ("item", "what is claimed", "published", "ours", "verdict", "run")
+_OF_TOKENS = ("token_cosine", "log10_condition")
 _ERRATA = {"SE": "E3", "IF": "E0", "AO": "E1", "NT": "E2", "SK": "E4"}
 Row = dict[str, Any]
 
@@ -44,6 +43,7 @@ class Found(NamedTuple):
     mean: float
     half: float
     words: str
+    form: str = ".2f"
 
 
 def read_known() -> Row:
@@ -62,15 +62,11 @@ def page() -> str:
     papers = papers_of(known)
     parts = [known["papers"]["head"], _summarise(papers), _count_items(known, papers)]
     for key, paper in papers.items():
-        table = markdown(_HEAD, [_line(row, known) for row in paper["rows"]])
-        parts += [f"## {paper['title']}", paper["about"], "\n".join(table), _errata(key)]
+        table = markdown(_HEAD, [_write_line(row, known) for row in paper["rows"]])
+        parts += [f"## {paper['title']}", paper["about"], "\n".join(table), _list_errata(key)]
     sources = enumerate(known["sources"].values(), 1)
-    parts += [
-        "## Runs",
-        _list_runs(known),
-        "## Sources",
-        "\n".join(f"{place}. {text}" for place, text in sources),
-    ]
+    parts += ["## Runs", _list_runs(known)]
+    parts += ["## Sources", "\n".join(f"{place}. {text}" for place, text in sources)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -80,71 +76,84 @@ def ours_of(row: Row) -> tuple[str, str]:
     if ours is None or not (RESULTS / ours["run"]).exists():
         return "-", row["verdict"] if ours is None else "not run"
     if "find" in ours:
-        cell, verdict = _find(ours["run"], ours["find"]), row.get("verdict")
+        cell, verdict = _read_pattern(ours["run"], ours["find"]), row.get("verdict")
     elif "row" in ours:
-        cell, verdict = _compare(ours, row["published"].get("effect"))
+        cell, verdict = _write_difference(ours, row["published"].get("effect"))
     else:
         cell, verdict = _read_columns(ours)
     return f"{cell} {ours['unit']}", row.get("verdict", verdict)
 
 
-def _compare(ours: Row, effect: float | None) -> tuple[str, str]:
+def _write_difference(ours: Row, effect: float | None) -> tuple[str, str]:
     """A row beside its baseline, or beside ``against``."""
-    if "table" in ours:
-        found = _read_compared(ours["run"], ours["table"], ours["row"])
-    else:
-        found = compare(ours["run"], ours["row"], ours["measure"], ours.get("against"))
-    form = ".3f" if ours.get("measure") in ("token_cosine", "log10_condition") else ".2f"
-    width = "" if np.isnan(found.half) else f" ± {found.half:{form}}"
+    found = find_difference(ours)
+    width = "" if np.isnan(found.half) else f" ± {found.half:{found.form}}"
     verdict = weigh(found, ours["claimed"], effect)
     if verdict == "inconclusive" and width:
         verdict += f" at{width}"
         if found.words.startswith("equal"):
             verdict += f", {found.words} point"
-    return f"{found.mean:+{form}}{width}", verdict
+    return f"{found.mean:+{found.form}}{width}", verdict
 
 
-def compare(run: str, row: str, measure: str, against: str | None = None) -> Found:
-    """What is said of a row: corrected for its table, or on its own beside ``against``."""
-    if against is None:
-        verdict = _judge_all(run, measure)[row]
+def find_difference(ours: Row) -> Found:
+    """What is said of a row: corrected for its table, or on its own beside ``against``.
+
+    It is read from the summary where ``table`` names a heading, else computed from the table.
+    """
+    run, row = ours["run"], ours["row"]
+    if "table" in ours:
+        return _read_difference(run, ours["table"], row, ours.get("column", "verdict"))
+    measure = ours["measure"]
+    margin, form = (0.0, ".3f") if measure in _OF_TOKENS else (1.0, ".2f")
+    if "against" in ours:
+        apart = _find_differences(read_table(run), measure, {row: ours["against"]})
+        verdict = judge(apart, margin)[row]
     else:
-        table = read_table(run)
-        if measure == "top1":
-            apart = paired_difference(hits(table, row), hits(table, against))
-        else:
-            apart = _seed_differences(table, measure, {row: against})[row]
-        verdict = judge({row: apart}, 1.0 if measure == "top1" else 0.0)[row]
+        verdict = _judge_all(run, measure, margin)[row]
     half = verdict.apart.half_width if verdict.apart.determined else np.nan
-    return Found(verdict.apart.mean, half, verdict.words)
-
-
-def _read_compared(run: str, heading: str, row: str) -> Found:
-    """What a table of a summary says of a row, under a heading; the first table without one."""
-    text = (RESULTS / run / "summary.md").read_text().partition(heading)[2]
-    lines = [re.split(r"\s*\|\s*", line)[1:-1] for line in text.splitlines() if line[:1] == "|"]
-    cells = next(line for line in lines if line[0] == row)
-    place = lines[0].index("verdict")
-    mean, half = cells[place - 2].split(" ± ")
-    return Found(float(mean), float(half), cells[place])
+    return Found(verdict.apart.mean, half, verdict.words, form)
 
 
 @cache
-def _judge_all(run: str, measure: str) -> dict[str, Verdict]:
+def _judge_all(run: str, measure: str, margin: float) -> dict[str, Verdict]:
     table = read_table(run)
-    if measure == "top1":
-        return judge(differences(table))
-    if "row" in table and measure not in conditions(table):
-        return judge(_seed_differences(table, measure, baselines_of(table)), margin=0)
-    find = segmentation.differences if "model" in table else matched_differences
-    return {row: verdict for (row, name), verdict in judge(find(table)).items() if name == measure}
+    if "model" in table:
+        verdicts = judge(segmentation.differences(table), margin)
+        return {row: verdict for (row, name), verdict in verdicts.items() if name == measure}
+    return judge(_find_differences(table, measure, baselines_of(table)), margin)
 
 
-def _seed_differences(
+def _find_differences(
     table: pd.DataFrame, measure: str, baselines: dict[str, str]
 ) -> dict[str, Paired]:
-    values = table.pivot(index="seed", columns="row", values=measure)
+    """Of rows to their baselines: of accuracy over seeds and images, of the rest over seeds."""
+    if measure == "top1":
+        values = {row: hits(table, row) for row in {*baselines, *baselines.values()}}
+    else:
+        values = dict(table.pivot(index="seed", columns="row", values=measure).items())
     return {row: paired_difference(values[row], values[to]) for row, to in baselines.items()}
+
+
+def _read_difference(run: str, heading: str, row: str, column: str) -> Found:
+    """What the table under a heading of a summary says of a row.
+
+    The difference stands two places before its verdict; or in a column of a condition, in brackets
+    where it is neither ahead nor behind.
+    """
+    text = (RESULTS / run / "summary.md").read_text().partition(heading)[2]
+    head, *lines = (
+        re.split(r"\s*\|\s*", line)[1:-1] for line in text.splitlines() if line[:1] == "|"
+    )
+    cells = dict(zip(head, next(line for line in lines if line[0] == row), strict=True))
+    place = head.index(column) - (2 if column == "verdict" else 0)
+    told = cells[head[place]]
+    mean, _, half = told.strip("()").partition(" ± ")
+    words = "ahead" if float(mean) > 0 else "behind"
+    if column == "verdict" or told[0] == "(":
+        words = cells.get("verdict", "inconclusive")
+    digits = len(mean.partition(".")[2])
+    return Found(float(mean), float(half or "nan"), words, f".{digits}f")
 
 
 def weigh(found: Found, claimed: str, effect: float | None) -> str:
@@ -167,6 +176,7 @@ def weigh(found: Found, claimed: str, effect: float | None) -> str:
     return "does not hold" if clear or (effect is not None and not reached) else "inconclusive"
 
 
+@cache
 def read_table(run: str) -> pd.DataFrame:
     """The rows of a run."""
     return pd.DataFrame(json.loads((RESULTS / run / "table.json").read_text()))
@@ -181,10 +191,10 @@ def _read_columns(ours: Row) -> tuple[str, str | None]:
     means = table.dropna(subset=columns).groupby(ours["by"], sort=ours["by"] == "layer")[columns]
     found = [means.mean()[column].tolist() for column in columns]
     cells = [", ".join(number(x, ours["format"]) for x in values) for values in found]
-    return " against ".join(cells), _follow(found, ours.get("claimed"))
+    return " against ".join(cells), _weigh_values(found, ours.get("claimed"))
 
 
-def _follow(found: list[list[float]], claimed: str | None) -> str | None:
+def _weigh_values(found: list[list[float]], claimed: str | None) -> str | None:
     """Whether values are more or less than others throughout, rise or fall in all, or are equal."""
     first, second = found if len(found) == 2 else ([found[0][-1]], [found[0][0]])
     sign = {"more": 1, "rises": 1, "less": -1, "falls": -1, "equal": 0}.get(claimed or "")
@@ -198,7 +208,7 @@ def _follow(found: list[list[float]], claimed: str | None) -> str | None:
     return "inconclusive" if any(agree) else "does not hold"
 
 
-def _find(run: str, pattern: str) -> str:
+def _read_pattern(run: str, pattern: str) -> str:
     """What the groups of a pattern find in the summary of a run."""
     matched = re.search(pattern, (RESULTS / run / "summary.md").read_text(), re.M)
     if matched is None:
@@ -206,18 +216,18 @@ def _find(run: str, pattern: str) -> str:
     return " against ".join(matched.groups())
 
 
-def _line(row: Row, known: Row) -> tuple[str, ...]:
+def _write_line(row: Row, known: Row) -> tuple[str, ...]:
     cell, verdict = ours_of(row)
     run = row.get("ours", {}).get("run", "-")
     if cell != "-":
         cell += f"; {known['runs'][run]['setting']}"
-        run = _link(run)
+        run = _link_run(run)
     why = f": {row['why']}" if "why" in row and verdict != "not run" else ""
     published = _describe_published(row["published"], list(known["sources"]))
     return row["item"], row["claim"], published, cell, f"**{verdict}**{why}", run
 
 
-def _link(run: str) -> str:
+def _link_run(run: str) -> str:
     """To a summary that has a page."""
     if "/" in run:
         return run
@@ -226,7 +236,7 @@ def _link(run: str) -> str:
 
 def _list_runs(known: Row) -> str:
     lines = [
-        (_link(name) if (RESULTS / name).exists() else name, f"`{run['command']}`")
+        (_link_run(name) if (RESULTS / name).exists() else name, f"`{run['command']}`")
         for name, run in known["runs"].items()
     ]
     return "\n".join(markdown(("run", "command"), lines))
@@ -273,7 +283,7 @@ def _name_kind(item: str) -> str:
     return "subjects" if of else f"{kind.lower() or 'other'}s"
 
 
-def _errata(key: str) -> str:
+def _list_errata(key: str) -> str:
     """Links to what is wrong as printed."""
     pattern = rf"^### ({_ERRATA[key]}-\w+): (.*)$"
     found = re.findall(pattern, (DOCS / "errata.md").read_text(), re.M)

@@ -47,7 +47,7 @@ def test_numbers_of_ours_stand_in_the_results(row):
     text = cell.removesuffix(f" {ours['unit']}")
     if "find" in ours:
         assert all(part in summary for part in text.split(" against "))
-    elif "column" in ours:
+    elif "row" not in ours:
         table = read_table(ours["run"])
         means = pd.concat([table[x].dropna() for x in (ours["column"], ours.get("beside")) if x])
         known = {format(x, ours["format"]) for x in means}
