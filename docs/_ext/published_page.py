@@ -1,7 +1,7 @@
-"""Writes `docs/published.md`: what papers claim beside what our runs found.
+"""Writes `docs/published.md`: what papers claim, and what our runs measured.
 
-``python docs/_ext/published_page.py`` writes it anew after a change of `docs/published.toml` or of
-a run in `docs/results`. Numbers of ours are read from the runs, never typed.
+``python docs/_ext/published_page.py`` writes it again after `docs/published.toml` or a run in
+`docs/results` has changed. All numbers of ours are read from the runs.
 """
 
 import json
@@ -37,8 +37,8 @@ _ERRATA = {"SE": "E3", "IF": "E0", "AO": "E1", "NT": "E2", "SK": "E4"}
 Row = dict[str, Any]
 
 
-class Found(NamedTuple):
-    """A mean difference, half its interval or NaN, and what is said of it: ahead, behind, ..."""
+class Difference(NamedTuple):
+    """A mean difference, half of its interval (or NaN), the verdict of its table, its format."""
 
     mean: float
     half: float
@@ -47,20 +47,20 @@ class Found(NamedTuple):
 
 
 def read_known() -> Row:
-    """What stands in `published.toml`."""
+    """Read `published.toml`."""
     return tomllib.loads((DOCS / "published.toml").read_text())
 
 
 def papers_of(known: Row) -> dict[str, Row]:
-    """The papers in their order, each with its rows."""
+    """Return the papers in their order, each with its rows."""
     return {key: paper for key, paper in known["papers"].items() if isinstance(paper, dict)}
 
 
 def page() -> str:
-    """The whole page in Markdown."""
+    """Return the whole page in Markdown."""
     known = read_known()
     papers = papers_of(known)
-    parts = [known["papers"]["head"], _summarise(papers), _count_items(known, papers)]
+    parts = [known["papers"]["head"], _count_verdicts(papers), _count_items(known, papers)]
     for key, paper in papers.items():
         table = markdown(_HEAD, [_write_line(row, known) for row in paper["rows"]])
         parts += [f"## {paper['title']}", paper["about"], "\n".join(table), _list_errata(key)]
@@ -71,12 +71,15 @@ def page() -> str:
 
 
 def ours_of(row: Row) -> tuple[str, str]:
-    """Our number with its interval or over layers, and the verdict: typed, or what follows."""
+    """Return our number, and the verdict: the one of `published.toml`, or what the number says."""
     ours = row.get("ours")
-    if ours is None or not (RESULTS / ours["run"]).exists():
-        return "-", row["verdict"] if ours is None else "not run"
+    if ours is None:
+        return "-", row["verdict"]
+    if not (RESULTS / ours["run"]).exists():
+        return "-", "not run"
+    verdict = None
     if "find" in ours:
-        cell, verdict = _read_pattern(ours["run"], ours["find"]), row.get("verdict")
+        cell = _read_pattern(ours["run"], ours["find"])
     elif "row" in ours:
         cell, verdict = _write_difference(ours, row["published"].get("effect"))
     else:
@@ -85,21 +88,23 @@ def ours_of(row: Row) -> tuple[str, str]:
 
 
 def _write_difference(ours: Row, effect: float | None) -> tuple[str, str]:
-    """A row beside its baseline, or beside ``against``."""
-    found = find_difference(ours)
-    width = "" if np.isnan(found.half) else f" ± {found.half:{found.form}}"
-    verdict = weigh(found, ours["claimed"], effect)
+    """Write a difference with its interval, and what it says of the claim."""
+    difference = find_difference(ours)
+    mean, half, words, form = difference
+    width = "" if np.isnan(half) else f" ± {half:{form}}"
+    verdict = weigh(difference, ours["claimed"], effect)
     if verdict == "inconclusive" and width:
         verdict += f" at{width}"
-        if found.words.startswith("equal"):
-            verdict += f", {found.words} point"
-    return f"{found.mean:+{found.form}}{width}", verdict
+        if words.startswith("equal"):
+            verdict += f", {words} point"
+    return f"{mean:+{form}}{width}", verdict
 
 
-def find_difference(ours: Row) -> Found:
-    """What is said of a row: corrected for its table, or on its own beside ``against``.
+def find_difference(ours: Row) -> Difference:
+    """Return the difference of a row to its baseline, or to the row ``against``.
 
-    It is read from the summary where ``table`` names a heading, else computed from the table.
+    It is read from the summary if ``table`` names a heading of it. Otherwise it is computed from
+    `table.json`: its verdict is corrected for all rows, but not if ``against`` is given.
     """
     run, row = ours["run"], ours["row"]
     if "table" in ours:
@@ -107,27 +112,28 @@ def find_difference(ours: Row) -> Found:
     measure = ours["measure"]
     margin, form = (0.0, ".3f") if measure in _OF_TOKENS else (1.0, ".2f")
     if "against" in ours:
-        apart = _find_differences(read_table(run), measure, {row: ours["against"]})
+        apart = _compute_differences(read_table(run), measure, {row: ours["against"]})
         verdict = judge(apart, margin)[row]
     else:
         verdict = _judge_all(run, measure, margin)[row]
     half = verdict.apart.half_width if verdict.apart.determined else np.nan
-    return Found(verdict.apart.mean, half, verdict.words, form)
+    return Difference(verdict.apart.mean, half, verdict.words, form)
 
 
 @cache
 def _judge_all(run: str, measure: str, margin: float) -> dict[str, Verdict]:
+    """Return the verdict on each row of a run, corrected for all of them."""
     table = read_table(run)
     if "model" in table:
         verdicts = judge(segmentation.differences(table), margin)
         return {row: verdict for (row, name), verdict in verdicts.items() if name == measure}
-    return judge(_find_differences(table, measure, baselines_of(table)), margin)
+    return judge(_compute_differences(table, measure, baselines_of(table)), margin)
 
 
-def _find_differences(
+def _compute_differences(
     table: pd.DataFrame, measure: str, baselines: dict[str, str]
 ) -> dict[str, Paired]:
-    """Of rows to their baselines: of accuracy over seeds and images, of the rest over seeds."""
+    """Pair accuracies by seed and image, and other measures by seed."""
     if measure == "top1":
         values = {row: hits(table, row) for row in {*baselines, *baselines.values()}}
     else:
@@ -135,11 +141,11 @@ def _find_differences(
     return {row: paired_difference(values[row], values[to]) for row, to in baselines.items()}
 
 
-def _read_difference(run: str, heading: str, row: str, column: str) -> Found:
-    """What the table under a heading of a summary says of a row.
+def _read_difference(run: str, heading: str, row: str, column: str) -> Difference:
+    """Read the line of a row from the table under a heading of a summary.
 
-    The difference stands two places before its verdict; or in a column of a condition, in brackets
-    where it is neither ahead nor behind.
+    The difference stands two columns before its verdict. A ``column`` of a condition has no
+    verdict: it puts differences that are neither ahead nor behind in brackets.
     """
     text = (RESULTS / run / "summary.md").read_text().partition(heading)[2]
     head, *lines = (
@@ -147,30 +153,32 @@ def _read_difference(run: str, heading: str, row: str, column: str) -> Found:
     )
     cells = dict(zip(head, next(line for line in lines if line[0] == row), strict=True))
     place = head.index(column) - (2 if column == "verdict" else 0)
-    told = cells[head[place]]
-    mean, _, half = told.strip("()").partition(" ± ")
+    cell = cells[head[place]]
+    mean, _, half = cell.strip("()").partition(" ± ")
     words = "ahead" if float(mean) > 0 else "behind"
-    if column == "verdict" or told[0] == "(":
+    if column == "verdict" or cell[0] == "(":
         words = cells.get("verdict", "inconclusive")
     digits = len(mean.partition(".")[2])
-    return Found(float(mean), float(half or "nan"), words, f".{digits}f")
+    return Difference(float(mean), float(half or "nan"), words, f".{digits}f")
 
 
-def weigh(found: Found, claimed: str, effect: float | None) -> str:
-    """What a difference says of a claim of ``more``, ``less``, or an effect ``within`` a limit.
+def weigh(difference: Difference, claimed: str, effect: float | None) -> str:
+    """Say whether a claim of ``more``, of ``less``, or of a change ``within`` a limit holds.
 
-    More and less hold where the corrected p is at most 0.05 and the published effect lies in reach
-    of the interval, in direction where it does not or is not known; they do not hold where the
-    difference is the other way round, or the interval ends before the effect. A limit, 1 unless
-    published, holds where the whole interval is within, and not where all of it is beyond.
+    ``more`` and ``less`` hold if the corrected p is at most 0.05 and the interval reaches the
+    published effect. They hold in direction if it does not, or if no effect is known. They do not
+    hold if the difference is opposite, or if the interval ends before the effect. A limit, 1 unless
+    published, holds if the whole interval is within it, and does not if all of it is outside.
     """
-    clear = found.words in ("ahead", "behind")
+    mean, half, words, _ = difference
     if claimed == "within":
         limit = abs(effect or 1)
-        beyond = "does not hold" if abs(found.mean) - found.half > limit else "inconclusive"
-        return "holds" if abs(found.mean) + found.half <= limit else beyond
-    along = found.mean if claimed == "more" else -found.mean
-    reached = effect is not None and along + found.half >= abs(effect)
+        if abs(mean) + half <= limit:
+            return "holds"
+        return "does not hold" if abs(mean) - half > limit else "inconclusive"
+    clear = words in ("ahead", "behind")
+    along = mean if claimed == "more" else -mean
+    reached = effect is not None and along + half >= abs(effect)
     if clear and along > 0:
         return "holds" if reached else "holds in direction"
     return "does not hold" if clear or (effect is not None and not reached) else "inconclusive"
@@ -178,30 +186,30 @@ def weigh(found: Found, claimed: str, effect: float | None) -> str:
 
 @cache
 def read_table(run: str) -> pd.DataFrame:
-    """The rows of a run."""
+    """Read the rows of a run."""
     return pd.DataFrame(json.loads((RESULTS / run / "table.json").read_text()))
 
 
 def _read_columns(ours: Row) -> tuple[str, str | None]:
-    """Means by layer or another column, alone or beside those of a second column."""
+    """Write the means of a column by layer, or by ``by``, and those of a second column."""
     columns = [ours["column"], *([ours["beside"]] if "beside" in ours else [])]
     table = read_table(ours["run"])
     for name, wanted in ours.get("where", {}).items():
         table = table[table[name].isin(wanted)]
     means = table.dropna(subset=columns).groupby(ours["by"], sort=ours["by"] == "layer")[columns]
-    found = [means.mean()[column].tolist() for column in columns]
-    cells = [", ".join(number(x, ours["format"]) for x in values) for values in found]
-    return " against ".join(cells), _weigh_values(found, ours.get("claimed"))
+    values = [means.mean()[column].tolist() for column in columns]
+    cells = [", ".join(number(x, ours["format"]) for x in own) for own in values]
+    return " against ".join(cells), _weigh_values(values, ours.get("claimed"))
 
 
-def _weigh_values(found: list[list[float]], claimed: str | None) -> str | None:
-    """Whether values are more or less than others throughout, rise or fall in all, or are equal."""
-    first, second = found if len(found) == 2 else ([found[0][-1]], [found[0][0]])
-    sign = {"more": 1, "rises": 1, "less": -1, "falls": -1, "equal": 0}.get(claimed or "")
-    if sign is None:
+def _weigh_values(values: list[list[float]], claimed: str | None) -> str | None:
+    """Compare two columns layer by layer, or the last value of one column with its first."""
+    if claimed is None:
         return None
-    if sign == 0:
-        return "holds" if len(set(found[0])) == 1 else "does not hold"
+    if claimed == "equal":
+        return "holds" if len(set(values[0])) == 1 else "does not hold"
+    first, second = values if len(values) == 2 else ([values[0][-1]], [values[0][0]])
+    sign = 1 if claimed in ("more", "rises") else -1
     agree = [sign * (x - y) > 0 for x, y in zip(first, second, strict=True)]
     if all(agree):
         return "holds in direction"
@@ -209,32 +217,38 @@ def _weigh_values(found: list[list[float]], claimed: str | None) -> str | None:
 
 
 def _read_pattern(run: str, pattern: str) -> str:
-    """What the groups of a pattern find in the summary of a run."""
-    matched = re.search(pattern, (RESULTS / run / "summary.md").read_text(), re.M)
-    if matched is None:
-        raise ValueError(f"{pattern!r} is not in the summary of {run}")
-    return " against ".join(matched.groups())
+    """Read what the groups of a pattern match in the summary of a run."""
+    match = re.search(pattern, (RESULTS / run / "summary.md").read_text(), re.M)
+    if match is None:
+        raise ValueError(f"find: must match the summary of {run}, got {pattern!r}")
+    return " against ".join(match.groups())
 
 
 def _write_line(row: Row, known: Row) -> tuple[str, ...]:
+    """Write the cells of a row."""
     cell, verdict = ours_of(row)
     run = row.get("ours", {}).get("run", "-")
     if cell != "-":
         cell += f"; {known['runs'][run]['setting']}"
         run = _link_run(run)
     why = f": {row['why']}" if "why" in row and verdict != "not run" else ""
-    published = _describe_published(row["published"], list(known["sources"]))
+    published = _write_published(row["published"], list(known["sources"]))
     return row["item"], row["claim"], published, cell, f"**{verdict}**{why}", run
 
 
+def _write_published(published: Row, sources: list[str]) -> str:
+    setting = f"; {published['setting']}" if "setting" in published else ""
+    place = sources.index(published["source"]) + 1
+    return f"{published.get('value', 'number not read')}{setting} [{place}]"
+
+
 def _link_run(run: str) -> str:
-    """To a summary that has a page."""
-    if "/" in run:
-        return run
-    return f"[{run}](results/{run}/summary.md)"
+    """Link to the summary of a run, if it has a page in the documentation."""
+    return run if "/" in run else f"[{run}](results/{run}/summary.md)"
 
 
 def _list_runs(known: Row) -> str:
+    """Write a table of the runs and their commands."""
     lines = [
         (_link_run(name) if (RESULTS / name).exists() else name, f"`{run['command']}`")
         for name, run in known["runs"].items()
@@ -242,31 +256,26 @@ def _list_runs(known: Row) -> str:
     return "\n".join(markdown(("run", "command"), lines))
 
 
-def _describe_published(told: Row, sources: list[str]) -> str:
-    setting = f"; {told['setting']}" if "setting" in told else ""
-    return f"{told.get('value', 'number not read')}{setting} [{sources.index(told['source']) + 1}]"
-
-
-def _summarise(papers: dict[str, Row]) -> str:
-    """Verdicts by paper."""
+def _count_verdicts(papers: dict[str, Row]) -> str:
+    """Write a table of the numbers of verdicts, with a line for each paper."""
     counts = {}
     for key, paper in papers.items():
-        found = [ours_of(row) for row in paper["rows"]]
-        kinds = Counter(kind_of(verdict) for _, verdict in found)
-        measured = sum(cell != "-" for cell, _ in found)
-        counts[key] = [len(found), measured, *(kinds[kind] for kind in VERDICTS)]
+        ours = [ours_of(row) for row in paper["rows"]]
+        kinds = Counter(kind_of(verdict) for _, verdict in ours)
+        n_measured = sum(cell != "-" for cell, _ in ours)
+        counts[key] = [len(ours), n_measured, *(kinds[kind] for kind in VERDICTS)]
     counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
     lines = [(key, *map(str, own)) for key, own in counts.items()]
     return "\n".join(markdown(("paper", "rows", "with our number", *VERDICTS), lines))
 
 
 def kind_of(verdict: str) -> str:
-    """A verdict without its width."""
+    """Return a verdict without its width."""
     return verdict.partition(" at ±")[0]
 
 
 def _count_items(known: Row, papers: dict[str, Row]) -> str:
-    """How many tables and figures are listed by number, by subject, and what else."""
+    """Say how many tables and figures the page lists."""
     items = {
         (key, row["item"].partition(",")[0]): row.get("count", 1)
         for key, paper in papers.items()
@@ -279,16 +288,17 @@ def _count_items(known: Row, papers: dict[str, Row]) -> str:
 
 
 def _name_kind(item: str) -> str:
+    """Name what an item is: "Table 4" has a number, "Table of ImageNet" a subject alone."""
     kind, of = re.findall(r"^(Table|Figure|)s?( of |)", item)[0]
     return "subjects" if of else f"{kind.lower() or 'other'}s"
 
 
 def _list_errata(key: str) -> str:
-    """Links to what is wrong as printed."""
+    """List the errata of a paper, with links."""
     pattern = rf"^### ({_ERRATA[key]}-\w+): (.*)$"
-    found = re.findall(pattern, (DOCS / "errata.md").read_text(), re.M)
-    links = "; ".join(f"[{id_}](errata.md#{id_.lower()}) {title}" for id_, title in found)
-    return f"Wrong as printed in this paper, {len(found)} in number: {links}."
+    errata = re.findall(pattern, (DOCS / "errata.md").read_text(), re.M)
+    links = "; ".join(f"[{id_}](errata.md#{id_.lower()}) {title}" for id_, title in errata)
+    return f"Wrong as printed in this paper, {len(errata)} in number: {links}."
 
 
 if __name__ == "__main__":

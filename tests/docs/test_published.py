@@ -8,7 +8,7 @@ from published_page import (
     DOCS,
     RESULTS,
     VERDICTS,
-    Found,
+    Difference,
     kind_of,
     ours_of,
     page,
@@ -79,4 +79,4 @@ def test_numbers_of_ours_stand_in_the_results(row):
     ],
 )
 def test_verdicts_follow_from_interval_and_published_effect(mean, words, claimed, effect, verdict):
-    assert weigh(Found(mean, 0.64, words), claimed, effect) == verdict
+    assert weigh(Difference(mean, 0.64, words), claimed, effect) == verdict
