@@ -7,6 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from twinsolve.bench.paired import judge
+from twinsolve.bench.vision.classification.report import differences
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -57,3 +60,17 @@ def test_cosines_and_times_of_digits():
     assert speed.flops["bilateral"] == speed.flops["softmax"]
     share = speed.inference["bilateral"] / speed.inference["softmax"]
     assert f"It runs at {share:.2f} of the speed." in page
+
+
+def test_depth_and_scales():
+    tables, page = (
+        [read_table(f"classify-depth-{d}") for d in (6, 12)],
+        read_page("classification.md"),
+    )
+    six, twelve = (table[table.row == "softmax"].mean(numeric_only=True) for table in tables)
+    assert f"{twelve.token_cosine:.2f} against {six.token_cosine:.2f} behind the last" in page
+    assert f"{twelve.top1:.2f} against {six.top1:.2f} %" in page
+    verdicts = [each for table in tables for each in judge(differences(table)).values()]
+    assert {each.words for each in verdicts} == {"equal within 1"}
+    seen = [each.detectable for each in verdicts]
+    assert f"at {min(seen):.2f} to {max(seen):.2f} points" in page
