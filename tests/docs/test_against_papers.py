@@ -25,6 +25,12 @@ def test_smoothness_and_gradients_over_depth():
         r"J of what attention puts out is ([\d., ]+) in layers", read_page("inspection.md")
     )
     assert [f"{x:.3f}" for x in found] == quoted[1].split(", ")
+    quoted = re.search(r"sum of the weights, J is ([\d., and]+):", read_page("inspection.md"))
+    sums = table[table.J.notna()].sort_values("layer").J_sum
+    assert [f"{x:,.0f}" for x in sums] == re.split(", | and ", quoted[1])
+    rises = [x.iloc[-1] / x.iloc[0] for x in (sums, found)]
+    said = "the last is {:.1f} times the first, where J is {:.1f} times."
+    assert said.format(*rises) in read_page("inspection.md")
     cosines = table[table.J.notna()].sort_values("layer").gradient_cosine
     quoted = re.search(
         r"cosine of the two steps is ([\d., ]+) by layer", read_page("inspection.md")

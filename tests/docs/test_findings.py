@@ -14,14 +14,14 @@ import routers as routing
 
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.bench.paired import judge, paired_difference
+from twinsolve.bench.run_folder import read_metrics
 from twinsolve.bench.tables import markdown
 from twinsolve.bench.vision import segmentation
 from twinsolve.bench.vision.classification import report as classification
 from twinsolve.bench.vision.denoising.report import differences, note_on_pairs, paired_lines
 from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.sources import shipped_folder
-from twinsolve.bench.vision.paired import judge, paired_difference
-from twinsolve.bench.vision.run_folder import read_metrics
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
 from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
 
