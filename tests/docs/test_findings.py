@@ -484,7 +484,7 @@ def test_verdicts_quoted_on_classification_stand_in_the_committed_results():
         assert f"differences of {min(seen)} to {max(seen)} points" in text
         if name == "digits":
             assert f"The other {len(seen)} rows are inconclusive" in text
-            assert [row for row, word in words.items() if word == "equal"] == ["GRC"]
+            assert "equal" not in words.values()
     matched = classification.matched_lines(table_of("classify-digits"))[1]
     told = {row: sum("(" not in cell for cell in cells) for row, *cells in matched}
     assert {row: n for row, n in told.items() if n} == {"ALiBi": 9}
