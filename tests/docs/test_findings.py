@@ -411,6 +411,10 @@ def router_lines():
 
 
 SUMMARIES = {
+    **{
+        path.name: (classification.lines_of,)
+        for path in sorted((ROOT / "docs/results").glob("classify-*"))
+    },
     "classify-digits": (classification.lines_of, classification.matched_lines),
     "classify-cifar10": (classification.lines_of, classification.matched_lines),
     "classify-path": (classification.lines_of, classify_path.path_lines),
