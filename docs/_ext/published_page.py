@@ -243,8 +243,7 @@ def _write_published(published: Row, sources: list[str]) -> str:
 
 
 def _link_run(run: str) -> str:
-    """Link to the summary of a run, if it has a page in the documentation."""
-    return run if "/" in run else f"[{run}](results/{run}/summary.md)"
+    return f"[{run}](results/{run}/summary.md)"
 
 
 def _list_runs(known: Row) -> str:
