@@ -41,6 +41,28 @@ def test_smoothness_and_gradients_over_depth():
     assert [f"{x:.2f}" for x in cosines] == quoted[1].split(", ")
 
 
+def test_what_featscale_learns():
+    page = read_page("inspection.md")
+    digits, cifar10 = map(read_table, ("inspect-featscale", "inspect-featscale-cifar10"))
+    learned = digits.pivot(index="layer", columns="model", values="learned_t_minus_s").dropna(
+        axis=1
+    )
+    first, last = (", ".join(f"{x:.3f}" for x in learned.loc[layer]) for layer in (1, 6))
+    assert f"is {first} in layer 1 and {last} in layer 6, by seed" in page
+    late = learned.loc[3:]
+    n_negative = (late < 0).sum(axis=None)
+    assert f"negative in {n_negative} of the {late.size} layers from the third on" in page
+    raised = cifar10.learned_t_minus_s.dropna()
+    n_positive = f"positive in {(raised > 0).sum()} of {len(raised)} layers"
+    assert f"{n_positive}, {raised.min():.3f} to {raised.max():.3f}." in page
+    for table, words in ((digits, "on digits"), (cifar10, "on CIFAR-10")):
+        cosine = table[table.layer == 6].set_index("model").token_cosine
+        changes = [
+            cosine[f"ViT-scale=FeatScale-seed-{k}"] - cosine[f"ViT-seed-{k}"] for k in range(3)
+        ]
+        assert f"{', '.join(f'{x:+.3f}' for x in changes)} {words}" in page
+
+
 def test_cosines_and_times_of_digits():
     table, page = read_table("classify-digits"), read_page("classification.md")
     cosine = table.pivot(index="seed", columns="row", values="token_cosine")

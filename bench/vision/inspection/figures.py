@@ -10,7 +10,7 @@ import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from ....solvers.solution import Array
 from ...figures import forget, panels, plain, save
@@ -124,8 +124,10 @@ def take_logs(own: Axes) -> None:
     """A logarithmic scale, with numbers between its powers of ten if it shows few of them."""
     own.set_yscale("log")
     low, high = own.get_ylim()
-    own.yaxis.set_major_formatter("{x:.3g}")
-    own.yaxis.set_minor_formatter("{x:.3g}" if high < 10 * low else NullFormatter())
+    own.yaxis.set_major_formatter("{x:,g}")
+    own.yaxis.set_minor_formatter("{x:,g}" if high < 100 * low else NullFormatter())
+    if 10 * low <= high < 100 * low:
+        own.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
 
 
 def label_panel(own: Axes, title: str, unit: str, x: str = "layer") -> None:
@@ -133,7 +135,7 @@ def label_panel(own: Axes, title: str, unit: str, x: str = "layer") -> None:
     own.set_title(title, fontsize=9.5, loc="left")
     own.set_xlabel(x, fontsize=8.5)
     own.set_ylabel(unit, fontsize=8.5)
-    own.tick_params(labelsize=8)
+    own.tick_params(labelsize=8, which="both")
     if x == "layer":
         own.xaxis.set_major_locator(MaxNLocator(integer=True))
     plain(own)
