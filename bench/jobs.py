@@ -20,7 +20,7 @@ from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
 from ..datasets.files import write_whole
-from ..solvers.solution import check_integer
+from ..validation import check_integer
 from .provenance import versions
 from .timing import Progress, threads
 

@@ -1,7 +1,5 @@
 """The result of a solve, and the validation that all solvers share."""
 
-import math
-import numbers
 import os
 import warnings
 from collections.abc import Callable
@@ -283,37 +281,6 @@ def frobenius_norm(X: Array) -> float:
     """Frobenius norm, from scaled entries, so that no square overflows or vanishes."""
     size = float(np.abs(X).max())
     return size * float(np.linalg.norm(X / size)) if size > 0 else 0.0
-
-
-def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
-    """Return `value` as a float if it is finite and positive, or zero if that is allowed.
-
-    Raises
-    ------
-    ValueError
-        Otherwise; the message starts with `name`.
-    """
-    allowed = ">= 0" if allow_zero else "> 0"
-    if not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{name}: must be a finite number {allowed}, got {value!r}")
-    if value < 0 or (value == 0 and not allow_zero):
-        raise ValueError(f"{name}: must be {allowed}, got {value!r}")
-    return float(value)
-
-
-def check_integer(value: int, name: str, *, minimum: int, maximum: int | None = None) -> int:
-    """Return `value` as an int if it is a whole number in ``[minimum, maximum]``.
-
-    Raises
-    ------
-    ValueError
-        Otherwise; the message starts with `name`.
-    """
-    allowed = f">= {minimum}" if maximum is None else f"in [{minimum}, {maximum}]"
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < minimum or (maximum is not None and value > maximum):
-        raise ValueError(f"{name}: must be a whole number {allowed}, got {value!r}")
-    return int(value)
 
 
 def check_folder(folder: str | os.PathLike[str] | None, name: str) -> Path | None:

@@ -15,7 +15,8 @@ import numpy as np
 from ... import datasets
 from ...datasets.points import point_files
 from ...solvers.clustering.selection import check_distinct
-from ...solvers.solution import Array, check_integer
+from ...solvers.solution import Array
+from ...validation import check_integer
 from ..names import close_names, split_settings
 
 _GENERATED_TRIALS = 5

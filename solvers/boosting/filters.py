@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import sparray
 
-from ..solution import Array, check_dense_or_sparse, check_integer, check_matrix, check_square
+from ...validation import check_integer
+from ..solution import Array, check_dense_or_sparse, check_matrix, check_square
 
 Function = Callable[[Array], Array]
 Filter: TypeAlias = ArrayLike | sparray | Function

@@ -6,7 +6,8 @@ import numbers
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_positive, frobenius_norm
+from ...validation import check_positive
+from ..solution import Array, frobenius_norm
 from .filters import Filter, bind, check_signal
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_integer, check_one_or_each, check_positive
+from ...validation import check_integer, check_positive
+from ..solution import Array, check_one_or_each
 from .filters import Callback, Filter, bind_layers, check_signal, iterate
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_positive
+from ...validation import check_positive
+from ..solution import Array
 from .filters import Callback, Filter, bind, check_signal, iterate
 
 

@@ -9,7 +9,8 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 from sklearn.utils import gen_batches
 
-from ..solution import Array, check_dense_or_sparse, check_integer, check_positive, narrow
+from ...validation import check_integer, check_positive
+from ..solution import Array, check_dense_or_sparse, narrow
 
 _BATCH = 256
 _DENSE = 0.2  # share of non-zeros above which sparse products are slower than dense ones

@@ -7,7 +7,8 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..solution import Array, check_integer
+from ...validation import check_integer
+from ..solution import Array
 from .spectral import check_n_clusters
 
 _NO_EIGENGAP = "without an affinity there is no eigengap to tell it"

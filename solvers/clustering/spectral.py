@@ -14,7 +14,8 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from sklearn.preprocessing import normalize
 
-from ..solution import Array, check_dense_or_sparse, check_integer
+from ...validation import check_integer
+from ..solution import Array, check_dense_or_sparse
 from .kmeans import RepeatedKMeans
 
 _MAX_CLUSTERS = 10

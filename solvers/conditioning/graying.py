@@ -6,7 +6,8 @@ import numpy as np
 import scipy.fft
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_positive
+from ...validation import check_positive
+from ..solution import Array
 from .spectrum import EPS, check_tokens
 
 _LEAST_SQUARE = 1e-9

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_integer, check_positive
+from ...validation import check_integer, check_positive
+from ..solution import Array
 
 
 def embedded_means(

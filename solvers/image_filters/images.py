@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_integer, check_positive
+from ...validation import check_integer, check_positive
+from ..solution import Array
 
 
 @dataclass(frozen=True, eq=False)

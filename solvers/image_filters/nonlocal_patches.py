@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...validation import check_integer, check_positive
 from ..kernels.window_average import WindowAverage, extend
-from ..solution import Array, check_integer, check_positive
+from ..solution import Array
 from .images import Planes, check_image
 
 

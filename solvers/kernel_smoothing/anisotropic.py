@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.ndimage import gaussian_filter
 
-from ..solution import Array, check_integer, check_matrix, check_positive, unit_under
+from ...validation import check_integer, check_positive
+from ..solution import Array, check_matrix, unit_under
 from .regression import check_values, smooth
 from .weights import exact_weights
 

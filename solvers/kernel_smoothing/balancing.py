@@ -9,7 +9,8 @@ from scipy.sparse.csgraph import connected_components, maximum_bipartite_matchin
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, check_integer, check_matrix, check_positive, rounding_error
+from ...validation import check_integer, check_positive
+from ..solution import Array, check_matrix, rounding_error
 
 
 def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) -> Array:

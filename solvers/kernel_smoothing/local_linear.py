@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_positive, unit_under
+from ...validation import check_positive
+from ..solution import Array, unit_under
 from .regression import (
     check_estimate,
     check_queries_and_keys,

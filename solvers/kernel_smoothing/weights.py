@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
+from ...validation import check_positive
 from ..kernels.compiled import jit_reordered
 from ..kernels.exponential import exp, exp2
 from ..kernels.workers import spread
-from ..solution import Array, check_matrix, check_positive, unit_under
+from ..solution import Array, check_matrix, unit_under
 
 Kernel = Callable[[Array], Array]
 

@@ -17,7 +17,8 @@ from scipy.sparse.linalg import splu
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from ..solution import Array, check_dense_or_sparse, check_integer, check_positive
+from ...validation import check_integer, check_positive
+from ..solution import Array, check_dense_or_sparse
 
 _MOST_DENSE = 200
 _CYCLE = 10

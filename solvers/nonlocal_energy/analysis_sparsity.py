@@ -6,15 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import (
-    Array,
-    Solution,
-    certified,
-    check_integer,
-    check_matrix,
-    check_positive,
-    warn_unless_converged,
-)
+from ...validation import check_integer, check_positive
+from ..solution import Array, Solution, certified, check_matrix, warn_unless_converged
 from .filter_banks import FilterBank
 from .problem import MORE, default_tol
 

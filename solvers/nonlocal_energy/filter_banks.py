@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 from scipy.fft import dct
 from scipy.sparse import csr_array
 
-from ..solution import Array, check_integer, check_one_or_each
+from ...validation import check_integer
+from ..solution import Array, check_one_or_each
 
 BORDERS = ("inside", "circular", "zero")
 _N_FREQUENCIES = 512

@@ -11,7 +11,8 @@ from scipy.sparse.linalg import expm_multiply
 from scipy.special import exprel
 from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, Solution, certified, check_integer, check_positive
+from ...validation import check_integer, check_positive
+from ..solution import Array, Solution, certified
 from .problem import EnergyProblem, check_energy_problem, default_tol, record
 from .weights import not_callable
 

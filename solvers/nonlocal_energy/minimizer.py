@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from ..solution import Array, Solution, certified, check_integer, warn_unless_converged
+from ...validation import check_integer
+from ..solution import Array, Solution, certified, warn_unless_converged
 from .problem import MORE, ROUNDING, EnergyProblem, check_energy_problem, default_tol, reciprocal
 
 

@@ -5,15 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import (
-    Array,
-    Solution,
-    certified,
-    check_integer,
-    check_lam,
-    check_matrix,
-    warn_unless_converged,
-)
+from ...validation import check_integer
+from ..solution import Array, Solution, certified, check_lam, check_matrix, warn_unless_converged
 from .convergence import warn_if_diverging
 from .differences import EPS
 from .problem import MORE, ROUNDING, check_size, default_tol, record, relative_error

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, Certify, check_matrix, check_positive, rounding_error
+from ...validation import check_positive
+from ..solution import Array, Certify, check_matrix, rounding_error
 from .differences import EPS
 from .weights import Weights, check_weights, common_dtype
 

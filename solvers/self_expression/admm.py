@@ -4,14 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from ..solution import (
-    Array,
-    Solution,
-    certified,
-    check_integer,
-    check_positive,
-    warn_unless_converged,
-)
+from ...validation import check_integer, check_positive
+from ..solution import Array, Solution, certified, warn_unless_converged
 from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import certify, check_points
 from .constrained import certify_affine

@@ -3,15 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...validation import check_integer, check_positive
 from ..kernels.compiled import jit_reordered
-from ..solution import (
-    Array,
-    Solution,
-    certified,
-    check_integer,
-    check_positive,
-    warn_unless_converged,
-)
+from ..solution import Array, Solution, certified, warn_unless_converged
 from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import check_points
 from .admm import cure, how_admm_ended

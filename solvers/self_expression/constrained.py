@@ -11,15 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, vstack
 
-from ..solution import (
-    Array,
-    Solution,
-    aim,
-    certified,
-    check_integer,
-    check_positive,
-    warn_unless_converged,
-)
+from ...validation import check_integer, check_positive
+from ..solution import Array, Solution, aim, certified, warn_unless_converged
 from ..sparse_coding import lam_max
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points

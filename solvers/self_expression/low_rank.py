@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, check_positive
+from ...validation import check_positive
+from ..solution import Array, check_matrix
 from ..sparse_coding.problem import check_points
 from .ridge import check_coefficients
 

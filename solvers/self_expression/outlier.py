@@ -3,15 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import (
-    Array,
-    Solution,
-    aim,
-    certified,
-    check_integer,
-    check_positive,
-    warn_unless_converged,
-)
+from ...validation import check_integer, check_positive
+from ..solution import Array, Solution, aim, certified, warn_unless_converged
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
 from .huber import certify_outlier, solve_huber

@@ -6,12 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from ..solution import (
-    Solution,
-    check_integer,
-    check_positive,
-    warn_unless_converged,
-)
+from ...validation import check_integer, check_positive
+from ..solution import Solution, warn_unless_converged
 from ..sparse_coding import sparse_code
 from ..sparse_coding.matching_pursuit import pursue_rows
 from ..sparse_coding.penalty import Penalty

@@ -5,7 +5,8 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from sklearn.utils import check_random_state
 
-from ..solution import Array, check_integer, check_matrix
+from ...validation import check_integer
+from ..solution import Array, check_matrix
 from .matching_pursuit import pursue_rows
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...validation import check_integer
 from ..image_filters.images import check_image
-from ..solution import Array, check_integer
+from ..solution import Array
 
 _BAND_PATCHES = 2**14
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, Solution, certified, check_integer, check_positive
+from ...validation import check_integer, check_positive
+from ..solution import Array, Solution, certified
 from .penalty import Penalty
 from .problem import TOL, certify, check_signals
 

@@ -6,15 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from ..solution import (
-    Array,
-    Solution,
-    aim,
-    certified,
-    check_integer,
-    check_positive,
-    warn_unless_converged,
-)
+from ...validation import check_integer, check_positive
+from ..solution import Array, Solution, aim, certified, warn_unless_converged
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_positive
+from ...validation import check_positive
+from ..solution import Array
 from .image_patches import denoise_patches
 from .iterations import ista, repeated
 from .lasso import sparse_code

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...validation import check_integer, check_positive
 from ..image_filters.images import check_image
-from ..solution import Array, check_integer, check_positive
+from ..solution import Array
 from .image_patches import patch_rows
 from .similar_patches import closest
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
-from ..solution import Array, check_lam, check_positive
+from ...validation import check_positive
+from ..solution import Array, check_lam
 
 
 @dataclass(frozen=True, eq=False)

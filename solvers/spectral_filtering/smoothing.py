@@ -5,12 +5,11 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...validation import check_integer, check_positive
 from ..kernels.compiled import jit_reordered
 from ..solution import (
     Array,
-    check_integer,
     check_matrix,
-    check_positive,
     check_row_stochastic,
     check_square,
     frobenius_norm,

@@ -7,6 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from twinsolve.bench.paired import judge
+from twinsolve.bench.vision.classification.report import differences
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -67,10 +70,11 @@ def test_cosines_and_times_of_digits():
     table, page = read_table("classify-digits"), read_page("classification.md")
     cosine = table.pivot(index="seed", columns="row", values="token_cosine")
     rise = cosine.sub(cosine["softmax"], axis=0).mean()
-    quoted = re.search(
-        r"rises by (\S+) with GRC, by (\S+) with bilateral \+ GRC and by (\S+) with AttnScale", page
-    ).groups()
-    assert quoted == tuple(f"{rise[row]:.3f}" for row in ("GRC", "bilateral + GRC", "AttnScale"))
+    assert f"rises by {rise['AttnScale']:.3f} with it" in page
+    falls = (
+        f"GRC lowers it by {-rise['GRC']:.3f}, bilateral + GRC by {-rise['bilateral + GRC']:.3f};"
+    )
+    assert falls in page
     assert 0 < rise["FeatScale"] < 0.01
     assert "NeuTRENO and twicing lower it by 0.23." in page
     assert rise[["NeuTRENO", "twicing"]].to_numpy() == pytest.approx([-0.23, -0.23], abs=0.005)
@@ -78,3 +82,20 @@ def test_cosines_and_times_of_digits():
     assert speed.flops["NeuTRENO"] == speed.flops["softmax"]
     times = speed.inference["softmax"] / speed.inference["NeuTRENO"]
     assert f"its inference takes {times:.2f} times that of softmax" in page
+    assert speed.flops["bilateral"] == speed.flops["softmax"]
+    share = speed.inference["bilateral"] / speed.inference["softmax"]
+    assert f"It runs at {share:.2f} of the speed." in page
+
+
+def test_depth_and_scales():
+    tables, page = (
+        [read_table(f"classify-depth-{d}") for d in (6, 12)],
+        read_page("classification.md"),
+    )
+    six, twelve = (table[table.row == "softmax"].mean(numeric_only=True) for table in tables)
+    assert f"{twelve.token_cosine:.2f} against {six.token_cosine:.2f} behind the last" in page
+    assert f"{twelve.top1:.2f} against {six.top1:.2f} %" in page
+    verdicts = [each for table in tables for each in judge(differences(table)).values()]
+    assert {each.words for each in verdicts} == {"equal within 1"}
+    seen = [each.detectable for each in verdicts]
+    assert f"at {min(seen):.2f} to {max(seen):.2f} points" in page

@@ -160,7 +160,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sparse_code_path", {"lams": [0.1, -1.0]}, "lam"),
     ("sparse_code_path", {"lams": np.ones((2, 3))}, "lam"),
     ("sparse_self_expression", {"lam": 0.0, "affine": True}, "lam: must be finite"),
-    ("sparse_self_expression", {"l1_ratio": 0.0, "affine": True}, "l1_ratio: must be > 0"),
+    ("sparse_self_expression", {"l1_ratio": 0.0, "affine": True}, "l1_ratio: must be a finite"),
     ("spectral_labels", {"n_clusters": 7}, "n_clusters: must be at most n_samples=6, got 7"),
     ("spectral_labels", {"assign_labels": "discretize"}, "assign_labels: must be"),
     (

@@ -4,17 +4,16 @@ from scipy.sparse import csr_array
 
 from twinsolve.solvers import low_rank_sparse_self_expression, sparse_self_expression
 from twinsolve.solvers.solution import (
-    check_integer,
     check_lam,
     check_matrix,
     check_one_or_each,
-    check_positive,
     check_row_stochastic,
     check_square,
     frobenius_norm,
     unit_size,
     unit_under,
 )
+from twinsolve.validation import check_integer, check_positive
 
 
 def test_a_solution_prints_in_a_line_what_one_asks_first():

@@ -4,6 +4,8 @@ Tokens are rows. Operators take ``(..., heads, tokens, head_dim)`` and masks as 
 ``scaled_dot_product_attention``: True (or 0) may attend, False (or -inf) may not.
 """
 
+from ...validation import check_integer as check_count
+from ...validation import check_positive
 from .blocked import blocked_attention, blocks_serve
 from .call import Call
 from .context import Context
@@ -32,7 +34,7 @@ from .masks import (
     query_offset,
 )
 from .operator import Correction, Operator, SoftmaxSmoother
-from .parameters import Positive, check_count, check_positive
+from .parameters import Positive
 from .precision import without_autocast
 from .shell import Attention, keep_projected
 

@@ -1,10 +1,11 @@
-"""Checked numbers, and positive parameters that may be learned."""
+"""Positive parameters that may be learned."""
 
 import math
-import numbers
 
 import torch
 from torch import Tensor, nn
+
+from ...validation import check_integer, check_positive
 
 
 class Positive(nn.Module):
@@ -46,7 +47,7 @@ class Positive(nn.Module):
     ) -> None:
         super().__init__()
         self.initial = check_positive(initial, name)
-        self.num_heads = None if num_heads is None else check_count(num_heads, "num_heads", 1)
+        self.num_heads = None if num_heads is None else check_integer(num_heads, "num_heads", 1)
         shape = () if num_heads is None else (num_heads, 1, 1)
         self.log = (
             nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if learnable else None
@@ -68,31 +69,3 @@ class Positive(nn.Module):
         if self.log is None or self.log.is_meta:
             return f"{self.initial:.4g}"
         return ", ".join(f"{x:.4g}" for x in self().flatten()) + ", learnable"
-
-
-def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
-    """Return `value` as a float if it is finite and positive (or zero, where allowed).
-
-    Raises
-    ------
-    ValueError
-        Otherwise; the message starts with `name`.
-    """
-    real = isinstance(value, numbers.Real) and math.isfinite(value)
-    if not real or value < 0 or (value == 0 and not allow_zero):
-        bound = ">= 0" if allow_zero else "> 0"
-        raise ValueError(f"{name}: must be finite and {bound}, got {value!r}")
-    return float(value)
-
-
-def check_count(value: int, name: str, minimum: int) -> int:
-    """Return `value` as an int if it is a whole number of at least `minimum`.
-
-    Raises
-    ------
-    ValueError
-        Otherwise; the message starts with `name`.
-    """
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < minimum:
-        raise ValueError(f"{name}: must be a whole number >= {minimum}, got {value!r}")
-    return int(value)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...validation import check_integer
 from .context import Context
 from .inputs import (
     check_context,
@@ -16,7 +17,6 @@ from .inputs import (
     of_common_batch,
 )
 from .operator import Operator
-from .parameters import check_count
 
 
 class Attention(nn.Module):
@@ -77,8 +77,8 @@ class Attention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_count(num_heads, "num_heads", 1)
-        if check_count(dim, "dim", 1) % num_heads:
+        check_integer(num_heads, "num_heads", 1)
+        if check_integer(dim, "dim", 1) % num_heads:
             raise ValueError(f"dim: must be a multiple of num_heads={num_heads}, got {dim}")
         if not isinstance(operator, Operator):
             raise ValueError(f"operator: must be an Operator, such as Gaussian(), got {operator!r}")

@@ -1,4 +1,4 @@
-"""A network that weighs the edges of any graph of points, trained by random walks on its graph."""
+"""A network that weighs the edges of a graph of points, and its training by random walks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from .edge_features import Edges
 from .training import seeded_initialization
 
 WEIGHTS = Path(__file__).with_name("affinity_network.npz")
-_LARGEST = 4.0  # of a standardised feature
-_SPREAD = 1e-3
-_UNJOINED = 1e-4  # weight of all pairs of points together, for each point
-_SMALLEST = 1e-6  # probability whose logarithm is taken
+_LARGEST = 4.0  # largest standardised feature
+_SPREAD = 1e-3  # added to standard deviations
+_UNJOINED = 1e-4  # weight of each point that is spread over all points
+_SMALLEST = 1e-6  # added to probabilities before their logarithm
 _BATCH, _LEARNING_RATE, _DECAY, _AVERAGE = 4, 2e-3, 1e-3, 0.02
 
 
@@ -29,16 +29,16 @@ class AffinityNetwork(nn.Module):
 
         w_ij = sigmoid(mlp(f_ij, (f_ij - m) / s, m, s, context))
 
-    with f the features of an edge, m and s their means and standard deviations over the edges of
-    the graph, and two hidden layers with SiLU. It knows neither how many points there are nor of
-    what dimension, and the order of points does not matter.
+    f_ij are the features of an edge, m and s their means and standard deviations over the edges of
+    the graph; the perceptron has two hidden layers with SiLU. The network itself
+    does not depend on the number, the dimension or the order of the points.
 
     Parameters
     ----------
     n_features : int, default=53
     n_context : int, default=27
     width : int, default=32
-        Of the hidden layers.
+        Width of the hidden layers.
     """
 
     mean: Tensor
@@ -58,32 +58,32 @@ class AffinityNetwork(nn.Module):
         )
 
     def forward(self, edges: Edges) -> Tensor:
-        """Weights of shape (n_edges,)."""
+        """Return the weights, of shape (n_edges,)."""
         inputs = (self._join_features(edges) - self.mean) / self.scale
         weights: Tensor = torch.sigmoid(self.layers(inputs)[:, 0])
         return weights
 
     @torch.no_grad()
     def affinity(self, edges: Edges) -> csr_array:
-        """The weights as a symmetric matrix of shape (n_points, n_points), in float64."""
+        """Return the weights as a symmetric matrix of shape (n_points, n_points), in float64."""
         weights = self(edges).double().cpu().numpy()
         shape = edges.n_points, edges.n_points
         upper = csr_array((weights, (edges.i, edges.j)), shape=shape)
         return narrow(upper + upper.T)
 
     def standardise(self, problems: Iterable[Edges]) -> None:
-        """Take mean and spread of the inputs from edges, each graph alike."""
+        """Set mean and scale of the inputs from several graphs; each graph has the same weight."""
         inputs = [self._join_features(edges) for edges in problems]
-        means = torch.stack([some.mean(dim=0) for some in inputs])
-        squares = torch.stack([some.square().mean(dim=0) for some in inputs])
+        means = torch.stack([x.mean(dim=0) for x in inputs])
+        squares = torch.stack([x.square().mean(dim=0) for x in inputs])
         self.mean.copy_(means.mean(dim=0))
         spread = squares.mean(dim=0) - self.mean.square()
         self.scale.copy_(spread.clamp(min=0).sqrt() + 0.05)
 
     def _join_features(self, edges: Edges) -> Tensor:
         features, context = (
-            torch.as_tensor(some, dtype=self.mean.dtype, device=self.mean.device)
-            for some in (edges.features, edges.context)
+            torch.as_tensor(x, dtype=self.mean.dtype, device=self.mean.device)
+            for x in (edges.features, edges.context)
         )
         if not len(features):
             return features.new_zeros(0, len(self.mean))
@@ -95,27 +95,28 @@ class AffinityNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class LabelledEdges:
-    """A graph to learn from: edges, and the clusters of the points."""
+    """A graph for training: its edges, and the cluster labels of its points."""
 
     edges: Edges
     labels: Array
 
 
 def walk_loss(weights: Tensor, problem: LabelledEdges, doublings: Sequence[int]) -> Tensor:
-    """How far random walks on the graph are from drawing a point of the own cluster at random.
+    """Return how far random walks are from drawing points of their own cluster at random.
 
     ::
 
         mean over i of  KL(q_i || (P^t)_i),    P = D^(-1) W,   t = 2^m for m in doublings
 
-    with ``q_i`` uniform on the cluster of point i: a walk that leaves the cluster costs, and so
-    does one that does not reach all of it. Short walks ask for short ways between any two points of
-    a cluster, long ones for few ways out. Every pair of points has a weight of 1e-4 / n at least.
+    ``q_i`` is uniform on the cluster of point i. A walk that leaves the cluster increases the loss,
+    and so does one that does not reach the whole cluster. Short walks require short paths between
+    any two points of a cluster, long walks few edges out of it. W holds the `weights`, with at
+    least 1e-4 / n for every pair of points.
 
     Returns
     -------
     Tensor of shape ()
-        The mean over the t.
+        The mean over all t.
     """
     edges, n = problem.edges, problem.edges.n_points
     pairs = torch.as_tensor(edges.i), torch.as_tensor(edges.j)
@@ -143,9 +144,10 @@ def train_affinity_network(
     width: int = 32,
     seed: int = 0,
 ) -> tuple[AffinityNetwork, list[float]]:
-    """Train on graphs whose clusters are known, by AdamW on the `walk_loss` of four at a time.
+    """Train on graphs with known clusters, by AdamW on the `walk_loss` of four graphs at a time.
 
-    The parameters are averages over the last steps, with weights that fall by 0.02 a step.
+    The returned parameters are an exponential average over the steps; each step has the weight
+    0.02.
 
     Returns
     -------
@@ -185,12 +187,12 @@ def train_affinity_network(
 
 
 def save_affinity_network(network: AffinityNetwork, path: str | Path) -> None:
-    """Write parameters and buffers in float32 to a file of arrays."""
-    np.savez(path, **{name: some.float().numpy() for name, some in network.state_dict().items()})
+    """Write parameters and buffers in float32 to a NumPy archive."""
+    np.savez(path, **{name: x.float().numpy() for name, x in network.state_dict().items()})
 
 
 def load_affinity_network(path: str | Path = WEIGHTS) -> AffinityNetwork:
-    """The network of a file that `save_affinity_network` wrote: by default the packaged one."""
+    """Load a network that `save_affinity_network` wrote, by default the packaged one."""
     with np.load(path) as arrays:
         state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     width = len(state["layers.0.bias"])

@@ -1,4 +1,4 @@
-"""Subspace clustering by attention: the matrix of an operator as coefficients."""
+"""Subspace clustering by attention: the coefficients are the matrix of an operator."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,21 +15,23 @@ from .base import UnitRowClustering
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AttentionSubspaceClustering(UnitRowClustering):
-    """Subspace clustering by an attention operator: its matrix gives the coefficients.
+    """Subspace clustering by an attention operator, whose matrix holds the coefficients.
 
-    For unit rows ``u_i = x_i / |x_i|`` ::
+    The coefficients of unit rows ``u_i = x_i / |x_i|`` are ::
 
         C = operator.matrix(Q, Q),     Q = s U,     s^2 = temperature sqrt(n_features)
 
-    followed by an affinity of the coefficients and the spectral step. Softmax attention has the
-    logits ``temperature cos(x_i, x_j)``; an operator that regresses queries on keys with penalty
-    lam, such as ``Ridge(1.0)`` or ``SparseCoding(0.1)``, has that with ``lam / s^2`` on unit rows;
-    one with a relative penalty, as by name, knows no temperature. Nothing is trained: it is what an
-    attention layer with identity projections knows of the subspaces.
+    An affinity of the coefficients and the spectral step follow. Nothing is trained: the result is
+    that of an attention layer with identity projections. Softmax attention has the logits
+    ``temperature cos(x_i, x_j)``. An operator that regresses queries on keys with a penalty lam,
+    such as ``Ridge(1.0)`` or ``SparseCoding(0.1)``, has the penalty ``lam / s^2`` for unit rows. An
+    operator with a relative penalty, such as those made by name, does not depend on the
+    temperature.
 
-    A point does not attend to itself if the operator takes masks that differ between queries, but
-    twicing returns to it by way of others. Operators that take none, ridge and low rank among them,
-    keep their diagonal, unless they exclude it themselves as ``Ridge(1.0, zero_diagonal=True)``.
+    If the operator takes masks that differ between queries, a point does not attend to itself;
+    twicing can still return to it through other points. Operators without such masks, ridge and low
+    rank among them, keep their diagonal unless their own settings exclude it, as
+    ``Ridge(1.0, zero_diagonal=True)`` does.
 
     Parameters
     ----------
@@ -37,11 +39,10 @@ class AttentionSubspaceClustering(UnitRowClustering):
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     operator : str, Operator or callable, default="softmax"
         A name of `unrolled.operator_names`, an operator for one head, or a factory
-        ``(num_heads, head_dim) -> Operator``. Those that need a
-        `Context` of the model around them are refused. Those of positions, such as "alibi", take
-        the order of the samples for them.
+        ``(num_heads, head_dim) -> Operator``. An operator that needs a `Context` of a model is
+        refused. An operator that reads positions, such as "alibi", takes the order of the samples.
     temperature : float or "auto", default="auto"
-        Size of the logits, > 0. "auto" fits 10, 3, 30, 100 and 300, and takes the one whose
+        Size of the logits, > 0. "auto" fits 10, 3, 30, 100 and 300, and takes the value whose
         clusters are best separated and balanced (`solvers.choose_settings`).
     affinity : callable, default=symmetric_affinity
         Makes the affinity of the coefficients, as in `solvers.SparseSubspaceClustering`.
@@ -58,9 +59,9 @@ class AttentionSubspaceClustering(UnitRowClustering):
         Row i represents the unit row of sample i. Rows and columns of zero samples are zero.
     affinity_matrix_ : ndarray of shape (n_samples, n_samples)
     operator_ : Operator
-        In the dtype of X; never the given one itself.
+        A copy of the operator in the dtype of X.
     temperature_ : float
-        The one given or chosen.
+        The given or chosen temperature.
     n_features_in_ : int
 
     References
@@ -86,13 +87,13 @@ class AttentionSubspaceClustering(UnitRowClustering):
     def _train(self, X: Array) -> None:
         n_features = X.shape[1]
         self._scale = (check_positive(self.temperature_, "temperature") * n_features**0.5) ** 0.5
-        made = made_operator(self.operator, 1, n_features)
-        if made.needs:
+        operator = made_operator(self.operator, 1, n_features)
+        if operator.needs:
             raise ValueError(
-                f"operator: {type(made).__name__} needs {', '.join(made.needs)} of a model around "
-                "it; points alone have none"
+                f"operator: {type(operator).__name__} needs {', '.join(operator.needs)} of a "
+                "model, which points do not have"
             )
-        self.operator_ = made.to(device=self.device, dtype=self._to_tensor(X).dtype).eval()
+        self.operator_ = operator.to(device=self.device, dtype=self._to_tensor(X).dtype).eval()
 
     @torch.no_grad()
     def _compute_coefficients(self, queries: Array, keys: Array | None) -> Array:
@@ -102,13 +103,13 @@ class AttentionSubspaceClustering(UnitRowClustering):
             mask = ~torch.eye(len(queries), dtype=torch.bool, device=q.device)
         if keys is not None and self.operator_.positional:
             raise ValueError(
-                f"operator: {type(self.operator_).__name__} reads where tokens stand, and new "
-                "points have no place among those of fit"
+                f"operator: {type(self.operator_).__name__} reads positions of tokens, and new "
+                "points have no positions among those of fit"
             )
         k = q if keys is None else self._as_one_head(keys).to(q.dtype)
-        found: Array = self.operator_.matrix(q, k, mask=mask)[0].cpu().numpy()
-        return found
+        coefficients: Array = self.operator_.matrix(q, k, mask=mask)[0].cpu().numpy()
+        return coefficients
 
     def _as_one_head(self, X: Array) -> Tensor:
-        """The points as queries or keys of one head."""
+        """Return the points as queries or keys of one head."""
         return self._scale * self._to_tensor(X)[None]

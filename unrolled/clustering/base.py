@@ -1,4 +1,4 @@
-"""What the learned clusterers share: a device, and the unit rows that some represent."""
+"""Base classes of the learned clusterers: their device, and the unit rows that some code."""
 
 import warnings
 from abc import abstractmethod
@@ -14,12 +14,12 @@ from ...solvers.clustering import unit_rows
 from ...solvers.clustering.base import SubspaceClustering
 from ...solvers.solution import Array
 
-_MARGIN = 1.01  # rounding, in float32 too
+_MARGIN = 1.01  # allows for rounding in float32
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LearnedSubspaceClustering(SubspaceClustering):
-    """A `SubspaceClustering` whose coefficients a module of torch gives."""
+    """A `SubspaceClustering` with coefficients from a module of torch on `device`."""
 
     device: torch.device | str | None = None
 
@@ -28,7 +28,7 @@ class LearnedSubspaceClustering(SubspaceClustering):
 
 
 class UnitRowClustering(LearnedSubspaceClustering):
-    """Represents unit rows; a row of zeros has no coefficients, and none are given to it."""
+    """Represents unit rows; a row of zeros has no coefficients, and no row has one on it."""
 
     def _prepare(self, X: Array) -> Array:
         return unit_rows(X)
@@ -42,19 +42,19 @@ class UnitRowClustering(LearnedSubspaceClustering):
 
     @abstractmethod
     def _train(self, X: Array) -> None:
-        """Make the module that gives coefficients."""
+        """Train the module that computes coefficients."""
 
     @abstractmethod
     def _compute_coefficients(self, queries: Array, keys: Array | None) -> Array | csr_array:
-        """Coefficients of queries in keys; None takes the queries, each without itself."""
+        """Return the coefficients of queries in keys; None is the queries, each without itself."""
 
 
 def warn_if_worse_than_none(objective: Array, points: Array, advice: str) -> None:
-    """Warn if coefficients of some points have a larger objective than zeros, ``|x_i|^2``."""
+    """Warn if coefficients of some points have a larger objective than zeros have, ``|x_i|^2``."""
     worse = int((objective > _MARGIN * (points**2).sum(axis=1)).sum())
     if worse:
         warnings.warn(
-            f"coefficients of {worse} of {len(points)} points are worse than none; {advice}",
+            f"coefficients of {worse} of {len(points)} points are worse than zeros; {advice}",
             ConvergenceWarning,
             stacklevel=4,
         )

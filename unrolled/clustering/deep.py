@@ -1,4 +1,4 @@
-"""Subspace clustering by deep self-expression: layers whose features are learned."""
+"""Subspace clustering by deep self-expression: layers with learned features."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,8 @@ from scipy.linalg import svd
 from scipy.sparse import csr_array
 
 from ...solvers.clustering.base import Auto, Choices
-from ...solvers.solution import Array, check_positive
+from ...solvers.solution import Array
+from ...validation import check_positive
 from ..self_expression import DeepSelfExpression
 from .base import UnitRowClustering
 
@@ -19,19 +20,19 @@ class DeepSubspaceClustering(UnitRowClustering):
     """Subspace clustering by several layers of self-expression with learned features.
 
     Unit rows, in coordinates of their span, pass through the layers of
-    `unrolled.DeepSelfExpression`. Each expresses them by each other ::
+    `unrolled.DeepSelfExpression`. Each layer expresses the points z_i by each other ::
 
         min_c  |z_i - c Z|^2 + lam_i (r |c|_1 + (1 - r) / 2 |c|^2)   subject to   c_i = 0
         r = l1_ratio,   lam_i = 2 max_{j != i} |z_i . z_j| / (gamma r)
 
-    by a few iterations of unrolled ADMM, moves them a part of the way to ``C Z``, and projects them
-    by the inverse square root of the covariance of the residuals ``Z - C Z``: the most likely
-    metric, learned layer by layer from the points themselves, without labels, in closed form. Each
-    head does so with its share of the coordinates, dealt to the heads in turn from the principal
-    ones on; the mean of their coefficients in the last layer is followed by an affinity and the
-    spectral step. Without layers one head is unrolled elastic net subspace clustering. Where points
-    of different clusters explain each other, as handwritten digits do, a learned metric does harm,
-    and a large `shrinkage` is the better one.
+    by a few iterations of unrolled ADMM. Then it moves the points a part of the way to ``C Z`` and
+    projects them by the inverse square root of the covariance of the residuals ``Z - C Z``. This is
+    the most likely metric; it is learned in closed form, layer by layer, from the points and
+    without labels. Each head works on its share of the principal coordinates, which are dealt to
+    the heads in turn. The mean of the heads' coefficients in the last layer is followed by an
+    affinity and the spectral step. With no layers and one head this is unrolled elastic net
+    subspace clustering. If points of different clusters explain each other, as with handwritten
+    digits, a learned metric does harm and a large `shrinkage` is better.
 
     Parameters
     ----------
@@ -42,16 +43,16 @@ class DeepSubspaceClustering(UnitRowClustering):
     num_heads : int, default=1
         From 1 to the rank of the unit rows.
     gamma : float, default=50.0
-        Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-        values give more non-zeros.
+        Above 1. The penalty of a point is that which makes its coefficients zero, divided by gamma:
+        larger values give more non-zeros.
     l1_ratio : float, default=0.9
         In (0, 1]; 1 is the Lasso.
     mixing : float, default=0.3
-        In [0, 1]: the part of the way that attention moves a point in each layer.
+        In [0, 1]: the share of the way to ``C Z`` that a point moves in each layer.
     shrinkage : float or "auto", default="auto"
-        Above 0: of the residuals' covariance to a multiple of the identity. With large values
-        features stay as they are. "auto" fits 0.1 and 100, and takes the one whose clusters are
-        best separated and balanced (`solvers.choose_settings`).
+        Above 0: shrinks the covariance of the residuals towards a multiple of the identity. Large
+        values leave the features as they are. "auto" fits 0.1 and 100, and takes the value whose
+        clusters are best separated and balanced (`solvers.choose_settings`).
     n_iter : int, default=10
         ADMM iterations of each self-expression.
     affinity : callable, default=symmetric_affinity
@@ -66,14 +67,14 @@ class DeepSubspaceClustering(UnitRowClustering):
     ----------
     labels_ : ndarray of int of shape (n_samples,)
     coef_ : csr_array of shape (n_samples, n_samples)
-        Of the last layer. Row i represents sample i; the diagonal is zero.
+        Coefficients of the last layer. Row i represents sample i; the diagonal is zero.
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     network_ : DeepSelfExpression
-        Of points in the coordinates `components_`.
+        The learned layers, for points in the coordinates of `components_`.
     components_ : ndarray of shape (rank, n_features)
-        Orthonormal basis of the span of the unit rows. What a new point has outside is left out.
+        Orthonormal basis of the span of the unit rows. New points are projected onto this span.
     shrinkage_ : float
-        The one given or chosen.
+        The given or chosen shrinkage.
     loss_curve_ : list of float
         Negative log-likelihood of each layer's residuals, for each feature, up to a constant.
     n_features_in_ : int
@@ -81,12 +82,12 @@ class DeepSubspaceClustering(UnitRowClustering):
     Notes
     -----
     A fit uses no labels, but the design did. The metric, the defaults of `mixing` and `n_layers`,
-    and the values of settings to choose from were found with the labels of Extended Yale B
-    (subjects 1 to 10), COIL-20, handwritten digits and generated curves in sight. On these four,
-    accuracies are optimistic to that extent; on three other sets of images the best solved method
-    was ahead throughout. One head is the default without regard to labels: clusters that all
-    coordinates tell apart need not differ in a share of them. Tried once on such data, with the
-    other defaults, two and four heads were never better, and mostly far worse.
+    and the values that "auto" tries were chosen with knowledge of the labels of Extended Yale B
+    (subjects 1 to 10), COIL-20, handwritten digits and generated curves. Accuracies on these four
+    are optimistic for this reason; on three other sets of images the best solved method was always
+    better. The default of one head was not chosen by labels: clusters that differ in all
+    coordinates need not differ in a share of them. In one trial on such data, with the other
+    defaults, two and four heads were never better and mostly far worse.
 
     References
     ----------
@@ -143,6 +144,6 @@ class DeepSubspaceClustering(UnitRowClustering):
 
 
 def _row_basis(X: Array) -> Array:
-    """Orthonormal basis of the span of the rows; of one direction at least."""
+    """Return an orthonormal basis of the span of the rows, with at least one direction."""
     _, s, Vt = svd(X, full_matrices=False)
     return Vt[: max(1, int((s > max(X.shape) * np.finfo(X.dtype).eps * s[0]).sum()))]

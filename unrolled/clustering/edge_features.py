@@ -1,4 +1,4 @@
-"""Features of an edge between two points, for any number and dimension of points."""
+"""Features of edges between points, the same for any number and dimension of points."""
 
 from dataclasses import dataclass
 
@@ -27,14 +27,15 @@ _BLOCK = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Pairs of points ``i < j`` with their features, and what is true of the points as a whole.
+    """Pairs of points ``i < j`` with their features, and features of the whole graph.
 
     Attributes
     ----------
     i, j : ndarray of int of shape (n_edges,)
     features : ndarray of shape (n_edges, n_edge_features)
-        The same for ``(i, j)`` and ``(j, i)``.
+        Features of the pairs; they are symmetric in i and j.
     context : ndarray of shape (n_context,)
+        Features of the whole graph.
     n_points : int
     """
 
@@ -46,21 +47,22 @@ class Edges:
 
 
 def edge_features(X: Array) -> Edges:
-    """Features of the pairs of points that any of several graphs joins.
+    """Compute features of the pairs of points that at least one of seven graphs joins.
 
-    The directed graphs G have entries in [0, 1]: sizes ``|c_ij| / max_l |c_il|`` of elastic net
-    codes at four penalties relative to lam_max, and ``exp(-rank / 5)`` of the 16 points of largest
-    ``|cos|``, of the points and of their whitened leading principal coordinates that hold 0.9 and
-    0.98 of the energy. Of each graph a pair has ::
+    The directed graphs G have entries in [0, 1]. Four hold ``|c_ij| / max_l |c_il|`` of elastic net
+    codes at four penalties relative to lam_max. Three hold ``exp(-rank / 5)`` of the 16 neighbours
+    with the largest ``|cos|``: among the points, and among their whitened leading principal
+    coordinates with 0.9 and 0.98 of the energy. Each graph adds these features of a pair ::
 
         max(g_ij, g_ji),   min(g_ij, g_ji),   cos(g_i + e_i, g_j + e_j)
         cos(u_i, u_j),   U = V diag(lam)^(t / 2),   t = 4, 16, 64
 
-    with lam, V the 64 leading eigenpairs of ``D^(-1/2) (G + G^T) D^(-1/2)``: the cosine of random
-    walks of t steps. Beside them stand ``|cos|`` and its sign, ``|cos|`` of whitened coordinates of
-    five energies, and the larger and the smaller residual of its points under the first and the
-    last code. The context is ``log(sum_l lam_l^t)`` of each graph and t, a soft number of clusters,
-    and the logarithms of the numbers of coordinates for each point and of edges for each point.
+    lam and V are the 64 leading eigenpairs of ``D^(-1/2) (G + G^T) D^(-1/2)``, so that the last
+    line has the cosines of random walks of t steps. Further features are ``|cos|`` and the sign of
+    cos, ``|cos|`` of whitened coordinates at five energies, and the larger and the smaller residual
+    of the two points under the first and the last code. The context holds ``log(sum_l lam_l^t)``, a
+    soft number of clusters, for each graph and t; the logarithms of the number of whitened
+    coordinates divided by the number of points; and that of the number of edges divided by it.
 
     Parameters
     ----------
@@ -117,7 +119,7 @@ def _code_points(X: Array, gamma: float, l1_ratio: float) -> csr_array:
 
 
 def _whiten(X: Array, energy: float) -> Array:
-    """Leading left singular vectors of X that hold a share of its energy; one at least."""
+    """Return the leading left singular vectors of X with this share of its energy; at least one."""
     values, vectors = np.linalg.eigh(X.T @ X)
     values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
     held = np.cumsum(values)
@@ -128,16 +130,16 @@ def _whiten(X: Array, energy: float) -> Array:
 
 
 def _link_nearest(Z: Array) -> csr_array:
-    """Neighbours of largest ``|cos|``, weighed by their rank."""
+    """Return the graph of the neighbours with the largest ``|cos|``, weighted by their rank."""
     Z = unit_rows(Z)
     n = len(Z)
     count = min(_N_NEIGHBORS, n - 1)
-    # Of a point and its mirror image only one is near, unless both are at right angles.
+    # Only one of a point and its mirror image is near, unless both are at right angles.
     search = NearestNeighbors(n_neighbors=count + 1).fit(np.vstack([Z, -Z]))
-    found = search.kneighbors(Z, return_distance=False) % n
-    rows, places = np.nonzero(found != np.arange(n)[:, None])
-    weights = np.exp(-places / _DECAY)
-    graph = csr_array((weights, (rows, found[rows, places])), shape=(n, n))
+    neighbors = search.kneighbors(Z, return_distance=False) % n
+    rows, ranks = np.nonzero(neighbors != np.arange(n)[:, None])
+    weights = np.exp(-ranks / _DECAY)
+    graph = csr_array((weights, (rows, neighbors[rows, ranks])), shape=(n, n))
     graph.data = np.minimum(graph.data, 1)
     return graph
 

@@ -1,4 +1,4 @@
-"""Clustering by an affinity that was learned on other data."""
+"""Clustering by an affinity that a network has learned on other data."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from .edge_features import PENALTIES, edge_features
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LearnedAffinityClustering(UnitRowClustering):
-    """Spectral clustering of a graph whose edges a network weighs that was trained on other data.
+    """Spectral clustering of a graph; a network that was trained on other data weighs its edges.
 
-    Pairs of unit rows that sparse codes at several penalties or nearest neighbours join are the
-    edges of a graph. `AffinityNetwork` weighs each by what the codes, the neighbours and random
-    walks along them say of it, `edge_features`, and by what is true of all edges alike. It was
-    trained once, on generated unions of subspaces, manifolds, rigid motions, lit surfaces, turning
-    objects and outputs of random networks, so that random walks on the graph spread over a cluster
-    and stay in it. A fit trains nothing and sees no labels. New points are coded by the training
-    points, by the elastic net among the codes that has the most non-zeros.
+    The edges join pairs of unit rows that are connected by sparse codes at several penalties or by
+    nearest neighbours. `AffinityNetwork` computes the weight of an edge from `edge_features`:
+    features of the pair from the codes, the neighbours and random walks, and features of the whole
+    graph. The network was trained once, on generated unions of subspaces, manifolds, rigid motions,
+    lit surfaces, turning objects and outputs of random networks, so that random walks on the graph
+    spread over a cluster and stay in it. A fit trains nothing and uses no labels. New points are
+    coded in the training points by the elastic net with the most non-zeros.
 
     Parameters
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     network : AffinityNetwork or None, default=None
-        None is the packaged one.
+        None is the packaged network.
     affinity : callable, default=symmetric_affinity
-        Makes the affinity of the weights, as in `SparseSubspaceClustering`.
+        Turns the weights into the affinity, as in `SparseSubspaceClustering`.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
     random_state : int, RandomState or None
         Seeds k-means; the weights are deterministic.
@@ -47,14 +47,14 @@ class LearnedAffinityClustering(UnitRowClustering):
         Weights of the edges: symmetric, in [0, 1].
     affinity_matrix_ : csr_array of shape (n_samples, n_samples)
     network_ : AffinityNetwork
-        A copy.
+        A copy of the network that computed the weights.
     n_features_in_ : int
 
     Notes
     -----
-    The network was trained on generated data alone, but its features, and the kinds of data that it
-    was trained on, were chosen with the labels of Extended Yale B (subjects 1 to 19), COIL-20
-    (objects 1 to 10), handwritten digits and generated subspaces and curves in sight.
+    The network was trained only on generated data. But its features and the kinds of training data
+    were chosen with knowledge of the labels of Extended Yale B (subjects 1 to 19), COIL-20 (objects
+    1 to 10), handwritten digits, and generated subspaces and curves.
 
     References
     ----------

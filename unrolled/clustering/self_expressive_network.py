@@ -22,9 +22,9 @@ _LARGEST_GRADIENT = 1e-3
 class SelfExpressiveSubspaceClustering(UnitRowClustering):
     """Subspace clustering by a self-expressive network (SENet) that is trained on the points.
 
-    `unrolled.SelfExpressiveNetwork` gives the coefficients of unit rows ``u_i = x_i / |x_i|``. It
-    is trained without labels, by Adam on batches of points in all others, with gradients clipped to
-    norm 1e-3, on the mean of ::
+    `unrolled.SelfExpressiveNetwork` computes the coefficients of unit rows ``u_i = x_i / |x_i|``.
+    It is trained without labels, by Adam on batches of points that are expressed by all others,
+    with gradients clipped to norm 1e-3. The loss is the mean of ::
 
         gamma/2 |u_i - c_i U|^2 + r |c_i|_1 + (1 - r)/2 |c_i|^2,     c_i without i,   r = l1_ratio
 
@@ -32,8 +32,9 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
 
         |u_i - c_i U|^2 + lam (r |c_i|_1 + (1 - r)/2 |c_i|^2),       lam = 2 / gamma
 
-    On that scale `objective_` and `gap_` compare with `sparse_self_expression` of unit rows. An
-    affinity of the coefficients and the spectral step follow. New points are coded by the network.
+    `objective_` and `gap_` are those of this elastic net, as for `sparse_self_expression` of unit
+    rows. An affinity of the coefficients and the spectral step follow. The network codes new
+    points.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
         Number of Adam steps.
     batch_size : int, default=100
     learning_rate : float, default=1e-3
-        Decays to zero along half a cosine.
+        It decays to zero along half a cosine.
     affinity : callable, default=nearest_rows_affinity
         Makes the affinity of the coefficients; the default is the paper's.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
@@ -71,7 +72,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_` for the elastic net.
     network_ : SelfExpressiveNetwork
-        Trained, in float32.
+        The trained network, in float32.
     loss_curve_ : list of float
         Loss of each step's batch.
     n_iter_ : int

@@ -1,4 +1,4 @@
-"""Training on the rows of one data set: Adam on batches, reproducible, nothing global touched."""
+"""Training on the rows of one data set by Adam: reproducible, without changes of global state."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ def draw_seed(random_state: int | np.random.RandomState | None) -> int:
 
 @contextmanager
 def seeded_initialization(seed: int) -> Iterator[None]:
-    """Modules built on the CPU inside get weights of this seed; torch's own state stays as it was.
+    """Seed the weights of modules that are built on the CPU inside; restore torch's state after.
 
     Examples
     --------
@@ -54,7 +54,8 @@ def train(
 ) -> list[float]:
     """Minimise a loss over the parameters of a module by Adam with cosine decay.
 
-    Each step takes the next batch of a random order of the rows, drawn anew when it is used up.
+    Each step takes the next batch of a random order of the rows. When all rows have been used, a
+    new order is drawn.
 
     Parameters
     ----------
@@ -64,26 +65,26 @@ def train(
         ``loss(rows)`` for a batch of row indices, on the module's device: a scalar Tensor.
     n_rows : int
     max_iter : int
-        Number of steps >= 0, and so of batches.
+        Number of steps, each on one batch, >= 0.
     batch_size : int
-        At least 1; more than `n_rows` is all of them.
+        At least 1; more than `n_rows` takes all rows.
     learning_rate : float
-        Of the first step, > 0; it decays to zero along half a cosine.
+        Learning rate of the first step, > 0; it decays to zero along half a cosine.
     seed : int
-        Of the order of the rows.
+        Seed of the order of the rows.
     clip : float, optional
         Largest norm of the gradient, > 0. None does not clip.
     rates : dict, optional
-        Learning rates > 0 by the module's attributes, such as ``{"step": 0.05}``, for the
-        parameters in these; the others have `learning_rate`.
+        Learning rates > 0 of the parameters in some attributes of the module, such as
+        ``{"step": 0.05}``; all other parameters have `learning_rate`.
     n_judged : int, default=0
-        Number of rows, drawn once, whose loss is taken before the first step, every 20 steps and
-        after the last: the state with the lowest is kept. 0 keeps the last state.
+        Number of rows, drawn once, whose loss is measured before the first step, every 20 steps and
+        after the last step. The state with the lowest loss is kept. 0 keeps the last state.
 
     Returns
     -------
     list of float
-        The loss of each step's batch, before the step.
+        The loss of each batch before its step.
 
     Raises
     ------
@@ -135,7 +136,7 @@ def train(
 
 
 class _BestState:
-    """The state of a module with the lowest loss on some rows; without rows, whatever it is."""
+    """Keeps the state of a module with the lowest loss on some rows; does nothing without rows."""
 
     def __init__(self, module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor) -> None:
         self.module, self.loss, self.rows = module, loss, rows
@@ -153,16 +154,16 @@ class _BestState:
 
 
 def _group_parameters(module: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Trainable parameters by their learning rate, those of the optimizer's own rate first."""
+    """Group trainable parameters by learning rate, first those with the optimizer's default."""
     groups: dict[float | None, list[nn.Parameter]] = {None: []}
     for name, parameter in module.named_parameters():
         rate = rates.get(name.partition(".")[0])
         if parameter.requires_grad:
             groups.setdefault(rate, []).append(parameter)
     return [
-        {"params": found} | ({} if rate is None else {"lr": check_positive(rate, "rates")})
-        for rate, found in groups.items()
-        if found
+        {"params": parameters} | ({} if rate is None else {"lr": check_positive(rate, "rates")})
+        for rate, parameters in groups.items()
+        if parameters
     ]
 
 

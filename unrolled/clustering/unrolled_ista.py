@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...solvers import sparse_self_expression
 from ...solvers.clustering.base import Auto, Choices
-from ...solvers.solution import Array, check_positive
+from ...solvers.solution import Array
 from ...solvers.sparse_coding import duality_gap, lam_max, lasso_objective
+from ...validation import check_positive
 from ..block_size import block_size
 from ..self_expression import UnrolledSelfExpression
 from .base import LearnedSubspaceClustering, warn_if_worse_than_none
@@ -27,42 +28,43 @@ _JUDGED_ROWS = 1024
 class UnrolledSubspaceClustering(LearnedSubspaceClustering):
     """Sparse subspace clustering by a few ISTA iterations with learned steps and thresholds.
 
-    The layers of `unrolled.UnrolledSelfExpression` give the coefficients for the problem of
-    `solvers.SparseSubspaceClustering` ::
+    The layers of `unrolled.UnrolledSelfExpression` approximate the coefficients that solve the
+    problem of `solvers.SparseSubspaceClustering` ::
 
         min_c  |x_i - c X|^2 + lam_i |c|_1   subject to   c_i = 0
         lam_i = 2 max_{j != i} |x_i . x_j| / gamma
 
-    followed by an affinity of the coefficients and the spectral step. Before training they are ISTA
-    with the step ``1 / |X|_2^2``. They are trained without labels, on batches of the points,
-    each in all others, with the mean over the batch of ::
+    An affinity of the coefficients and the spectral step follow. Before training the layers are
+    ISTA with the step ``1 / |X|_2^2``. They are trained without labels on batches of points, each
+    expressed by all others. `train_on` chooses the loss, the mean over the batch of ::
 
-        (|x_i - c_i X|^2 + lam_i |c_i|_1) / |x_i|^2      the objective
-        |c_i - c_i*|^2                                   the distance to the solution c_i*
-        the sum of both, with weight 1
+        (|x_i - c_i X|^2 + lam_i |c_i|_1) / |x_i|^2      "objective"
+        |c_i - c_i*|^2                                   "solution": distance to the solution c_i*
+        the sum of both                                  "both"
 
-    The state with the smallest mean over 1024 points, before training or after every 20 steps, is
-    kept. Learned steps are longer than the safe one and may diverge for a point unlike those of
-    training: a `ConvergenceWarning` counts the points, of `fit` and of `predict`, whose objective
-    is larger than without any coefficients.
+    The loss of 1024 points is measured before training and after every 20 steps, and the state with
+    the smallest loss is kept. Learned steps are longer than the safe one. They may diverge for a
+    point that is unlike those of training: in `fit` and `predict` a `ConvergenceWarning` counts the
+    points whose objective is larger than with coefficients of zero.
 
     Parameters
     ----------
     n_clusters : int or None, default=8
         None takes the number at the eigengap, at most 10 (`eigengap_n_clusters`).
     n_layers : int, default=10
-        Number of iterations, each with a step and a penalty of its own.
+        Number of iterations, each with its own step and penalty.
     gamma : float or "auto", default="auto"
-        Above 1. Penalty of a point relative to the one that makes its coefficients zero: larger
-        values give more non-zeros. "auto" trains for 50, 5, 20 and 200, and takes the one whose
-        clusters are best separated and balanced (`solvers.choose_settings`).
+        Above 1. The penalty of a point is that which makes its coefficients zero, divided by gamma:
+        larger values give more non-zeros. "auto" trains for 50, 5, 20 and 200, and takes the value
+        whose clusters are best separated and balanced (`solvers.choose_settings`).
     train_on : {"objective", "solution", "both"}, default="objective"
-        The last two solve the problem with `sparse_self_expression` first.
+        "solution" and "both" first solve the problem with `sparse_self_expression`.
     max_iter : int, default=200
         Number of Adam steps; 0 is ISTA.
     batch_size : int, default=256
     learning_rate : float, default=0.1
-        Of Adam on the logarithms of steps and penalties; it decays to zero along half a cosine.
+        Learning rate of Adam for the logarithms of steps and penalties. It decays to zero along
+        half a cosine.
     affinity : callable, default=symmetric_affinity
         Makes the affinity of the coefficients, as in `SparseSubspaceClustering`.
     assign_labels : {"kmeans", "cluster_qr"}, default="kmeans"
@@ -82,9 +84,9 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
     gap_ : ndarray of shape (n_samples,)
         Certified duality gap of each row of `coef_`, relative to ``|x_i|^2``.
     layers_ : UnrolledSelfExpression
-        Trained; ``layers_(points)`` and ``layers_(queries, keys)`` code any other points.
+        The trained layers; ``layers_(points)`` and ``layers_(queries, keys)`` code other points.
     gamma_ : float
-        The one given or chosen.
+        The given or chosen gamma.
     loss_curve_ : list of float
         Loss of each step's batch.
     n_iter_ : int
@@ -195,7 +197,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
 
 
 def _find_longest_step(points: Tensor) -> float:
-    """``1 / |X|_2^2``, in units of the safe step ``1 / |X^T X|_F``."""
+    """Return ``1 / |X|_2^2`` as a multiple of the safe step ``1 / |X^T X|_F``."""
     squares = torch.linalg.svdvals(points.double()).square()
     largest = float(squares[0])
     return float(squares.norm()) / largest if largest > 0 else 1.0

@@ -1,8 +1,8 @@
-"""Laws that every attention layer must satisfy, each written once, as a function.
+"""Laws that every attention layer must satisfy: one function for each law.
 
-A law takes a `Subject`, a layer with what it needs to be called and what it declares, and yields
-`Finding`s, each of which is measured when asked. `LAWS` lists all laws: every function in a module
-of this folder that `law` or `operator_law` decorates.
+A law takes a `Subject`: a layer, its inputs and what it declares. It yields `Finding`s, which are
+measured on request. `LAWS` lists all laws: the functions in this folder with the decorator `law` or
+`operator_law`.
 
 Examples
 --------
@@ -11,8 +11,8 @@ Examples
 >>> from twinsolve.unrolled.laws import Subject, draw_inputs, findings
 >>> layer = Softmax().double()
 >>> inputs = draw_inputs("tokens", np.random.default_rng(0), same=False)
->>> found = {x.name: x.measure() for x in findings(Subject(layer, inputs, declared=layer))}
->>> found["leaks, causal"].passed, all(x.passed for x in found.values())
+>>> measured = {x.name: x.measure() for x in findings(Subject(layer, inputs, declared=layer))}
+>>> measured["leaks, causal"].passed, all(x.passed for x in measured.values())
 (True, True)
 """
 

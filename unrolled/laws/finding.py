@@ -1,4 +1,4 @@
-"""The list of laws, and what each of them finds."""
+"""The list of laws, and the findings that they yield."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from .subject import Declared, Subject
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement of a law about a layer, not yet measured.
+    """One statement of a law about a layer, to be measured later.
 
     Attributes
     ----------
     detail : str
-        Its conditions, such as "causal, padding"; empty if the law makes a single statement.
+        The conditions, such as "causal, padding"; empty if the law makes a single statement.
     measure : callable
-        ``measure()`` returns the `Measurement`; errors of the layer or its reference pass through.
+        ``measure()`` returns the `Measurement` and raises the errors of the layer and its
+        reference.
     dtype : str
         Dtype in which the layer runs.
     law : str
-        Name of the law, which `law` fills in.
+        Name of the law; the decorator `law` sets it.
     """
 
     detail: str
@@ -33,7 +34,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The law and the detail."""
+        """The law and the detail, joined by a comma."""
         return ", ".join(part for part in (self.law, self.detail) if part)
 
 
@@ -44,30 +45,30 @@ LAWS: list[Law] = []
 
 
 def law(function: Law) -> Law:
-    """Add a law to `LAWS`; its findings have its name."""
+    """Add a law to `LAWS`, and the name of the law to its findings."""
     name = function.__name__.replace("_", " ")
 
     @wraps(function)
-    def of_law(subject: Subject) -> Iterator[Finding]:
+    def named_law(subject: Subject) -> Iterator[Finding]:
         for finding in function(subject):
             yield replace(finding, law=name)
 
-    LAWS.append(of_law)
-    return of_law
+    LAWS.append(named_law)
+    return named_law
 
 
 def operator_law(function: OperatorLaw) -> Law:
-    """Add a law of operators, called with what they declare; it skips brief subjects."""
+    """Add a law of operators to `LAWS`; the law gets what they declare and skips brief subjects."""
 
     @wraps(function)
-    def of_operator(subject: Subject) -> Iterator[Finding]:
+    def law_of_operators(subject: Subject) -> Iterator[Finding]:
         if subject.declared is not None and not subject.brief:
             yield from function(subject, subject.declared)
 
-    return law(of_operator)
+    return law(law_of_operators)
 
 
 def findings(subject: Subject) -> Iterator[Finding]:
-    """The findings of all laws about a layer."""
-    for each in LAWS:
-        yield from each(subject)
+    """Yield the findings of all laws for a layer."""
+    for apply_law in LAWS:
+        yield from apply_law(subject)

@@ -1,4 +1,4 @@
-"""Laws of derivatives: along random directions they are differences of expected outputs."""
+"""Laws of derivatives, which are compared with differences of expected outputs."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .measurement import Array, Measurement
 from .outputs import BLOCK, blocked_subjects
 from .subject import Declared, Subject, Tensors, Way, as_array, map_tensors
 
-_STEPS = (3e-6, 1e-7, 1e-8)  # differences are accurate to 1e-11 f''' + 1e-9 f, at last 1e-8 f
-_LONG_STEP = 1e-3  # where what is expected was solved to a tolerance, which moves short differences
+_STEPS = (3e-6, 1e-7, 1e-8)  # errors of differences: 1e-11 f''' + 1e-9 f, and 1e-8 f at the last
+_LONG_STEP = 1e-3  # for outputs solved to a tolerance, whose error dominates short differences
 _TOLERANCE = 1e-5
-_LONGEST = 10.0  # by which a move is longer, so that differences stay accurate
-_SECOND_STEPS = (1e-5, 1e-6, 1e-7)  # of the slope: accurate to 1e-9 of it
+_LONGEST = 10.0  # largest factor of a move: differences stay accurate
+_SECOND_STEPS = (1e-5, 1e-6, 1e-7)  # for differences of the slope, which is accurate to 1e-9
 _SECOND_TOLERANCE = 1e-4
-_LEAST_CURVATURE = 1e-3  # of the slope: less is that of a straight line, to the same accuracy
+_LEAST_CURVATURE = 1e-3  # as a share of the slope: a smaller curvature counts as zero
 _N_FEW, _N_WIDE = 8, 40
 
 
 @law
 def gradient(subject: Subject) -> Iterator[Finding]:
-    """Gradients are the slopes of the expected output: the reference's, or else the layer's.
+    """Gradients are the slopes of the expected output, that of the reference or else the layer's.
 
-    They are measured by inputs, parameters and context, each on its own; for few tokens under the
-    hardest mask; with more values than tokens; and by all at once where a layer works by many
-    blocks. The tolerance, 1e-5 of the slope, is the accuracy of central differences in float64.
+    They are measured separately by inputs, parameters and context; for few tokens under the hardest
+    mask; with more values than tokens; and by everything at once in many small blocks. The
+    tolerance, 1e-5 of the slope, is the accuracy of central differences in float64.
     """
     accuracy = subject.accuracy
     if accuracy.iterates and (subject.declared is None or subject.brief):
@@ -61,10 +61,11 @@ def gradient(subject: Subject) -> Iterator[Finding]:
 
 @law
 def second_derivative(subject: Subject) -> Iterator[Finding]:
-    """Second derivatives are right by two backward passes and by two transforms, or refused.
+    """Second derivatives by two backward passes and by two transforms are correct or refused.
 
-    They are compared with differences of the gradient, which the law `gradient` measures. A way
-    that the subject declares refused raises a RuntimeError. The tolerance is 1e-4 of the curvature.
+    They are compared with differences of the gradient, which the law `gradient` judges. A way that
+    the subject declares as refused must raise a RuntimeError. The tolerance is 1e-4 of the
+    curvature.
     """
     if subject.brief or (subject.accuracy.iterates and subject.declared is None):
         return
@@ -78,21 +79,23 @@ def second_derivative(subject: Subject) -> Iterator[Finding]:
 
 
 def _judge_second(measure: partial[Measurement], expected: str) -> Measurement:
+    """Judge second derivatives that must be "right", "refused" or "either"."""
     try:
-        found = measure()
+        measured = measure()
     except RuntimeError:
         if expected == "right":
             raise
         return Measurement(0.0, 0.0)
-    return Measurement(float("inf"), 0.0) if expected == "refused" else found
+    return Measurement(float("inf"), 0.0) if expected == "refused" else measured
 
 
 @operator_law
 def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """The output depends on those of queries, keys and values that are declared, and no others.
+    """The output depends on exactly those of queries, keys and values that the layer declares.
 
-    If the first values of a model stand for the values, these are read from the context. A gradient
-    of what is not declared is zero, to the tolerance of the output.
+    A gradient by others is zero, to the tolerance of the output. If the layer uses the first values
+    of a model as its values, it reads them from the context, and its output does not depend on the
+    values.
     """
 
     def measure() -> Measurement:
@@ -112,7 +115,7 @@ def output_and_gradients(
     *,
     autocast: bool = False,
 ) -> list[Array]:
-    """Outputs of some rows, and gradients of their squares by the tokens of these rows."""
+    """Return the outputs of some rows, and gradients of their squares by the tokens of these."""
     leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         out = subject.on(leaves, subject.context).run(masks)
@@ -124,9 +127,9 @@ def output_and_gradients(
 
 
 def _plain_and_masked(subject: Subject) -> Iterator[Gradients]:
-    """Plain gradients and, for operators, those of few tokens under the hardest mask.
+    """Yield the plain gradients and, for operators, those of few tokens under the hardest mask.
 
-    A brief operator has only the latter.
+    Of a brief operator only the latter.
     """
     if subject.declared is None or not subject.brief:
         yield Gradients(subject)
@@ -146,16 +149,16 @@ def _measure_in_blocks(gradients: Gradients) -> Measurement:
 class Gradients:
     """The gradient of a random combination of the outputs, in float64.
 
-    The layer's gradient, by one backward pass, is compared with central differences of the expected
-    output at the layer's parameters. Directions are half random and half the layer's own gradient,
-    so that no derivative is small by chance.
+    The layer's gradient, from one backward pass, is compared with central differences of the
+    expected output at the layer's parameters. A direction is the sum of a random one and the
+    layer's own gradient, so that no derivative is small by chance.
 
     Parameters
     ----------
     subject : Subject
     masks : Masks, optional
     rows : ndarray of int, optional
-        Queries whose outputs are combined; all by default.
+        Queries with outputs in the combination; all by default.
     """
 
     def __init__(
@@ -167,14 +170,14 @@ class Gradients:
 
     @property
     def names(self) -> list[str]:
-        """Names of what there is to differentiate by."""
+        """Names of the inputs, parameters and context that have gradients."""
         return list(self._at)
 
     def measure(self, *names: str) -> Measurement:
-        """Deviation of the derivatives along a direction of all these, over the larger one.
+        """Measure the relative deviation of the derivative along a direction of all these names.
 
-        A layer that chooses (keys, a support) may choose anew within a step; a shorter step then
-        decides. For a layer that iterates to a tolerance a long step counts as well.
+        A layer that chooses (keys, a support) may choose differently within a step; then a shorter
+        step decides. For a layer that iterates to a tolerance a long step is tried too.
         """
         rng = self.subject.rng(" ".join(names))
         direction = self._balanced(
@@ -189,7 +192,7 @@ class Gradients:
         return Measurement(deviation, _TOLERANCE)
 
     def _balanced(self, direction: dict[str, Tensors]) -> dict[str, Tensors]:
-        """The direction, with longer moves by what would otherwise hardly change the slope."""
+        """Return the direction with longer moves by the names that contribute little slope."""
         slopes = {
             name: abs(float(_along(self._gradient, {name: moves})))
             for name, moves in direction.items()
@@ -202,12 +205,12 @@ class Gradients:
         return {name: tuple(factors[name] * d for d in moves) for name, moves in direction.items()}
 
     def measure_second(self, *, transformed: bool = False) -> Measurement:
-        """Deviation of the second derivatives along one direction of all that there is.
+        """Measure the deviation of the second derivative along one direction of all names.
 
-        It contains mixed derivatives by any two. They are computed by two backward passes, or by
-        the transforms of ``torch.func``, with the math kernel where PyTorch's fused kernel has
-        none. They are compared with differences of the gradient, which `measure` judges. Where the
-        gradient jumps within a step, a shorter step decides.
+        It contains the mixed derivatives by any two names. It is computed by two backward passes or
+        by the transforms of ``torch.func``, with the math kernel if PyTorch's fused kernel has no
+        second derivative. It is compared with differences of the gradient, which `measure` judges.
+        If the gradient jumps within a step, a shorter step decides.
         """
         rng = self.subject.rng("second")
         direction = {
@@ -224,11 +227,12 @@ class Gradients:
         return Measurement(deviation, _SECOND_TOLERANCE)
 
     def _slope(self, direction: dict[str, Tensors], step: float) -> float:
-        """The layer's derivative along the direction, at the point a step along it."""
+        """Return the layer's derivative along the direction, after a step along it."""
         at = _leaves(self._move(direction, step))
         return float(_along(_backward(self._combination(at), at), direction))
 
     def _curvature(self, direction: dict[str, Tensors], transformed: bool) -> float:
+        """Return the layer's second derivative along the direction."""
         if transformed:
             with sdpa_kernel(SDPBackend.MATH):
                 second = torch.func.grad(
@@ -250,7 +254,7 @@ class Gradients:
 
     @cached_property
     def _at(self) -> dict[str, Tensors]:
-        """What there is to differentiate by, at its present values."""
+        """The present values of everything that has gradients, by name."""
         at: dict[str, Tensors] = {name: (x,) for name, x in self._tokens.items()}
         if parameters := self._named_parameters():
             at["parameters"] = tuple(x.detach() for x in parameters.values())
@@ -275,7 +279,7 @@ class Gradients:
         return tuple(tokens.values())
 
     def _moved(self, at: dict[str, Tensors]) -> Subject:
-        """The subject on these inputs and this context."""
+        """Return the subject on the inputs and the context at these values."""
         if self.context is None or "context" not in at:
             return self.subject.on(self._inputs(at), self.context)
         tensors = iter(at["context"])
@@ -300,7 +304,7 @@ class Gradients:
 
     @cached_property
     def _least_slope(self) -> float:
-        """Below this, the rounding of outputs moves slopes by more than the tolerance."""
+        """Slope below which rounding of the outputs exceeds the tolerance."""
         with torch.no_grad():
             size = float((self.subject.run(self.masks) * self._cotangent).abs().nan_to_num().sum())
         return size * np.finfo(np.float64).eps / (_STEPS[0] * _TOLERANCE)
@@ -311,7 +315,7 @@ class Gradients:
         return _backward(self._combination(at), at)
 
     def _combination(self, at: dict[str, Tensors]) -> Tensor:
-        """The combination of the layer's outputs."""
+        """Return the combination of the layer's outputs at these values."""
         moved = self._moved(at)
         names = (f"layer.{name}" for name in self._named_parameters())
         output = torch.func.functional_call(
@@ -322,7 +326,7 @@ class Gradients:
         return (output * self._cotangent).sum()
 
     def _move(self, direction: dict[str, Tensors], step: float) -> dict[str, Tensors]:
-        """What there is to differentiate by, a step along the direction."""
+        """Return the values of everything that has gradients, after a step along the direction."""
         moved = {
             name: tuple(x + step * d for x, d in zip(self._at[name], moves, strict=True))
             for name, moves in direction.items()
@@ -330,7 +334,7 @@ class Gradients:
         return self._at | moved
 
     def _expected(self, direction: dict[str, Tensors], step: float) -> float:
-        """The combination of the outputs expected a step along the direction."""
+        """Return the combination of the expected outputs after a step along the direction."""
         at = self._move(direction, step)
         moved = self._moved(at)
         if "parameters" in direction:
@@ -345,7 +349,7 @@ class Gradients:
 
 
 class _Applied(nn.Module):
-    """The layer as its subject runs it, so that its parameters can be exchanged."""
+    """A module that runs the layer as its subject does, so that its parameters can be replaced."""
 
     def __init__(self, subject: Subject) -> None:
         super().__init__()
@@ -398,7 +402,7 @@ def _along(gradient: dict[str, Tensors], direction: dict[str, Tensors]) -> Tenso
 
 
 def _relative(found: float, expected: float, least: float = 0.0) -> float:
-    """Their difference over the larger one."""
+    """Return the difference divided by the largest of both sizes and `least`."""
     size = max(abs(found), abs(expected), least, np.finfo(np.float64).tiny)
     return abs(found - expected) / size
 

@@ -1,4 +1,4 @@
-"""Masks of every kind that a layer's declared laws allow."""
+"""Masks of every kind that a layer declares to take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _N_HIDDEN, _SHARE_SEEN = 3, 0.6
 
 @dataclass(frozen=True)
 class Masks:
-    """Masks as an operator takes them, and what they mean.
+    """Masks as arguments of an operator, and their meaning.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Masks:
     visible : ndarray of bool, optional
         Which keys each query sees, broadcastable to (heads, n_queries, n_keys); all by default.
     bias : ndarray, optional
-        What adds to the logits.
+        Numbers that are added to the logits.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Masks:
     bias: Array | None = None
 
     def hiding(self, visible: Array, name: str) -> Masks:
-        """These masks combined with a boolean one."""
+        """Return these masks combined with a boolean mask."""
         both = visible if self.visible is None else self.visible & visible
         return Masks(name, self.given | {"mask": torch.from_numpy(visible)}, both)
 
@@ -47,18 +47,18 @@ NO_MASKS = Masks("no mask")
 
 
 def hiding(visible: Array, name: str = "") -> Masks:
-    """A boolean mask."""
+    """Return a boolean mask."""
     return NO_MASKS.hiding(visible, name)
 
 
 def causal(n_queries: int, n_keys: int) -> Masks:
-    """The causal mask, of queries that are the last tokens."""
+    """Return the causal mask; the queries are the last tokens."""
     visible = np.tri(n_queries, n_keys, k=n_keys - n_queries, dtype=bool)
     return Masks("causal", {"is_causal": True}, visible)
 
 
 def masks_of(subject: Subject) -> list[Masks]:
-    """Masks that the declared laws allow, if any: first a padding, the hardest last."""
+    """Return the masks that the layer declares to take: padding first, the hardest mask last."""
     if subject.declared is None:
         return []
     return list(_draw_masks(subject, subject.declared, subject.rng("masks")))
@@ -98,7 +98,7 @@ def some_rows(
     *,
     with_last: bool = False,
 ) -> Array:
-    """Queries to judge: where queries are keys, some that see themselves in every head."""
+    """Draw the queries to judge; if queries are keys, they must see themselves in every head."""
     heads, n_queries = subject.inputs[0].shape[-3:-1]
     n_keys = subject.inputs[1].shape[-2]
     rows = np.arange(n_queries)

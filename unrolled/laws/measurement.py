@@ -16,8 +16,8 @@ _TINY = np.finfo(np.float64).tiny
 class Measurement(NamedTuple):
     """A deviation and its tolerance.
 
-    For a proved bound `tightness` says how tight it is. Where terms cancel, the deviation is that
-    of the output over `relief`; see `twinsolve.unrolled.twins.relations.measure_difference`.
+    `tightness` says how tight a proved bound is. Where terms cancel, the deviation of the output
+    has been divided by `relief`; see `twinsolve.unrolled.twins.relations.measure_difference`.
     """
 
     deviation: float
@@ -31,19 +31,24 @@ class Measurement(NamedTuple):
 
     @property
     def coarse(self) -> bool:
-        """Whether rounding would excuse so much that a pass shows little."""
+        """Whether the tolerance is so large that a pass proves little: above 1e-3."""
         return not self.tolerance * self.relief <= _COARSEST
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype, such as "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def largest_difference(found: Array, expected: Array) -> float:
-    """Largest difference over the largest entry that is expected."""
-    with np.errstate(invalid="ignore", over="ignore"):  # a layer that diverges
+    """Return the largest difference divided by the largest expected entry."""
+    with np.errstate(invalid="ignore", over="ignore"):  # the layer may diverge
         difference = np.abs(found - expected).max(initial=0.0)
         return float(difference / np.abs(expected).max(initial=_TINY))
 
 
 def worst(measurements: list[Measurement]) -> Measurement:
-    """The one that exceeds its tolerance most, or comes closest; NaN exceeds any."""
+    """Return the measurement with the largest ratio of deviation to tolerance; NaN is largest."""
 
     def excess(measurement: Measurement) -> float:
         if measurement.deviation == 0:
@@ -56,5 +61,5 @@ def worst(measurements: list[Measurement]) -> Measurement:
 
 
 def rounding(dtype: torch.dtype, passes: int, logit_range: float) -> float:
-    """How far outputs may be off by rounding: ``32 eps * passes * logit range``."""
+    """Return the tolerance for rounding in this dtype: ``32 eps * passes * logit range``."""
     return 32 * torch.finfo(dtype).eps * passes * max(1.0, logit_range)

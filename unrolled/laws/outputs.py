@@ -1,4 +1,4 @@
-"""Laws of the output: against a reference, in blocks, at every size, in every dtype."""
+"""Laws of the output: compared with a reference, in blocks, at every size, in every dtype."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from .subject import Subject, Tensors, identity_values
 
 _N_QUERIES, _N_NARROW = 5, 4
 _N_WIDE = 40  # values
-_WIDE_KEYS = 33  # from which on values that are narrower take a way of their own
-# Beyond the sizes at which layers take another way: blocks of 128 and 256 queries, matrices of
-# 256 x 256, twicing by the matrix up to 256 tokens, 1024 rows of a self-expressive network.
+_WIDE_KEYS = 33  # keys of this width or more have another code path if the values are narrower
+# Larger than the sizes at which layers switch code paths: blocks of 128 and 256 queries, matrices
+# of 256 x 256, twicing by the matrix up to 256 tokens, 1024 rows of a self-expressive network.
 _LARGE: dict[str, dict[str, Any]] = {
     "tokens": {"n": 300, "width": 33},
     "features": {"n": 1100},
     "image": {"images": (1, 1, 21, 33)},
 }
 BLOCK, _N_BLOCKED = 2, 13  # seven blocks of tokens, of which the last is not full
-_HALVINGS = 36  # to 1e-11: where scores meet, more than rounding in float64, less than in float32
+_HALVINGS = 36  # leave a gap of 1e-11 between scores: over rounding in float64, below float32's
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _FIRST_MASKS = ("causal", "mask per head")
 
 
 @law
 def output(subject: Subject) -> Iterator[Finding]:
-    """The output is the reference's, under every mask and for fewer queries than keys.
+    """The output equals that of the reference, under every mask and for fewer queries than keys.
 
     Applies where there is a reference. The tolerance is that of the subject: 1e-10 relative to the
     largest output where the reference is a closed form, more where a system is solved.
@@ -45,9 +45,9 @@ def output(subject: Subject) -> Iterator[Finding]:
     yield Finding(NO_MASKS.name, subject.compare)
     rng = subject.rng("output")
     masks = masks_of(subject)
-    for each in masks[-1:] if subject.brief else masks:
-        rows = some_rows(subject, each, rng)
-        yield Finding(each.name, partial(subject.compare, each, rows))
+    for mask in masks[-1:] if subject.brief else masks:
+        rows = some_rows(subject, mask, rng)
+        yield Finding(mask.name, partial(subject.compare, mask, rows))
     declared = subject.declared
     if declared is None or declared.square_only or subject.brief:
         return
@@ -61,7 +61,7 @@ def output(subject: Subject) -> Iterator[Finding]:
 
 
 def _last_queries(subject: Subject) -> tuple[Subject, Masks, Masks]:
-    """The layer on its last queries, a mask that shows them all keys, and the causal mask."""
+    """Return the layer on its last queries, a mask that shows all keys, and the causal mask."""
     q, k, v = subject.inputs
     n = k.shape[-2]
     all_visible = Masks("", visible=np.ones((_N_QUERIES, n), dtype=bool))
@@ -70,21 +70,21 @@ def _last_queries(subject: Subject) -> tuple[Subject, Masks, Masks]:
 
 @law
 def matrix(subject: Subject) -> Iterator[Finding]:
-    """`matrix` is the output of the reference for values that are the identity.
+    """`matrix` equals the output of the reference for identity values.
 
-    If the output is affine in the values, the matrix is the linear part. If the matrix acts on the
-    first values of the context, these are the identity. Applies to operators with a reference; the
-    tolerance is that of the output.
+    If the output is affine in the values, the matrix is its linear part. If the matrix acts on the
+    first values of the context, the first values are the identity. Applies to operators with a
+    reference. The tolerance is that of the output.
     """
     declared = subject.declared
     if subject.reference is None or declared is None:
         return
     masks = masks_of(subject)
     rng = subject.rng("matrix")
-    chosen = [NO_MASKS, masks[-1], *(each for each in masks if each.bias is not None)]
-    for each in chosen[1:2] if subject.brief else chosen:
-        rows = None if each is NO_MASKS else some_rows(subject, each, rng)
-        yield Finding(each.name, partial(_compare_matrix, subject, each, rows))
+    chosen = [NO_MASKS, masks[-1], *(mask for mask in masks if mask.bias is not None)]
+    for mask in chosen[1:2] if subject.brief else chosen:
+        rows = None if mask is NO_MASKS else some_rows(subject, mask, rng)
+        yield Finding(mask.name, partial(_compare_matrix, subject, mask, rows))
     if declared.causal and not declared.square_only and not subject.brief:
         fewer, _, of_last = _last_queries(subject)
         yield Finding("fewer queries, causal", partial(_compare_matrix, fewer, of_last))
@@ -111,12 +111,12 @@ def _compare_matrix(subject: Subject, masks: Masks, rows: Array | None = None) -
 
 @law
 def sizes(subject: Subject) -> Iterator[Finding]:
-    """Layers are right at sizes on both sides of every switch between ways to compute.
+    """The output is correct at sizes on both sides of every switch between code paths.
 
     The sizes are fewer tokens than features, more values than tokens, and several hundred tokens,
-    images of several tiles or a thousand features, masked or not. Expected is the reference's
-    output or, without a reference, the matrix times the values of an operator that is linear in
-    them. The tolerance is that of the output.
+    images of several tiles or a thousand features, masked or not. The expected output is that of
+    the reference. Without a reference it is the matrix times the values, for operators that are
+    linear in them. The tolerance is that of the output.
     """
     iterates = subject.accuracy.iterates
     if subject.brief or (iterates and subject.declared is None) or not _can_tell(subject):
@@ -163,7 +163,7 @@ def _names_of_large(subject: Subject) -> Iterator[str]:
 
 
 def _compare_large(subject: Subject, name: str) -> Measurement:
-    """Compare few of many rows, under masks that leave few different problems to solve."""
+    """Compare a few rows of a large input, under masks with few different sets of visible keys."""
     rng = subject.rng(name)
     subject = subject.resized(rng, **{**_LARGE[subject.kind], **subject.large})
     declared = subject.declared
@@ -184,10 +184,10 @@ def _compare_large(subject: Subject, name: str) -> Measurement:
 
 @law
 def blocks(subject: Subject) -> Iterator[Finding]:
-    """A layer that works by blocks gives the same in many small ones: plain, masked, wide keys.
+    """A layer that works in blocks has the same output in many small blocks.
 
-    Blocks of two rows, keys, tiles or images add up to the output expected, to its tolerance. (The
-    gradients in blocks are those of `gradient`.)
+    Blocks have two rows, keys, tiles or images; the inputs are plain, masked, or have wide keys.
+    The tolerance is that of the output. (The law `gradient` has the gradients in blocks.)
     """
     if subject.accuracy.iterates:
         return
@@ -200,7 +200,7 @@ def blocks(subject: Subject) -> Iterator[Finding]:
 def blocked_subjects(
     subject: Subject,
 ) -> Iterator[tuple[Subject, Masks, Array | None, str]]:
-    """Subjects of many small blocks, with masks and the rows to judge."""
+    """Yield subjects of many small blocks, with masks, the rows to judge and a name."""
     rng = subject.rng("blocks")
     small = subject if subject.brief else subject.resized(rng, n=_N_BLOCKED)
     yield small, NO_MASKS, None, NO_MASKS.name
@@ -223,10 +223,11 @@ def _compare_in_blocks(subject: Subject, masks: Masks, rows: Array | None) -> Me
 
 @law
 def jump(subject: Subject) -> Iterator[Finding]:
-    """Both sides of the largest jump between two inputs are right, where a choice changes.
+    """The output is correct on both sides of the largest jump between two inputs.
 
-    Applies where there is a reference. A layer that compares scores more coarsely than it computes
-    them chooses wrongly there. The tolerance is that of the output.
+    At a jump a choice changes. A layer that compares scores with less precision than it computes
+    them chooses wrongly there. Applies where there is a reference. The tolerance is that of the
+    output.
     """
     if subject.brief or subject.reference is None or subject.accuracy.iterates:
         return
@@ -249,12 +250,12 @@ def _size_of_jump(ends: Iterable[tuple[Tensors, Array]]) -> float:
 
 @law
 def dtypes(subject: Subject) -> Iterator[Finding]:
-    """In float32 and bfloat16 the output is that of the rounded inputs and parameters.
+    """In float32 and bfloat16 the output is the expected one for the rounded inputs and parameters.
 
-    Values are the identity, so that the error of a weight is not averaged with those of others. If
-    a layer rounds no weights, random values are added, as products with 0 and 1 are exact. The
-    tolerance is 32 eps times passes and the range of logits in float32; in bfloat16 that of one
-    rounding of the output, or of weights and values in each pass.
+    Values are the identity, so that errors of weights do not average out. For a layer that does not
+    round weights random values are added, as products with 0 and 1 are exact. In float32 the
+    tolerance is 32 eps times passes times the range of the logits. In bfloat16 it allows for one
+    rounding of the output, or for the rounding of weights and values in each pass.
     """
     if subject.brief:
         return
@@ -265,7 +266,7 @@ def dtypes(subject: Subject) -> Iterator[Finding]:
             values = torch.cat([values, v], dim=-1)
         subject = subject.on((q, k, values))
     rng = subject.rng("dtypes")
-    first = [each for each in masks_of(subject) if each.name in _FIRST_MASKS][:1]
+    first = [mask for mask in masks_of(subject) if mask.name in _FIRST_MASKS][:1]
     for name, dtype in _DTYPES.items():
         rounded = subject.to(dtype)
         for masks in (NO_MASKS, *first):

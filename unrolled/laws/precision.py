@@ -24,7 +24,7 @@ _N_MANY = 260  # more tokens than bfloat16 has integers
 
 @operator_law
 def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Output and matrix have the dtype of the inputs, whatever that of the parameters.
+    """Output and matrix have the dtype of the inputs, whatever the dtype of the parameters.
 
     The deviation is 0 or infinite.
     """
@@ -41,11 +41,11 @@ def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """In low precision, many tokens are as right as few: positions and counts are not rounded.
+    """In low precision the output is correct for many tokens: positions and counts are not rounded.
 
-    The layer's own output in float64 on the rounded inputs is expected, to the tolerance of
-    `dtypes`, or four times that of rounding in each pass, as sums of many tokens are small.
-    Applies to layers that do not iterate to a tolerance.
+    The expected output is the layer's own in float64 on the rounded inputs. The tolerance is that
+    of `dtypes` or, if larger, four times that of rounding in each pass, as means of many tokens are
+    small. Applies to layers that do not iterate to a tolerance.
     """
     if subject.accuracy.iterates:
         return
@@ -65,9 +65,9 @@ def _compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
 
 @operator_law
 def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Autocast changes neither output nor gradients: nothing is lowered.
+    """Autocast changes neither output nor gradients: the layer computes nothing in lower precision.
 
-    Inputs are of float32 and of the dtype that autocast lowers to. The tolerance is eps of float32,
+    Inputs are in float32 and in bfloat16, the dtype of autocast. The tolerance is eps of float32,
     as another kernel may add in another order.
     """
     for name in ("float32", "bfloat16"):

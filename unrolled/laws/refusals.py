@@ -1,4 +1,4 @@
-"""Laws of what must be refused."""
+"""The law of arguments that must be refused."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FEWER = 5
 
 @operator_law
 def refused(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """What the declared laws exclude is refused by a ValueError, in `forward` and in `matrix`.
+    """Arguments that the layer declares not to take raise a ValueError in `forward` and `matrix`.
 
-    Another error, or an output, is not a refusal. The deviation is 0 or infinite.
+    Another error or an output is a failure. The deviation is 0 or infinite.
     """
     for name, inputs, given in _list_excluded(subject, declared):
         yield Finding(name, partial(_measure_refusal, subject, inputs, given))
@@ -29,7 +29,7 @@ def refused(subject: Subject, declared: Declared) -> Iterator[Finding]:
 def _list_excluded(
     subject: Subject, declared: Declared
 ) -> Iterator[tuple[str, Tensors, dict[str, Any]]]:
-    """Cases that must be refused: a name, the inputs, and keyword arguments."""
+    """Yield the cases that must be refused: a name, the inputs and the keyword arguments."""
     q, k, v = inputs = subject.inputs
     n, context = k.shape[-2], {"context": subject.context}
     fewer = tuple(x[..., -_FEWER:, :] for x in inputs)

@@ -1,4 +1,4 @@
-"""Laws of leading axes, of batches and of sequences that are empty or a single token."""
+"""Laws of leading axes, of batches, and of sequences of one token or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .subject import Declared, Subject, call_layer, map_tensors
 from .visibility import first_tokens
 
 _HIDDEN = ((0, 3), (5,))
-# Leading axes of q, k, v and of a mask, of which a batch has (2, heads).
+# Indices into the leading axes (2, heads) of q, k and v.
 _LEADING: dict[str, tuple[tuple[slice | int, ...], ...]] = {
     "queries of one batch": ((slice(1),), (), ()),
     "keys of one batch": ((), (slice(1),), (0,)),
@@ -29,7 +29,7 @@ _LEADING: dict[str, tuple[tuple[slice | int, ...], ...]] = {
 
 @law
 def batch(subject: Subject) -> Iterator[Finding]:
-    """A batch of two sets of inputs gives what each set gives alone, each with its own padding.
+    """The output of a batch of two sets of inputs, each with its own padding, is that of each set.
 
     Applies to layers on queries, keys and values. The tolerance is that of the output.
     """
@@ -40,7 +40,7 @@ def batch(subject: Subject) -> Iterator[Finding]:
 
 
 def stack(first: Subject, second: Subject) -> Subject:
-    """Inputs and contexts of two subjects as a batch."""
+    """Return the layer on a batch of the inputs and contexts of two subjects."""
     inputs = tuple(torch.stack(pair) for pair in zip(first.inputs, second.inputs, strict=True))
     contexts = first.context, second.context
     if contexts[0] is None or contexts[1] is None:
@@ -73,11 +73,11 @@ def _compare_batch(first: Subject, second: Subject) -> Measurement:
 
 @operator_law
 def leading_axes(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Leading axes broadcast, in `forward` and in `matrix`, and there may be more of them.
+    """Leading axes broadcast in `forward` and in `matrix`, and further leading axes are allowed.
 
     The tolerance is that of the output.
     """
-    # As a twin runs its layer, the shape of the output may be that of the queries.
+    # The layer is called directly: a twin's own `apply` may give the output the queries' shape.
     subject = replace(subject, apply=call_layer)
     both = stack(subject, subject.drawn(subject.rng("leading axes")))
     v = subject.inputs[2]
@@ -108,14 +108,14 @@ def _compare_outputs(found: Subject, expected: Subject, masks: Masks) -> Measure
 
 
 def _compare_forms(found: Subject, expected: Subject, masks: Masks) -> Measurement:
-    """Compare outputs and matrices of two forms of the same inputs; a matrix may be shared."""
+    """Compare outputs and matrices for two forms of the same inputs; matrices may broadcast."""
     matrices = np.broadcast_arrays(found.matrix(masks), expected.matrix(masks))
     return worst([_compare_outputs(found, expected, masks), expected.judge(*matrices)])
 
 
 @operator_law
 def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """A single token is all that it sees: its weight is one, or zero where it does not see itself.
+    """The weight of a single token is one, or zero if it does not see itself.
 
     Applies where rows sum to one. The tolerance is that of the output.
     """
@@ -130,9 +130,9 @@ def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def nothing(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Without tokens, or without a batch, the output has no rows; without keys, it is zero.
+    """Without tokens or without a batch, output and matrix are empty; without keys, it is zero.
 
-    The matrix is as empty. Zeros are required where the output is linear in the values, exactly.
+    The zeros must be exact; they are required of layers whose output is linear in the values.
     """
     both = stack(subject, subject)
     no_batch = both.on(tuple(x[:0] for x in both.inputs), _cut(both.context, slice(0)))

@@ -21,11 +21,11 @@ N_HEADS = 3
 _SIZES: dict[str, Any] = {
     "n": 14, "width": 6, "n_values": 4, "images": (2, 3, 11, 9), "heads": N_HEADS, "spread": 1.0
 }  # fmt: skip
-ROUNDED_ANEW = 3  # what lies more passes back is damped
+ROUNDED_ANEW = 3  # number of passes whose rounding counts; that of earlier ones is damped
 
 
 class Declared(Protocol):
-    """The laws that a layer on queries, keys and values declares, as an `Operator` does."""
+    """The properties that a layer on queries, keys and values declares, as an `Operator` does."""
 
     row_stochastic: bool
     nonnegative: bool
@@ -41,7 +41,7 @@ class Declared(Protocol):
 
 
 class Reference(Protocol):
-    """The expected output in float64, by another way than the layer's own."""
+    """A function that computes the expected output in float64 without the layer's own code."""
 
     def __call__(
         self,
@@ -51,25 +51,25 @@ class Reference(Protocol):
         masks: Masks,
         rows: Array | None,
     ) -> Array:
-        """Outputs of the layer at its present parameters; of `rows` alone, others are zero."""
+        """Return the output at the layer's present parameters; only `rows` need be solved."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How far a correct layer may be from the expected output.
+    """How far the output of a correct layer may be from the expected output.
 
     Attributes
     ----------
     tolerance : float
         Tolerance of outputs in float64, relative to the largest.
     passes : callable
-        ``passes(layer)``: number of passes over the data, each of which rounds anew.
+        ``passes(layer)``: number of passes over the data; each pass rounds.
     logit_range : callable
-        ``logit_range(layer, *arrays)``: largest difference of two logits, whose rounding counts.
+        ``logit_range(layer, *arrays)``: largest difference of two logits.
     rounded : {"anything", "weights", "output"}
-        What a layer that computes in float32 at least rounds to bfloat16.
+        What the layer rounds to bfloat16 if it computes in float32.
     continuous : bool
-        Whether a change by rounding moves the output by rounding.
+        Whether rounding of the inputs changes the output only by rounding.
     iterates : bool
         Whether the layer iterates until a tolerance is met.
     """
@@ -88,9 +88,10 @@ def call_layer(layer: Any, *inputs: Tensor, **given: Any) -> Tensor:
 
 
 def draw_inputs(kind: str, rng: np.random.Generator, *, same: bool, **sizes: Any) -> Tensors:
-    """Random float64 inputs: tokens of three heads that differ, features, or images in colour.
+    """Draw float64 inputs: tokens of three heads, features, or images in colour.
 
-    With `spread`, queries and keys are that much larger; `channels` are those of the images.
+    `same` makes the queries the keys. `spread` is the scale of queries and keys, and `channels` the
+    number of channels of the images.
     """
     size = _SIZES | sizes
     n, width, heads = size["n"], size["width"], size["heads"]
@@ -108,7 +109,7 @@ def draw_inputs(kind: str, rng: np.random.Generator, *, same: bool, **sizes: Any
 
 @dataclass(frozen=True)
 class Subject:
-    """A layer and float64 inputs to try its laws on.
+    """A layer and float64 inputs on which its laws are measured.
 
     Attributes
     ----------
@@ -117,35 +118,36 @@ class Subject:
     inputs : tuple of Tensor
         Queries, keys and values of shape (heads, tokens, width); a feature matrix; or images.
     seed : tuple of int
-        Seeds what the laws draw.
+        Seed of all random numbers that the laws draw.
     kind : {"tokens", "features", "image"}
     declared : Declared, optional
-        The laws of a layer on queries, keys and values that takes masks; None of other layers.
+        What a layer on queries, keys and values with masks declares; None for other layers.
     reference : Reference, optional
-        Without one, laws that compare with a reference do not apply.
+        Without it, laws that compare with a reference do not apply.
     build : callable, optional
-        ``build(inputs, rng)`` makes the layer for inputs of another size; by default it stays the
-        same.
+        ``build(inputs, rng)`` makes the layer for inputs of another size. By default the layer
+        stays the same.
     apply : callable
         ``apply(layer, *inputs, context=..., **masks)`` runs the layer.
     make_context : callable
-        ``make_context(inputs)`` gives the `Context` that the layer needs beside them, or None.
+        ``make_context(inputs)`` returns the `Context` that the layer needs beside them, or None.
     accuracy : Accuracy
     differentiable : tuple of str
-        What has gradients: "q", "k", "v", or "tokens" where queries are keys; "inputs",
-        "parameters", "context".
+        Names of what the output has gradients by: "q", "k", "v", or "tokens" if queries are keys;
+        "inputs", "parameters", "context".
     twice : mapping of {"backward", "torch.func"} to {"right", "refused", "either"}
-        What two derivatives by each way must be.
+        What second derivatives by each way must be.
     same_points : bool
         Whether the queries are the keys.
     rows_apart : bool
         Whether a row depends on no query but its own.
     large : mapping
-        Sizes so large that the layer computes in another way, where the usual ones are too small.
+        Sizes for which the layer uses its code path for large inputs, if the usual ones are too
+        small.
     kept : mapping
-        Sizes that drawn inputs have whatever a law asks for, as the layer has parameters for these.
+        Sizes of all drawn inputs, which laws cannot change since the layer's parameters have them.
     brief : bool
-        Whether laws are measured in the hardest cases only.
+        Whether laws are measured only in the hardest cases.
     """
 
     layer: nn.Module
@@ -175,54 +177,54 @@ class Subject:
         return map_tensors(context, lambda name, x: x.to(self.inputs[0].dtype))
 
     def rng(self, name: str) -> np.random.Generator:
-        """Random numbers that depend on the seed and the name alone."""
+        """Return a generator whose numbers depend only on the seed and the name."""
         return np.random.default_rng([*self.seed, *name.encode()])
 
     def on(self, inputs: Tensors, context: Context | None = None) -> Subject:
-        """The layer on other inputs; a context given here stays for all later inputs."""
+        """Return the layer on other inputs; a context given here serves all later inputs too."""
         make = self.make_context if context is None else lambda inputs: context
         return replace(self, inputs=inputs, make_context=make)
 
     def drawn(self, rng: np.random.Generator, **sizes: Any) -> Subject:
-        """The layer on inputs drawn anew."""
+        """Return the layer on newly drawn inputs."""
         sizes |= self.kept
         return self.on(draw_inputs(self.kind, rng, same=self.same_points, **sizes))
 
     def resized(self, rng: np.random.Generator, **sizes: Any) -> Subject:
-        """A layer of this kind, built for inputs of another size."""
+        """Return a layer of this kind, built for newly drawn inputs of another size."""
         drawn = self.drawn(rng, **sizes)
         if self.build is None:
             return drawn
         return replace(drawn, layer=self.build(drawn.inputs, rng))
 
     def to(self, dtype: torch.dtype) -> Subject:
-        """The layer and its inputs, rounded; expected outputs are those of the rounded ones."""
+        """Return the layer and its inputs in this dtype; expected outputs use the rounded ones."""
         layer = copy.deepcopy(self.layer).to(dtype)
         return replace(self, layer=layer, inputs=tuple(x.to(dtype) for x in self.inputs))
 
     def run(self, masks: Masks = NO_MASKS) -> Tensor:
-        """Output of the layer."""
+        """Run the layer and return its output."""
         context = self.context
         given = {} if context is None else {"context": context}
         return self.apply(self.layer, *self.inputs, **given, **masks.given)
 
     def run_matrix(self, masks: Masks = NO_MASKS) -> Tensor:
-        """Matrix that the layer returns."""
+        """Return the matrix of the layer."""
         layer: Any = self.layer
         return layer.matrix(*self.inputs[:2], context=self.context, **masks.given)
 
     def output(self, masks: Masks = NO_MASKS) -> Array:
-        """Output of the layer in its own dtype, as a float64 array."""
+        """Run the layer in its own dtype and return its output as a float64 array."""
         with torch.no_grad():
             return as_array(self.run(masks))
 
     def matrix(self, masks: Masks = NO_MASKS) -> Array:
-        """Matrix of the layer in its own dtype, as a float64 array."""
+        """Return the matrix of the layer, computed in its own dtype, as a float64 array."""
         with torch.no_grad():
             return as_array(self.run_matrix(masks))
 
     def expected(self, masks: Masks = NO_MASKS, rows: Array | None = None) -> Array:
-        """The reference's output, or without one the layer's own in float64."""
+        """Return the output of the reference, or without one the layer's own in float64."""
         if self.reference is None:
             exact = self.to(torch.float64)
             return exact.on(exact.inputs, self.context).output(masks)
@@ -241,12 +243,12 @@ class Subject:
         if dtype == torch.float64:
             return self.judge(found, expected)
         if dtype.itemsize == 2 and accuracy.rounded != "anything":
-            # Each number is right to eps / 2 of its size, and beyond that to float32.
+            # Each number may be off by eps / 2 of its size; the rest must be correct to float32.
             excess = np.abs(found - expected) - torch.finfo(dtype).eps / 2 * np.abs(expected)
             found, dtype = np.maximum(excess, 0) + expected, torch.float32
         passes = accuracy.passes(self.layer)
         if dtype.itemsize == 2:
-            # Computed in float32, but each pass may round weights and values, by eps / 2 each.
+            # The layer computes in float32, but each pass may round weights and values by eps / 2.
             tolerance = torch.finfo(dtype).eps * (1 + min(passes, ROUNDED_ANEW))
         else:
             arrays = (as_array(x.to(dtype)) for x in self.inputs)
@@ -255,21 +257,21 @@ class Subject:
 
 
 def as_array(x: Tensor) -> Array:
-    """The tensor as a float64 array."""
+    """Return the tensor as a float64 array."""
     return x.detach().cpu().double().numpy()
 
 
 def map_tensors(context: Context, function: Callable[[str, Tensor], Any]) -> Context:
-    """The context with ``function(name, tensor)`` in place of every tensor in it."""
+    """Return the context with ``function(name, tensor)`` in place of every tensor."""
 
-    def mapped(name: str, value: Any) -> Any:
+    def map_value(name: str, value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(mapped(name, x) for x in value)
+            return tuple(map_value(name, x) for x in value)
         return function(name, value) if isinstance(value, Tensor) else value
 
-    return Context(**{name: mapped(name, value) for name, value in context._asdict().items()})
+    return Context(**{name: map_value(name, value) for name, value in context._asdict().items()})
 
 
 def identity_values(k: Tensor) -> Tensor:
-    """Values that turn the output of an operator into its matrix."""
+    """Return the identity as values: the output of an operator is then its matrix."""
     return torch.eye(k.shape[-2], dtype=k.dtype).expand(len(k), -1, -1)

@@ -1,4 +1,4 @@
-"""Laws of masks and causality: an operator is compared with itself and needs no reference."""
+"""Laws of masks and causality, which compare an operator with itself and need no reference."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from .finding import Finding, operator_law
 from .gradients import output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding, masks_of
-from .measurement import Array, Measurement, largest_difference, worst
+from .measurement import Array, Measurement, dtype_name, largest_difference, worst
 from .subject import Declared, Subject, as_array, map_tensors
 
 _LAST = (1, 4)
 _N_PADDED, _N_MANY = 4, 300
 _FAR: tuple[float, ...] = (1e3, 1e5)
 _MODERATE: tuple[float, ...] = (10.0,)
-# 100 eps: centres and sums in blocks may move the rounding, nothing more.
+# 100 eps: subtracted centres and sums in blocks may only change the rounding.
 _ROUNDING = 100 * torch.finfo(torch.float32).eps
 _SOLVED, _SOLVED_FAR = 1000 * torch.finfo(torch.float64).eps, 1e-10
 _SCALES = ((1e3, 1e3, 1e3), (1.0, 1e8, 1e8))
@@ -28,7 +28,7 @@ _PREFIXES = (5, 8)
 
 
 def first_tokens(subject: Subject, n: int) -> Subject:
-    """The layer on the first tokens alone, and on the context of these."""
+    """Return the layer on the first n tokens and their context."""
     context = subject.context
     if context is not None:
         context = map_tensors(context, lambda name, x: x[..., :n, :])
@@ -37,7 +37,7 @@ def first_tokens(subject: Subject, n: int) -> Subject:
 
 @operator_law
 def forward(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """The output is the matrix times the values, under every mask.
+    """The output equals the matrix times the values, under every mask.
 
     Applies where the output is linear in the values, or in the first values of the context. The
     tolerance is that of the output.
@@ -59,11 +59,11 @@ def forward(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Rows of the matrix sum to one, and its entries are nonnegative, as declared.
+    """Rows of the matrix sum to one and its entries are nonnegative, if the layer declares so.
 
-    Under masks a row may be zero, where nothing that it sees is near enough; without masks none
-    is. Queries that see no key are not judged. The tolerance is that of the output; entries are at
-    least 0 exactly.
+    Under masks a row may be zero if no key that it sees is near enough; without masks no row is
+    zero. Queries that see no key are not judged. The tolerance of sums is that of the output;
+    entries are at least 0 exactly.
     """
     if not (declared.row_stochastic or declared.nonnegative):
         return
@@ -84,9 +84,9 @@ def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """`is_causal` is the lower triangular mask, and first tokens do not depend on later ones.
+    """`is_causal` equals the lower triangular mask, and tokens do not depend on later ones.
 
-    The tolerance is that of the output, as the order of sums may differ.
+    The tolerance is that of the output, since the order of sums may differ.
     """
     if not declared.causal:
         return
@@ -109,10 +109,11 @@ def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Fewer queries than keys are the last tokens: decoding with a cache gives the full pass.
+    """Fewer queries than keys are the last tokens: decoding with a cache equals the full pass.
 
-    It compares outputs and matrices, with a causal mask and others; a single query needs no causal
-    mask. Applies to layers that take fewer queries than keys. The tolerance is that of the output.
+    It compares outputs and matrices under the causal mask, alone and with others. A single query
+    needs no causal mask. Applies to layers that take fewer queries than keys. The tolerance is that
+    of the output.
     """
     if declared.square_only:
         return
@@ -120,18 +121,18 @@ def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     def measure(n_queries: int, masks: Masks) -> Measurement:
         q, k, v = subject.inputs
         fewer = subject.on((q[..., -n_queries:, :], k, v), subject.context)
-        given, mask = dict(masks.given), masks.given.get("mask")
+        arguments, mask = dict(masks.given), masks.given.get("mask")
         if mask is not None and mask.shape[-2] > 1:
-            given["mask"] = mask[..., -n_queries:, :]
-        forms = [Masks("", given)]
+            arguments["mask"] = mask[..., -n_queries:, :]
+        forms = [Masks("", arguments)]
         if n_queries == 1:
-            forms.append(Masks("", {name: x for name, x in given.items() if name == "mask"}))
+            forms.append(Masks("", {name: x for name, x in arguments.items() if name == "mask"}))
         output, matrix = (
             x[..., -n_queries:, :] for x in (subject.output(masks), subject.matrix(masks))
         )
         return worst(
-            [subject.judge(fewer.output(each), output) for each in forms]
-            + [subject.judge(fewer.matrix(each), matrix) for each in forms]
+            [subject.judge(fewer.output(form), output) for form in forms]
+            + [subject.judge(fewer.matrix(form), matrix) for form in forms]
         )
 
     for masks in masks_of(subject):
@@ -142,7 +143,7 @@ def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 @operator_law
 def absent(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Hidden keys are as if absent: visible rows are what they are without the padding.
+    """Hidden keys have no effect: the output of visible rows is the same without the padding.
 
     The tolerance is that of the output.
     """
@@ -158,7 +159,7 @@ def absent(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 
 def _ways_to_hide(subject: Subject, n: int, hidden: int) -> Iterator[tuple[Masks, Array]]:
-    """Masks that hide some tokens, each with the rows that do not see any of them."""
+    """Yield masks that hide some tokens, each with the rows that see none of these tokens."""
     assert subject.declared is not None
     early = np.arange(n) < n - hidden
     dtype = subject.inputs[0].dtype
@@ -179,7 +180,7 @@ def _ways_to_hide(subject: Subject, n: int, hidden: int) -> Iterator[tuple[Masks
 
 
 def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True) -> Subject:
-    """The layer on tokens of which `hidden` ones are `value`, also as values in the context."""
+    """Return the layer with `value` in place of the `hidden` tokens and of their context values."""
     place = torch.from_numpy(hidden)[:, None]
     q, *others = (x.masked_fill(place, value) for x in subject.inputs)
     context = subject.context
@@ -195,11 +196,11 @@ def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True
 
 @operator_law
 def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """However large a hidden token is, the rows that do not see it stay as they are.
+    """A hidden token of any size does not change the rows that do not see it.
 
     The tolerance is 100 eps of float32: a large token may only change how sums are rounded, such as
     by a centre that is subtracted before a product. A layer that iterates runs in float64, with a
-    hidden token small enough for it to converge; there the tolerance is 1000 eps of float64.
+    hidden token small enough for convergence and a tolerance of 1000 eps of float64.
     """
     dtype, sizes, tolerance = torch.float32, _FAR, _ROUNDING
     if subject.accuracy.iterates:
@@ -213,7 +214,7 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return _compare_pairs([(x, expected) for x in found], tolerance)
 
     for masks, rows in _ways_to_hide(subject.to(dtype), n, 1):
-        yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
+        yield Finding(masks.name, partial(measure, masks, rows), dtype_name(dtype))
 
 
 def _compare_pairs(pairs: list[tuple[Array, Array]], tolerance: float) -> Measurement:
@@ -222,11 +223,11 @@ def _compare_pairs(pairs: list[tuple[Array, Array]], tolerance: float) -> Measur
 
 @operator_law
 def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """Where most tokens are far away, rows that do not see them keep outputs and gradients.
+    """Rows keep outputs and gradients when most tokens, which they do not see, move far away.
 
-    22 of 40 tokens move by a factor of 1e3, and keys and values by 1e8, where logits would
-    overflow if queries did. Applies to layers whose output is continuous. The tolerance is 100 eps
-    of float32, as of `leaks`, or 1e-10 in float64 where the work depends on the data.
+    22 of 40 tokens are multiplied by 1e3, or only their keys and values by 1e8: with such queries
+    logits would overflow. Applies to layers whose output is continuous. The tolerance is 100 eps of
+    float32, as for `leaks`, or 1e-10 in float64 if the layer's work depends on the data.
     """
     if subject.accuracy.iterates or not subject.accuracy.continuous:
         return
@@ -245,7 +246,7 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return _compare_pairs(pairs, tolerance)
 
     for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
-        yield Finding(masks.name, partial(measure, masks, rows), str(dtype).removeprefix("torch."))
+        yield Finding(masks.name, partial(measure, masks, rows), dtype_name(dtype))
 
 
 def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
@@ -256,10 +257,11 @@ def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
 
 @operator_law
 def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """NaN or infinity in padding changes no visible row, matrix or gradient.
+    """NaN or infinity in padded tokens does not change visible rows, the matrix or gradients.
 
-    It stands in keys and values that no query sees, and in queries of padded tokens, among few
-    tokens and many. Expected is what zeros give there, to the tolerance of the output.
+    They stand in keys and values that no query sees and in queries of padded tokens, among few
+    tokens and many. The expected result is that with zeros there. The tolerance is that of the
+    output.
     """
     hidings = ("padding", "lowest number", "causal, padding")
     cases = [(subject, name, name) for name in hidings]
@@ -286,7 +288,7 @@ def _compare_held(subject: Subject, masks: Masks, rows: Array) -> Measurement:
 
 
 def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ...]:
-    """Output, matrix and their gradients by the tokens of some rows, and by parameters."""
+    """Return output and matrix of some rows, and gradients by these tokens and by parameters."""
     leaves = tuple(x.detach().requires_grad_() for x in subject.inputs)
     parameters = [x for x in subject.layer.parameters() if x.requires_grad]
     on_leaves = subject.on(leaves, subject.context)
@@ -304,10 +306,11 @@ def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ..
 
 @operator_law
 def empty_rows(subject: Subject, declared: Declared) -> Iterator[Finding]:
-    """A query that sees no key gives zeros, and gradients stay finite.
+    """The output of a query that sees no key is zero, and gradients stay finite.
 
-    A mask of the lowest number counts as one of -inf; otherwise such a row would be the mean of
-    what is hidden from it. Where the output is linear in the values, it must be exactly zero.
+    A mask of the lowest finite number counts as -inf; else such a row would be the mean of hidden
+    tokens. If the output is linear in the values, it must be exactly zero; else it must be the same
+    under each form of the mask.
     """
     n = subject.inputs[1].shape[-2]
     rows = np.arange(n) == 2 if declared.pair_masks else np.ones(n, dtype=bool)

@@ -1,6 +1,6 @@
-"""The bridge between layers and solvers: which twin each layer has, and checks against it.
+"""The bridge between layers and solvers: the twins of each layer, and checks against them.
 
-A family adds a file to `families` whose twins `register` themselves; `catalogue` finds all of them.
+A family adds a file to `families` that registers its twins; `catalogue` imports all these files.
 """
 
 from ..laws import Measurement

@@ -1,4 +1,4 @@
-"""One sequence out of what reached an operator, and its judgement on some of its queries."""
+"""Records one sequence of a call of an operator, and judges some of its queries."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from torch import Tensor, nn
 
 from ..attention import Context, causal_mask, hidden_by
 from ..laws import Measurement
+from ..laws.measurement import dtype_name
 from ..laws.subject import as_array, map_tensors
 from .heads import Array, HeadCall, Tensors, head_calls
 from .pairs import solve_head, term_sizes, with_choice
 from .registry import Twin
 from .relations import judge_outputs, rounding_of
 
-_KEPT = {"positions": 2, "first_tokens": 2}  # axes without those of the batch; others have heads
+# Number of axes after those of the batch; tensors of other names have three, one of them heads.
+_OWN_AXES = {"positions": 2, "first_tokens": 2}
 _TOKENS = 64
 
 
 class NotJudgedError(Exception):
-    """Why a call is not judged."""
+    """Says why a call is not judged."""
 
 
 class Judgement(NamedTuple):
-    """What a module was held against, how far it is, in which dtype, and on how many queries.
+    """The twin that judged a module, the measurement, the judged dtype and the number of queries.
 
-    Where it is not correct, `rounding` says whether a copy in float64 is, and `law` which law it
-    breaks, if that is why.
+    If the module is not correct, `rounding` says whether its float64 copy is, and `law` names the
+    law that it breaks, if any.
     """
 
     twin: Twin
@@ -52,12 +54,12 @@ def judge_dtypes(
     *,
     as_it_is: bool = False,
 ) -> Judgement:
-    """What was measured in the module's own dtype, or of a float64 copy where that is coarse.
+    """Judge a measurement in the module's own dtype, or that of a float64 copy if it is coarse.
 
-    Where rounding in its own dtype would excuse more than 1e-3, ``exact()`` of the copy is judged;
-    what is not correct in its own dtype though it is coarse is not correct only if `as_it_is`.
+    `own` was measured in `dtype`; ``exact()`` measures the copy. The copy is judged where rounding
+    in `dtype` would excuse more than 1e-3. With `as_it_is` it is judged only if `own` passed.
     """
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     if own is not None and (dtype == torch.float64 or (own.passed and not own.coarse)):
         return Judgement(twin, own, name, n_rows)
     of_copy = exact()
@@ -68,7 +70,7 @@ def judge_dtypes(
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """What one sequence of a batch brought to an operator, and what it gave.
+    """Inputs and output of an operator for one sequence of a batch.
 
     Attributes
     ----------
@@ -99,7 +101,7 @@ class RecordedCall:
 
     @property
     def bias(self) -> Array | None:
-        """What the mask adds to logits that are seen; None is nothing."""
+        """The numbers that the mask adds to visible logits; None if they are all zero."""
         if self.mask is None or self.mask.dtype == torch.bool:
             return None
         bias = as_array(self.mask.masked_fill(hidden_by(self.mask), 0))
@@ -111,25 +113,22 @@ class RecordedCall:
         return len(q), q.shape[-2], k.shape[-2]
 
     def double(self) -> RecordedCall:
-        """The same in float64, without an output."""
-        wide = None if self.mask is None or self.mask.dtype == torch.bool else self.mask.double()
-        context = self.context
+        """Return the call with inputs in float64; the output stays as it was."""
+        mask, context = self.mask, self.context
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.double()
         if context is not None:
             context = map_tensors(context, lambda name, x: x.double())
-        return replace(
-            self,
-            inputs=tuple(x.double() for x in self.inputs),
-            mask=self.mask if wide is None else wide,
-            context=context,
-        )
+        inputs = tuple(x.double() for x in self.inputs)
+        return replace(self, inputs=inputs, mask=mask, context=context)
 
     def run(self, operator: nn.Module) -> RecordedCall:
-        """The call with what the operator gives of it."""
+        """Return the call with the output of this operator."""
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             return replace(self, output=operator(*self.inputs, **self._masks))
 
     def matrix(self, operator: Any) -> Array:
-        """The operator's coefficients, of shape (heads, n_queries, n_keys)."""
+        """Return the operator's coefficients, of shape (heads, n_queries, n_keys)."""
         q, k, _ = self.inputs
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             return as_array(operator.matrix(q, k, **self._masks))
@@ -139,32 +138,32 @@ class RecordedCall:
         return {"mask": self.mask, "is_causal": self.is_causal, "context": self.context}
 
 
-def batch_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
-    """Axes in front of heads."""
+def batch_shape(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
+    """Return the shape of the axes before the heads."""
     return tuple(torch.broadcast_shapes(*(x.shape[:-3] for x in (q, k, v))))
 
 
-def call_of(
+def record_element(
     arguments: dict[str, Any], output: Tensor, element: tuple[int, ...]
-) -> RecordedCall:  # arguments by the names of `Operator.forward`
-    """One element of the batch, on the CPU."""
+) -> RecordedCall:
+    """Record one element of the batch on the CPU; `arguments` are those of `Operator.forward`."""
     tokens = [arguments[name] for name in "qkv"]
     n_heads = (1, *torch.broadcast_shapes(*(x.shape[:-2] for x in tokens)))[-1]
-    batch = batch_of(*tokens)
+    batch = batch_shape(*tokens)
 
     def of_element(x: Tensor, *shape: int) -> Tensor:
         return x.detach().expand(*batch, *shape)[element].cpu()
 
-    def kept(name: str, x: Tensor) -> Tensor:
-        n_kept = _KEPT.get(name, 3)
-        return x.detach().cpu() if x.ndim <= n_kept else of_element(x, *x.shape[-n_kept:])
+    def of_context(name: str, x: Tensor) -> Tensor:
+        n_axes = _OWN_AXES.get(name, 3)
+        return x.detach().cpu() if x.ndim <= n_axes else of_element(x, *x.shape[-n_axes:])
 
     mask, context = arguments.get("mask"), arguments.get("context")
     if mask is not None:
         pairs = tokens[0].shape[-2], tokens[1].shape[-2]
         mask = of_element(mask, n_heads, *pairs)
     if context is not None:
-        context = map_tensors(context._replace(history=()), kept)
+        context = map_tensors(context._replace(history=()), of_context)
     return RecordedCall(
         tuple(of_element(x, n_heads, *x.shape[-2:]) for x in tokens),
         of_element(output, n_heads, *output.shape[-2:]),
@@ -174,8 +173,8 @@ def call_of(
     )
 
 
-def _first(call: RecordedCall, count: int) -> RecordedCall:
-    """The first tokens alone, where they see none of the others; else the call itself."""
+def _take_first_tokens(call: RecordedCall, count: int) -> RecordedCall:
+    """Return the call on the first tokens if they see no others, or else the call itself."""
     q, k, _ = call.inputs
     visible = call.visible
     if visible is None or q.shape[-2] != k.shape[-2] or visible[:, :count, count:].any():
@@ -188,45 +187,47 @@ def _first(call: RecordedCall, count: int) -> RecordedCall:
 
 
 def judge_call(twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array) -> Judgement:
-    """The judgement on the queries `rows`.
+    """Judge the queries `rows` of a call.
 
-    Where queries are coupled it is on all of them, or under causal masks on the first 64.
-    Where rounding in the dtype of the call would excuse more than 1e-3, a copy in float64 is judged
-    on the same tokens too.
+    Where queries are coupled, all of them are judged, or under causal masks the first 64. Where
+    rounding in the dtype of the call would excuse more than 1e-3, a float64 copy is judged on the
+    same tokens too.
     """
     layer = copy.deepcopy(operator).cpu()
     if not twin.inputs.by_rows and call.output.shape[-2] > _TOKENS:
-        call = _first(call, _TOKENS)
-    measured, n_rows = _measure(twin, layer, call, rows)
+        call = _take_first_tokens(call, _TOKENS)
+    measured, n_rows = _measure_rows(twin, layer, call, rows)
 
     def exact() -> Measurement:
         wide = layer.double()
-        return _measure(twin, wide, call.double().run(wide), rows)[0]
+        return _measure_rows(twin, wide, call.double().run(wide), rows)[0]
 
     return judge_dtypes(twin, call.output.dtype, measured, exact, n_rows, as_it_is=True)
 
 
-def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[Measurement, int]:
+def _measure_rows(
+    twin: Twin, layer: Any, call: RecordedCall, rows: Array
+) -> tuple[Measurement, int]:
     visible, bias, dtype = call.visible, call.bias, call.inputs[0].dtype
     if bias is not None and not (twin.inputs.by_rows and layer.row_stochastic):
-        raise NotJudgedError("its mask adds a finite bias, which its solver is not given")
+        raise NotJudgedError("its mask adds a finite bias, which its solver does not take")
     q, k, v = (as_array(x) for x in call.inputs)
-    if visible is not None:  # what no query sees may be NaN; a token may read its own value
+    if visible is not None:  # keys that no query sees may be NaN; a token may read its own value
         seen = np.any(visible, axis=1)[..., None]
         k, v = np.where(seen, k, 0), np.where(seen | np.isfinite(v), v, 0)
     same = q.shape == k.shape and ("q" not in layer.reads or bool((q == k).all()))
     whole = not twin.inputs.by_rows or (twin.inputs.pairing == "self" and not same)
     if whole and visible is not None and twin.inputs.by_rows:
-        raise NotJudgedError("its solver takes no masks where queries are not the keys")
+        raise NotJudgedError("its solver takes no masks unless the queries are the keys")
     if whole:
         rows = np.arange(q.shape[1])
 
-    of_heads = head_calls(q, k, v, call.context, visible, bias)
-    calls, some_rows = [_with_own_positions(one) for one in of_heads], None if whole else rows
+    per_head = head_calls(q, k, v, call.context, visible, bias)
+    calls, some_rows = [_select_positions(x) for x in per_head], None if whole else rows
 
-    def solved(chosen: Array | None) -> Array:
-        given = (with_choice(one, chosen, dtype) for one in calls)
-        return np.stack([solve_head(twin, layer, one, rows=some_rows)[rows] for one in given])
+    def solve(chosen: Array | None) -> Array:
+        with_choices = (with_choice(x, chosen, dtype) for x in calls)
+        return np.stack([solve_head(twin, layer, x, rows=some_rows)[rows] for x in with_choices])
 
     tensors = tuple(torch.from_numpy(x).to(dtype) for x in (q, k, v))
     rounding = rounding_of(twin, layer, tensors, twin.numerics.passes(layer))
@@ -235,7 +236,7 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
         layer,
         tensors,
         as_array(call.output)[:, rows],
-        solved,
+        solve,
         tolerance=twin.relation.tolerance if dtype == torch.float64 else rounding,
         rounding=rounding,
         summed=lambda: term_sizes(twin, layer, calls, rows=some_rows),
@@ -244,25 +245,25 @@ def _measure(twin: Twin, layer: Any, call: RecordedCall, rows: Array) -> tuple[M
     return measured, len(rows)
 
 
-def _with_own_positions(call: HeadCall) -> HeadCall:
-    """Projected positions of the queries at hand, where those of all tokens are given."""
+def _select_positions(call: HeadCall) -> HeadCall:
+    """Return the call with the projected positions of its own queries only."""
     if call.projected_positions is None:
         return call
     of_queries, of_keys = call.projected_positions
     return replace(call, projected_positions=(of_queries[call.places[0]], of_keys))
 
 
-def some(n: int, count: int, generator: np.random.Generator) -> Array:
-    """Indices of at most `count` of n, in order."""
+def draw_indices(n: int, count: int, generator: np.random.Generator) -> Array:
+    """Draw at most `count` of the indices below n, sorted."""
     return np.sort(generator.choice(n, min(count, n), replace=False))
 
 
-def elements(
+def draw_elements(
     batch: tuple[int, ...], count: int, generator: np.random.Generator, mask: Tensor | None = None
 ) -> list[tuple[int, ...]]:
-    """Indices of at most `count` elements of a batch of that shape.
+    """Draw at most `count` indices of elements of a batch of this shape.
 
-    The first is one of which a mask of that batch hides most.
+    If `mask` has the same batch shape, the first index is an element of which it hides most.
     """
     chosen = list(generator.permutation(math.prod(batch)))
     if mask is not None and tuple(mask.shape[:-3]) == batch:

@@ -1,7 +1,8 @@
-"""Certificates: an output shown to solve a problem by the problem's own conditions of optimality.
+"""Certificates: residuals of the optimality conditions of the problem that an output solves.
 
-Residuals know the problem alone, never the formula of its solution: where layer and solver share a
-wrong formula, they fail. All are in units of the output, so that a twin's tolerance serves them.
+A residual uses only the problem, never a formula of its solution. It therefore detects a wrong
+formula that layer and solver share. Residuals are in units of the output, so that the tolerance of
+the twin applies to them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _TINY = np.finfo(np.float64).tiny
 def weights_certificate(
     logits: Logits, residual: Callable[..., float] | None = None
 ) -> Callable[[Pair, nn.Module, Tensors], float]:
-    """Certificate of a layer whose weights solve a problem on the simplex, and whose output is u.
+    """Return the certificate of a layer whose weights solve a problem on the simplex.
 
-    ``logits(layer, call)`` gives the scores z of one head in float64;
-    `residual` judges weights at them, `entropic_residual` by default. Rows of the output minimise
-    ``sum_j a_ij |u_i - v_j|^2`` at these weights: the gradient there is held to zero too.
+    ``logits(layer, call)`` returns the scores z of one head in float64. ``residual(A, z)`` judges
+    the weights A, by default `entropic_residual`. The rows u_i of the output must minimise
+    ``sum_j a_ij |u_i - v_j|^2`` for these weights and the values v_j; see `mean_residual`.
     """
     judge = residual or entropic_residual
 
@@ -48,22 +49,22 @@ def weights_certificate(
 
 
 def range_of(logits: Logits, context: Callable[..., Context] | None = None) -> Callable[..., float]:
-    """For `Numerics.logit_range`: the largest range of the logits of a head."""
+    """Return a function for `Numerics.logit_range`: the largest range of the logits of a head."""
 
-    def largest(layer: nn.Module, q: Array, k: Array, v: Array) -> float:
-        given = None if context is None else context(q, k, v)
-        return max(float(np.ptp(logits(layer, call))) for call in head_calls(q, k, v, given))
+    def largest_range(layer: nn.Module, q: Array, k: Array, v: Array) -> float:
+        present = None if context is None else context(q, k, v)
+        return max(float(np.ptp(logits(layer, call))) for call in head_calls(q, k, v, present))
 
-    return largest
+    return largest_range
 
 
 def entropic_residual(A: Array, logits: Array, *, n_largest: int | None = None) -> float:
-    """How far each row is from ``argmax <a, z> + H(a)`` over the simplex, H the entropy.
+    """Return how far each row a of A is from ``argmax <a, z> + H(a)`` over the simplex.
 
-    The solution is a softmax, of which no use is made: ``z_j - log a_j`` must be constant where a
-    is positive, and the value ``mu`` of the row must be that of the dual problem,
-    ``log sum_j exp z_j``. With `n_largest`, over vectors of so many entries at most: then the sum
-    is over the largest logits. Where ``z_j = -inf``, a must vanish.
+    z is the row of `logits` and H the entropy. The solution is a softmax, but that is not used:
+    ``z_j - log a_j`` must be a constant ``mu`` where a is positive, ``mu`` must be the value of the
+    dual problem, ``log sum_j exp z_j``, and a_j must be zero where ``z_j = -inf``. With `n_largest`
+    the maximum is over vectors of at most so many entries, and the sum over the largest logits.
     """
     dual = logits
     support = A > 0
@@ -84,10 +85,9 @@ def entropic_residual(A: Array, logits: Array, *, n_largest: int | None = None) 
 
 
 def projection_residual(A: Array, logits: Array) -> float:
-    """How far each row is from the point of the simplex nearest to its logits.
+    """Return how far each row a of A is from the point of the simplex nearest to its logits z.
 
-    There ``z_j - a_j`` is a constant tau of the row where a is positive, and ``z_j <= tau``
-    elsewhere.
+    At this point ``z_j - a_j`` is a constant tau where a is positive, and ``z_j <= tau`` elsewhere.
     """
     support = A > 0
     tau = np.where(support, logits - A, 0.0).sum(axis=1) / support.sum(axis=1)
@@ -96,14 +96,15 @@ def projection_residual(A: Array, logits: Array) -> float:
 
 
 def simplex_residual(A: Array) -> float:
-    """How far rows are from nonnegative with sum one."""
+    """Return how far the rows of A are from nonnegative rows with sum one."""
     return _largest(A.sum(axis=1) - 1, np.minimum(A, 0.0))
 
 
 def balanced_residual(P: Array, logits: Array) -> float:
-    """How far P is from the plan with row and column sums one nearest to ``exp(logits)`` in KL.
+    """Return how far P is from the KL projection of ``exp(logits)`` onto row and column sums one.
 
-    There ``log p_ij - z_ij = f_i + g_j``: its double differences vanish. For positive P.
+    For the projection ``log p_ij - z_ij = f_i + g_j``, whose double differences are zero. P must be
+    positive.
     """
     potential = np.log(np.maximum(P, _TINY)) - logits
     rows, columns = (potential.mean(axis=axis, keepdims=True) for axis in (1, 0))
@@ -112,9 +113,10 @@ def balanced_residual(P: Array, logits: Array) -> float:
 
 
 def mean_residual(u: Array, A: Array, v: Array) -> float:
-    """How far each u_i is from ``argmin_u sum_j a_ij |u - v_j|^2``: half the gradient there.
+    """Return how far the rows u_i are from minimising ``sum_j a_ij |u_i - v_j|^2``.
 
-    Each gradient is over ``sum_j |a_ij|``, so that it is in units of u.
+    The residual is half the gradient by u_i, divided by ``sum_j |a_ij|`` and by the largest entry
+    of u.
     """
     gradient = A.sum(axis=1, keepdims=True) * u - A @ v
     return _relative(gradient / np.abs(A).sum(axis=1, keepdims=True), u)
@@ -128,11 +130,11 @@ def gradient_residual(
     curvature: Array,
     unit: Array,
 ) -> float:
-    """How far the gradient of an energy is from the one that a layer took, by central differences.
+    """Compare the gradient of an energy at `at`, by a central difference, with `gradient`.
 
-    ``energy(u)`` gives a number for each row, which is quadratic in it, so that a difference along
-    a random direction has no error but rounding, at any distance. Errors are over the curvature of
-    each row and the largest entry of `unit`, an output that the layer made of the gradient.
+    ``energy(u)`` returns one number for each row of u, quadratic in this row: the difference along
+    a random direction is exact up to rounding, for any step. The error of each row is divided by
+    its `curvature` and by the largest entry of `unit`, the layer's output.
     """
     size = max(float(np.abs(at).max()), _TINY)
     direction = size * np.random.default_rng(0).standard_normal(at.shape)
@@ -142,13 +144,13 @@ def gradient_residual(
 
 
 def pair_energies(weights: Array, u: Array, v: Array) -> Array:
-    """``1/2 sum_j p_ij |u_i - v_j|^2`` for each row i."""
+    """Return ``1/2 sum_j p_ij |u_i - v_j|^2`` for each row i, with p_ij the `weights`."""
     squares = (u**2).sum(axis=1)[:, None] + (v**2).sum(axis=1) - 2 * u @ v.T
     return (weights * squares).sum(axis=1) / 2
 
 
 def first_and_last(iterate: Callable[[int], Array], n_iter: int) -> Iterator[tuple[int, Any, Any]]:
-    """The steps t -> t + 1 of an iteration that are certified: t and both iterates."""
+    """Yield t and the iterates t and t + 1 for the first and the last step of an iteration."""
     for t in sorted({0, n_iter - 1}):
         yield t, iterate(t), iterate(t + 1)
 
@@ -164,11 +166,12 @@ def proximal_residual(
     zero_diagonal: bool = False,
     nonnegative: bool = False,
 ) -> float:
-    """How far an iterate C' is from minimising the model of the Lasso around the one before.
+    """Return how far the iterate C' (`after`) is from minimising the Lasso's model around C.
 
-    The model is ``2 <(C k - q) k^T, C' - C> + |C' - C|_F^2 / step + lam |C'|_1``. At its minimum
-    ``2 (C k - q) k^T + 2 (C' - C) / step`` is -lam times the sign of C' where that is not zero, and
-    within lam elsewhere; below lam where codes are nonnegative.
+    C is the iterate `before`. The model is ``2 <(C k - q) k^T, C' - C> + |C' - C|_F^2 / step + lam
+    |C'|_1``. At its minimum ``2 (C k - q) k^T + 2 (C' - C) / step`` is -lam times the sign of C'
+    where C' is not zero. Elsewhere its absolute value is at most lam; if codes are nonnegative, it
+    is at least -lam.
     """
     half_lam = step * np.reshape(np.asarray(lam, dtype=np.float64), (-1, 1)) / 2
     pull = before - after - step * ((before @ k - q) @ k.T)
@@ -184,9 +187,10 @@ def proximal_residual(
 def ridge_residual(
     C: Array, q: Array, k: Array, *, lam: float, zero_diagonal: bool = False
 ) -> float:
-    """How far C is from minimising ``|q - C k|_F^2 + lam |C|_F^2``: half the gradient there.
+    """Return how far C is from minimising ``|q - C k|_F^2 + lam |C|_F^2``.
 
-    In units of the coefficients: over ``|k|_2^2 + lam``, the largest curvature.
+    The residual is half the gradient divided by the largest curvature, ``|k|_2^2 + lam``, and by
+    the largest coefficient.
     """
     gradient = (C @ k - q) @ k.T + lam * C
     gradient /= np.linalg.norm(k, 2) ** 2 + lam
@@ -196,10 +200,11 @@ def ridge_residual(
 
 
 def nuclear_residual(C: Array, X: Array, *, lam: float) -> float:
-    """How far C is from minimising ``|X - C X|_F^2 + lam |C|_*``.
+    """Return how far C is from minimising ``|X - C X|_F^2 + lam |C|_*``.
 
-    There ``W = 2 (X - C X) X^T / lam`` is a subgradient of the nuclear norm:
-    ``|W|_2 <= 1`` and ``<W, C> = |C|_*``. In units of the coefficients: lam over ``|X|_2^2``.
+    At the minimum ``W = 2 (X - C X) X^T / lam`` is a subgradient of the nuclear norm:
+    ``|W|_2 <= 1`` and ``<W, C> = |C|_*``. The factor ``lam / (2 |X|_2^2)``, at most 1, turns errors
+    of W into units of the coefficients.
     """
     W = 2 * ((X - C @ X) @ X.T) / lam
     unit = min(1.0, lam / (2 * float(np.linalg.norm(X, 2)) ** 2))
@@ -211,11 +216,12 @@ def nuclear_residual(C: Array, X: Array, *, lam: float) -> float:
 def affine_residual(
     A: Array, q: Array, k: Array, *, n_neighbors: int, reg: float, distances: Array
 ) -> float:
-    """How far rows are from the affine weights of their nearest keys that reconstruct them best.
+    """Return how far the rows of A are from the best affine weights of the nearest keys.
 
-    Row i minimises ``|q_i - sum_j c_j k_j|^2 + reg tr(g) |c|^2``, ``tr(g) = sum |k_j - q_i|^2`` and
-    both sums over the `n_neighbors` keys at the least of the given `distances`. With sum one, its
-    gradient is the same along all of these.
+    Row i minimises ``|q_i - sum_j c_j k_j|^2 + reg tr(g) |c|^2`` among the c with sum one, where
+    ``tr(g) = sum_j |k_j - q_i|^2``. Both sums are over the `n_neighbors` keys with the smallest
+    `distances`. At the minimum the gradient is the same for all these keys, and other weights are
+    zero.
     """
     near = np.argsort(distances, axis=1, kind="stable")[:, :n_neighbors]
     outside = A.copy()

@@ -1,4 +1,4 @@
-"""One head at a time: what a solver is called with, and the layer's parameters as numbers."""
+"""What a solver is given of one head: its tokens, and the layer's parameters as numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_KEYS = ("k", "v", "values", "first_values", "previous_values")
 
 
 class AllHeads(NamedTuple):
-    """Queries, keys and masks of every head: (heads, tokens, width), (heads, n_queries, n_keys)."""
+    """Queries and keys (heads, tokens, width) and masks (heads, n_queries, n_keys) of all heads."""
 
     queries: Array
     keys: Array
@@ -32,31 +32,32 @@ class AllHeads(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadCall:
-    """What one head of a call brings to a solver, as float64 arrays.
+    """The arguments of a solver for one head of a call, as float64 arrays.
 
     Attributes
     ----------
     q, k, v : ndarray of shape (n_queries, d), (n_keys, d), (n_keys, e)
     head : int
-        Index of the head, whose parameters the layer uses.
+        Index of the head; the layer uses the parameters of this head.
     places : pair of ndarray of int
-        Tokens at which queries and keys stand. By default query i of n is token
-        ``n_keys - n + i``, which it stays where some of the tokens are hidden.
+        Positions of the queries and of the keys in the sequence. By default query i of n is token
+        ``n_keys - n + i``. Hiding other tokens does not change these positions.
     visible : ndarray of bool, of shape (n_queries, n_keys), optional
-        The keys that each query sees; None is all. Only solvers of twins that are not `by_rows` see
-        it: others are given the visible keys alone.
+        The keys that each query sees; None is all. Only solvers of twins that are not `by_rows`
+        read it: the others get only the visible keys.
     bias : ndarray of shape (n_queries, n_keys), optional
-        Added to the logits, by `solve_head` where inputs are `by_rows`, not `reads_bias`.
+        Is added to the logits. `solve_head` adds it if the inputs are `by_rows` and not
+        `reads_bias`.
     chosen : ndarray of bool, of shape (n_queries, n_keys), optional
-        The keys that the layer chose for each query: among equal ones its choice is as good as any.
+        The keys that the layer chose for each query. Among keys of equal score any choice is right.
     tied : float
-        Differences of scores relative to their size, up to which they are equal.
+        Scores count as equal if they differ by at most this share of their size.
     positions, grid, n_class_tokens, projected_positions, values, first_values, previous_values, \
 first_tokens, history
-        As in `Context`. Positions are those of all tokens, by place; the rest are of the queries
-        and keys at hand.
+        As in `Context`. `positions` holds all tokens of the sequence; the other fields hold the
+        queries and keys of this call.
     all_heads : AllHeads, optional
-        What the other heads are given, for layers that mix heads.
+        Inputs of all heads, for layers that mix heads.
     """
 
     q: Array
@@ -70,7 +71,7 @@ first_tokens, history
     tied: float = 0.0
     grid: tuple[int, int] | None = None
     n_class_tokens: int = 0
-    # Not optional where they are read: the layer needs them too, and refuses a call without.
+    # Typed Any, not optional: a solver reads only those without which its layer refuses the call.
     positions: Any = None
     projected_positions: Any = None
     values: Any = None
@@ -91,11 +92,11 @@ first_tokens, history
         return self.q, self.k, self.v
 
     def of_identity(self) -> HeadCall:
-        """The call with values that turn the output into the coefficients."""
+        """Return the call with identity values, whose output is the coefficients."""
         return replace(self, v=np.eye(len(self.k)))
 
     def take(self, queries: Array, keys: Array) -> HeadCall:
-        """The call with some queries and keys alone, which see each other."""
+        """Return the call with only these queries and keys; each query sees all these keys."""
         changes: dict[str, Any] = {
             name: getattr(self, name)[keys] for name in _OF_KEYS if getattr(self, name) is not None
         }
@@ -122,59 +123,56 @@ def head_calls(
     visible: Array | None = None,
     bias: Array | None = None,
 ) -> Iterator[HeadCall]:
-    """The call of each head; parts of `context` of a single head, or of none, serve all."""
-    pairs = len(q), q.shape[1], k.shape[1]
-    visible, bias = (None if x is None else np.broadcast_to(x, pairs) for x in (visible, bias))
+    """Yield the call of each head; tensors of `context` with one head or none serve all heads."""
+    shape = len(q), q.shape[1], k.shape[1]
+    visible, bias = (None if x is None else np.broadcast_to(x, shape) for x in (visible, bias))
     all_heads = AllHeads(q, k, visible, bias)
     for head, tokens in enumerate(zip(q, k, v, strict=True)):
-        of_head = partial(_array_of_head, head=head)
-        found = {} if context is None else map_tensors(context, of_head)._asdict()
+        select = partial(_select_head, head=head)
+        fields = {} if context is None else map_tensors(context, select)._asdict()
         seen, added = (None if x is None else x[head] for x in (visible, bias))
-        yield HeadCall(*tokens, head, (), seen, added, **found, all_heads=all_heads)
+        yield HeadCall(*tokens, head, (), seen, added, **fields, all_heads=all_heads)
 
 
-def _array_of_head(name: str, x: Tensor, head: int) -> Array:
-    return as_array(x if name in _SHARED else _of_head(x, head))
+def _select_head(name: str, x: Tensor, head: int) -> Array:
+    """Return the part of a tensor of the context that belongs to a head."""
+    shared = name in _SHARED or x.ndim < 3
+    return as_array(x if shared else x[head if len(x) > 1 else 0])
 
 
-def _of_head(x: Tensor, head: int) -> Tensor:
-    return x if x.ndim < 3 else x[head if len(x) > 1 else 0]
+def choose_largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Array]:
+    """Return the indices of the `count` largest scores of each query, or an equally good choice.
 
-
-def largest(scores: Array, count: int, sizes: Array, call: HeadCall) -> list[Array]:
-    """Indices of the `count` largest scores of each query, or a choice as good as that.
-
-    Scores that differ from the last of these by rounding, up to ``call.tied * sizes``, are equal
-    to it, and of equal ones the layer's choice counts, if with it there are enough.
+    Scores within ``call.tied * sizes`` of the smallest chosen one count as equal to it. Among equal
+    scores the keys are those that the layer chose, if the layer chose enough keys.
     """
-    first = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    largest = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     if call.chosen is None:
-        return list(first)
-    last = np.take_along_axis(scores, first[:, -1:], axis=1)
-    equal = np.abs(scores - last) <= call.tied * sizes[:, None]
-    picked = np.where(equal, call.chosen, scores > last)
-    enough = picked.sum(axis=1) >= first.shape[1]
+        return list(largest)
+    smallest = np.take_along_axis(scores, largest[:, -1:], axis=1)
+    equal = np.abs(scores - smallest) <= call.tied * sizes[:, None]
+    picked = np.where(equal, call.chosen, scores > smallest)
     return [
-        np.flatnonzero(row) if whole else default
-        for row, whole, default in zip(picked, enough, first, strict=True)
+        np.flatnonzero(row) if row.sum() >= largest.shape[1] else default
+        for row, default in zip(picked, largest, strict=True)
     ]
 
 
 def heads(inputs: Tensors) -> Iterator[tuple[int, tuple[Array, ...]]]:
-    """Index and float64 arrays of each head of tensors of shape (heads, tokens, width)."""
+    """Yield the index and the float64 arrays of each head of tensors (heads, tokens, width)."""
     for head, tensors in enumerate(zip(*inputs, strict=True)):
         yield head, tuple(as_array(x) for x in tensors)
 
 
-def of_images(solve: Callable[[Any, Array], Array]) -> Callable[[Any, Array], Array]:
-    """The solver of a batch of images, by that of one."""
+def solve_each_image(solve: Callable[[Any, Array], Array]) -> Callable[[Any, Array], Array]:
+    """Return a solver of a batch of images from a solver of one image."""
     return lambda layer, images: np.stack([solve(layer, image) for image in images])
 
 
 def head_value(parameter: Positive | nn.ModuleList, head: int, t: int = 0) -> float:
-    """The parameter's value for one head (and iteration), rounded as the layer rounds it.
+    """Return the parameter's value for one head and iteration, rounded as the layer rounds it.
 
-    Of iterations, later ones repeat the last. The layer's own evaluation is not called.
+    Iterations after the last parameter use the last one. The layer's own code is not called.
     """
     if not isinstance(parameter, Positive):
         parameter = cast(Positive, parameter[min(t, len(parameter) - 1)])
@@ -185,12 +183,12 @@ def head_value(parameter: Positive | nn.ModuleList, head: int, t: int = 0) -> fl
 
 
 def iteration_values(parameters: nn.ModuleList, n_iter: int) -> Array:
-    """Values for each of `n_iter` iterations; the last parameter serves all that follow."""
+    """Return the values of `n_iter` iterations; those after the last parameter repeat it."""
     return np.array([head_value(parameters, 0, t) for t in range(n_iter)])
 
 
-def moved(layer: Any) -> Any:
-    """The layer with its parameters off their initial values, by another amount in each head."""
+def move_parameters(layer: Any) -> Any:
+    """Move the layer's parameters off their initial values, each head by another amount."""
     with torch.no_grad():
         for parameter in layer.parameters():
             shift = torch.linspace(-0.1, 0.1, parameter.numel(), dtype=parameter.dtype)
@@ -199,16 +197,16 @@ def moved(layer: Any) -> Any:
 
 
 def build_moved(build: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
-    """The build with parameters off their initial values."""
-    return lambda *arrays: moved(build(*arrays, **settings))
+    """Return a build that moves the parameters off their initial values."""
+    return lambda *arrays: move_parameters(build(*arrays, **settings))
 
 
 def image_builder(
     layer: Callable[..., Any], *, of_channels: bool = False, **defaults: Any
 ) -> Callable[..., Any]:
-    """``build(images, **settings)`` of a layer in float64 at these settings, unless given others.
+    """Return ``build(images, **settings)``, which makes a float64 layer with these defaults.
 
-    With `of_channels`, the layer is told how many the images have.
+    If `of_channels`, the layer gets the number of channels of the images.
     """
 
     def build(images: Array, **settings: Any) -> Any:
@@ -218,8 +216,8 @@ def image_builder(
     return build
 
 
-def perturbed(layer: Any, share: float = 0.1) -> Any:
-    """The layer with every parameter moved on its own, by a share of its size."""
+def perturb_parameters(layer: Any, share: float = 0.1) -> Any:
+    """Add noise to every parameter of the layer: a share of the parameter's root mean square."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in layer.parameters():

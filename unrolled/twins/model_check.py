@@ -1,4 +1,4 @@
-"""Checks of whole models: each layer on the tokens that reach it."""
+"""Checks of whole models: each layer is judged on the tokens that reach it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from torch.nn import functional as F
 from ..attention import Attention, Operator, Positive, check_count
 from ..attention.inputs import of_common_batch
 from ..laws import Measurement, largest_difference, worst
+from ..laws.measurement import dtype_name
 from ..laws.subject import as_array
 from .calls import (
     Judgement,
     NotJudgedError,
-    batch_of,
-    call_of,
-    elements,
+    batch_shape,
+    draw_elements,
+    draw_indices,
     judge_call,
     judge_dtypes,
-    some,
+    record_element,
 )
 from .heads import Array, Tensors
 from .registry import Twin, is_exact, judging_twin
@@ -49,15 +50,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ModelReport:
-    """Answers of `check` about a model.
+    """The result of `check` for a model.
 
     Attributes
     ----------
     rows : tuple of dict
-        One a module: ``name``, ``class``, ``twin``, ``equation``, ``evidence`` and ``relation`` of
-        what it was held against, the ``dtype`` that was judged, on how many ``rows`` (queries or
-        tokens, of every head), ``deviation``, ``tolerance``, ``verdict`` ("correct", "NOT CORRECT"
-        or "not judged") and ``why`` it was not, or may deviate though it is right.
+        One for each module: its ``name`` and ``class``; the ``twin`` that judged it with the
+        ``equation``, ``evidence`` and ``relation`` of the twin; the judged ``dtype`` and number of
+        ``rows`` (queries or tokens, in every head); ``deviation`` and ``tolerance``; the
+        ``verdict`` ("correct", "NOT CORRECT" or "not judged"); and ``why`` the module was not
+        judged, or why it may deviate.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -69,9 +71,8 @@ class ModelReport:
 
     @property
     def correct(self) -> bool:
-        """Whether something was judged and none of it deviates more than its tolerance."""
-        verdicts = {row["verdict"] for row in self.judged}
-        return verdicts == {"correct"}
+        """Whether at least one module was judged and all judged modules are correct."""
+        return {row["verdict"] for row in self.judged} == {"correct"}
 
     def __bool__(self) -> bool:
         return self.correct
@@ -88,7 +89,7 @@ class ModelReport:
         wrong = sum(row["verdict"] != "correct" for row in judged)
         lines = [f"{len(judged)} modules judged, {wrong or 'none'} not correct"]
         lines += [
-            f"  {row['name'] or '(model)'}: {row['class']} = {_with_equation(row)}, "
+            f"  {row['name'] or '(model)'}: {row['class']} = {_name_twin(row)}, "
             f"{row['verdict']} in {row['dtype']}, deviation {row['deviation']:.2e}, "
             f"tolerance {row['tolerance']:.1e}"
             for row in judged
@@ -107,26 +108,26 @@ class ModelReport:
         return "\n".join(lines)
 
 
-def _with_equation(row: dict[str, Any]) -> str:
+def _name_twin(row: dict[str, Any]) -> str:
     return f"{row['twin']} [{row['equation']}]" if row["equation"] else str(row["twin"])
 
 
 def check_model(
     model: nn.Module, batch: Any, *, n_rows: int = 8, random_state: int = 0
 ) -> ModelReport:
-    """Run a model once in evaluation mode and judge every module that has a twin; see `check`."""
+    """Run a model once in evaluation mode and judge every module with a twin; see `check`."""
     recorder = _Recorder(model, check_count(n_rows, "n_rows", 1), random_state)
     if not recorder.judges:
         raise LookupError(
-            f"no twin is registered for {type(model).__name__}, nor for anything in it; put an "
-            'operator in first, by replace_attention(model, "softmax"), or attach_huggingface if '
-            "it is a model of Hugging Face"
+            f"no twin is registered for {type(model).__name__} or any module in it; first put in "
+            'an operator by replace_attention(model, "softmax"), or by attach_huggingface for a '
+            "model of Hugging Face"
         )
     arguments = batch if isinstance(batch, tuple) else (batch,)
     if not isinstance(batch, tuple | Mapping | Tensor):
         dtype = next((p.dtype for p in model.parameters()), torch.float64)
         arguments = (torch.as_tensor(np.asarray(batch)).to(dtype),)
-    with recorder.attached(), _evaluated(model), torch.no_grad():
+    with recorder.attached(), _evaluation_mode(model), torch.no_grad():
         if isinstance(batch, Mapping):
             model(**batch)
         else:
@@ -135,8 +136,8 @@ def check_model(
 
 
 @contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode, and then as it was."""
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Set evaluation mode, and restore the modes of all modules at the end."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -148,7 +149,7 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 @dataclass
 class _Recorder:
-    """Judges modules while the model runs, so that nothing of their size is kept."""
+    """Judges modules while the model runs, so that their inputs need not be stored."""
 
     model: nn.Module
     n_rows: int
@@ -168,7 +169,7 @@ class _Recorder:
                 self.judges[name] = module, judge
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """All but what operators hold, which is judged with them."""
+        """Yield all modules except the parts of operators, which are judged with the operator."""
         inner = {
             id(part)
             for module in self.model.modules()
@@ -199,7 +200,7 @@ class _Recorder:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Hooks on all modules."""
+        """Attach a hook to every module, and remove the hooks at the end."""
         with ExitStack() as stack:
             for name, module in self._modules():
                 handle = module.register_forward_hook(self._hook(name), with_kwargs=True)
@@ -208,7 +209,7 @@ class _Recorder:
 
     def _hook(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
-            if self.judging:  # a copy that is judged
+            if self.judging:  # this call is that of a judged copy
                 return
             self.ran.add(name)
             if name not in self.judges:
@@ -217,12 +218,12 @@ class _Recorder:
             self.judging = True
             try:
                 with torch.no_grad():
-                    arguments = _bound(module, inputs, keywords)
+                    arguments = _bind_arguments(module, inputs, keywords)
                     self.judgements.setdefault(name, []).extend(judge(module, arguments, output))
             except NotJudgedError as error:
                 self.reasons.setdefault(name, str(error))
             except LookupError as error:
-                if type(error) is not LookupError:  # an index or a key: a fault of ours
+                if type(error) is not LookupError:  # an IndexError or KeyError is a bug
                     raise
                 self.reasons.setdefault(name, str(error))
             finally:
@@ -234,13 +235,13 @@ class _Recorder:
         return np.random.default_rng(self.random_state)
 
     def _try_laws(self, twin: Twin, layer: nn.Module, inputs: Tensors) -> list[Judgement]:
-        """What breaks a law, of layers of the same settings once."""
+        """Judge the laws that a layer breaks; layers with the same settings are tried once."""
         settings = settings_of(layer)
-        broken = next((found for of_other, found in self.tried if of_other == settings), None)
+        broken = next((laws for tried, laws in self.tried if tried == settings), None)
         if broken is None:
             broken = broken_laws(layer, inputs)
             self.tried.append((settings, broken))
-        return [Judgement(twin, found, "float64", 0, law=law) for law, found in broken.items()]
+        return [Judgement(twin, x, "float64", 0, law=law) for law, x in broken.items()]
 
     def _judge_operator(
         self, operator: nn.Module, arguments: dict[str, Any], output: Tensor
@@ -250,45 +251,47 @@ class _Recorder:
         twin, generator = judging_twin(operator), self._generator()
         if twin.inputs.kind != "tokens":
             raise NotJudgedError(f"the twin {twin.name} takes no separate queries and keys")
-        found = []
+        judgements = []
         n_elements = _ELEMENTS if twin.inputs.by_rows else 1
-        for element in elements(batch_of(q, k, v), n_elements, generator, arguments.get("mask")):
-            call = call_of(arguments, output, element)
+        for element in draw_elements(
+            batch_shape(q, k, v), n_elements, generator, arguments.get("mask")
+        ):
+            call = record_element(arguments, output, element)
             if not is_exact(twin):
                 if call.visible is not None:
                     raise NotJudgedError(f"the {twin.relation.name} {twin.name} takes no masks")
-                found.append(_judge_relation(twin, operator, _few(call.inputs), q.dtype))
+                inputs = _take_first_tokens(call.inputs)
+                judgements.append(_judge_relation(twin, operator, inputs, q.dtype))
                 continue
-            rows = some(q.shape[-2], self.n_rows, generator)
-            found.append(judge_call(twin, operator, call, rows))
-        return found + self._try_laws(twin, operator, call.inputs)
+            rows = draw_indices(q.shape[-2], self.n_rows, generator)
+            judgements.append(judge_call(twin, operator, call, rows))
+        return judgements + self._try_laws(twin, operator, call.inputs)
 
     def _judge_projections(
         self, shell: Any, arguments: dict[str, Any], output: Any
     ) -> list[Judgement]:
-        """What a shell does around its operator, by NumPy on some tokens."""
-        seen = self.operated.pop(id(shell.operator), None)
-        if seen is None or shell.in_proj_weight is None or not shell.batch_first:
-            raise NotJudgedError("its projections are in another form than those of Attention")
+        """Judge the projections of a shell on some tokens, by NumPy."""
+        call = self.operated.pop(id(shell.operator), None)
+        if call is None or shell.in_proj_weight is None or not shell.batch_first:
+            raise NotJudgedError("its projections have another form than those of Attention")
+        projected, operated = call
         tokens = [arguments[name] for name in ("query", "key", "value")]
         if tokens[0].ndim == 2:
             tokens, output = [x[None] for x in tokens], (output[0][None], *output[1:])
-        given = dict(zip("qkv", of_common_batch(None, *tokens), strict=True))
-        made, generator = seen[0], self._generator()
-        rows = self._some_rows(generator, *(x.shape[-2] for x in given.values()))
-        found = []
-        for (b,) in elements((len(output[0]),), _ELEMENTS, generator):
-            operated = seen[1].expand(len(output[0]), *seen[1].shape[-3:])[b]
+        inputs = dict(zip("qkv", of_common_batch(None, *tokens), strict=True))
+        n, generator = len(output[0]), self._generator()
+        rows = {
+            name: draw_indices(x.shape[-2], self.n_rows, generator) for name, x in inputs.items()
+        }
+        judgements = []
+        for (b,) in draw_elements((n,), _ELEMENTS, generator):
             pairs = {
-                name: (given[name][b], made[name].expand(len(output[0]), *made[name].shape[-3:])[b])
+                name: (inputs[name][b], _expand_batch(projected[name], n)[b])
                 for name in shell.projected
             }
-            found.append(_judge_projections(shell, pairs, operated, output[0][b], rows))
-        return found
-
-    def _some_rows(self, generator: np.random.Generator, *counts: int) -> dict[str, Array]:
-        chosen = [some(n, self.n_rows, generator) for n in counts]
-        return dict(zip("qkv", chosen, strict=True))
+            of_heads = _expand_batch(operated, n)[b]
+            judgements.append(_judge_projections(shell, pairs, of_heads, output[0][b], rows))
+        return judgements
 
     def _judge_coefficients(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
@@ -296,8 +299,10 @@ class _Recorder:
         queries, keys = (*arguments.values(), None)[:2]
         twin = judging_twin(layer, same_points=keys is None)
         if (twin.inputs.pairing == "self") != (keys is None):
-            raise NotJudgedError(f"the twin {twin.name} is of other keys")
-        q, k = (_one(x)[:_TOKENS][None] for x in (queries, queries if keys is None else keys))
+            raise NotJudgedError(f"the twin {twin.name} takes other keys")
+        q, k = (
+            _take_first_set(x)[:_TOKENS][None] for x in (queries, queries if keys is None else keys)
+        )
         judged = _judge_relation(twin, layer, (q, k, k), queries.dtype)
         return [judged, *self._try_laws(twin, layer, (q, k, k))]
 
@@ -306,7 +311,7 @@ class _Recorder:
     ) -> list[Judgement]:
         tokens = next(iter(arguments.values()))
         twin, generator = judging_twin(layer, same_points=True), self._generator()
-        (element,) = elements(tuple(tokens.shape[:-2]), 1, generator)
+        (element,) = draw_elements(tuple(tokens.shape[:-2]), 1, generator)
         X = tokens[element].detach().cpu()
         if len(X) < 2 and not is_exact(twin):
             raise NotJudgedError(f"the {twin.relation.name} {twin.name} needs more than one token")
@@ -326,22 +331,24 @@ class _Recorder:
         visible: Array,
         generator: np.random.Generator,
     ) -> Judgement:
-        """Each of some tokens in the sequence of those that it sees."""
-        rows, own = some(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
-        found, expected = [], []
-        for i in rows:
-            if visible[i, i]:
-                place = int(visible[i, :i].sum())
-                expected.append(twin.solve(own, as_array(X)[visible[i]])[place])
-                found.append(as_array(output)[i])
+        """Judge some tokens; each is solved in the sequence of the tokens that it sees."""
+        rows, own = draw_indices(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
+        rows = rows[visible[rows, rows]]
+        places = [int(visible[i, :i].sum()) for i in rows]
+        expected = [
+            twin.solve(own, as_array(X)[visible[i]])[place]
+            for i, place in zip(rows, places, strict=True)
+        ]
         tolerance = _tolerance_of(X.dtype, twin.relation.tolerance)
-        deviation = largest_difference(np.array(found), np.array(expected))
-        return Judgement(twin, Measurement(deviation, tolerance), _named(X.dtype), len(found))
+        deviation = largest_difference(
+            as_array(output)[rows], np.reshape(expected, (-1, output.shape[-1]))
+        )
+        return Judgement(twin, Measurement(deviation, tolerance), dtype_name(X.dtype), len(rows))
 
     def _judge_image(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
     ) -> list[Judgement]:
-        """On a part of an image, as the whole may take a solver hours."""
+        """Judge a part of an image, since the whole may take a solver hours."""
         images = next(iter(arguments.values()))
         images = images[(None,) * (4 - images.ndim)]
         part = images[:1, :, :_PIXELS, :_PIXELS].detach().cpu()
@@ -351,16 +358,16 @@ class _Recorder:
         return [judged, *self._try_laws(twin, layer, (part,))]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One a module, in the order of the model."""
+        """Yield the row of each module, in the order of the model."""
         for name, module in self._modules():
             row = {"name": name, "class": type(module).__name__}
             if self.judgements.get(name):
-                yield row | _of_judgements(self.judgements[name])
-            elif (why := self._why_not(name, module)) is not None:
+                yield row | _summarize_judgements(self.judgements[name])
+            elif (why := self._explain_omission(name, module)) is not None:
                 yield dict.fromkeys(_COLUMNS) | row | {"verdict": "not judged", "why": why}
 
-    def _why_not(self, name: str, module: nn.Module) -> str | None:
-        """None for modules that do nothing but call others."""
+    def _explain_omission(self, name: str, module: nn.Module) -> str | None:
+        """Say why a module is not judged; None for modules that only call others."""
         if name in self.reasons:
             return self.reasons[name]
         if name in self.judges and name not in self.ran:
@@ -379,14 +386,14 @@ class _Recorder:
         return "has no twin"
 
 
-# What a row says of the projections of a shell.
+# Stands in the rows of shells for the twin, which projections do not have.
 _PROJECTIONS: Any = SimpleNamespace(
     name="projections", equation="SE-1 to SE-4", evidence="formula", relation=Identity()
 )
 
 
-def _bound(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
-    """Arguments by name, those that ``**rest`` takes too."""
+def _bind_arguments(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
+    """Return the arguments by name, including those that a ``**rest`` parameter takes."""
     bound = inspect.signature(module.forward).bind(*inputs, **keywords)
     bound.apply_defaults()
     arguments = dict(bound.arguments)
@@ -396,29 +403,30 @@ def _bound(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
     return arguments
 
 
-def _named(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _tolerance_of(dtype: torch.dtype, tolerance: float) -> float:
     return tolerance if dtype == torch.float64 else 32 * torch.finfo(dtype).eps
 
 
-def _few(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _take_first_tokens(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     n = min(_TOKENS, *(x.shape[-2] for x in inputs))
     return tuple(x[..., :n, :] for x in inputs)
 
 
-def _one(x: Tensor) -> Tensor:
+def _expand_batch(x: Tensor, n: int) -> Tensor:
+    """Expand heads, tokens and features to a batch of n."""
+    return x.expand(n, *x.shape[-3:])
+
+
+def _take_first_set(x: Tensor) -> Tensor:
     return x.detach().cpu().reshape(-1, *x.shape[-2:])[0]
 
 
 def _judge_relation(
     twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...], dtype: torch.dtype
 ) -> Judgement:
-    """Judge a copy of the layer on the CPU by its twin's relation, as `judge_dtypes` does.
+    """Judge a copy of the layer on the CPU by its twin's relation; see `judge_dtypes`.
 
-    Dtypes of less than 32 bits are judged in float64 alone.
+    Layers in dtypes of less than 32 bits are judged only in float64.
     """
     copied = copy.deepcopy(layer).cpu()
 
@@ -431,7 +439,7 @@ def _judge_relation(
 
 
 def measure(twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...]) -> Measurement:
-    """The layer as it stands against its solver; or its relation, where that is not exact."""
+    """Compare the layer with its solver as it is, or measure its relation if that is not exact."""
     if is_exact(twin):
         return compare_outputs(twin, layer, inputs, tolerance=twin.relation.tolerance)
     return twin.relation.measure(twin, layer, inputs)
@@ -444,53 +452,57 @@ def _judge_projections(
     output: Tensor,
     rows: dict[str, Array],
 ) -> Judgement:
-    """``q = x W_q^T + b_q`` and so on of each head, and ``W_o`` of the heads side by side."""
+    """Judge ``q = x W_q^T + b_q`` and so on in each head, and the output projection of all heads.
+
+    `pairs` holds the tokens and their projections by the names q, k and v, `operated` the output of
+    the operator and `output` that of the shell.
+    """
 
     def exact() -> Measurement:
         copied = copy.deepcopy(shell).cpu().double()
-        wide = {name: x.detach().cpu().double() for name, (x, _) in pairs.items()}
-        anything = next(iter(wide.values()))
-        made = zip(
-            "qkv", copied.project(*(wide.get(n, anything)[None] for n in "qkv")), strict=True
-        )
-        again = {name: (wide[name], x[0]) for name, x in made if name in wide}
+        tokens = {name: x.detach().cpu().double() for name, (x, _) in pairs.items()}
+        anything = next(iter(tokens.values()))  # for tokens that the shell does not project
+        projected = copied.project(*(tokens.get(name, anything)[None] for name in "qkv"))
+        by_name = dict(zip("qkv", projected, strict=True))
+        exact_pairs = {name: (x, by_name[name][0]) for name, x in tokens.items()}
         out = operated.detach().cpu().double()
-        projected = F.linear(out.transpose(0, 1).flatten(1), *copied.out_proj.parameters())
-        return _projected(copied, again, out, projected, rows)
+        exact_output = F.linear(out.transpose(0, 1).flatten(1), *copied.out_proj.parameters())
+        return _measure_projections(copied, exact_pairs, out, exact_output, rows)
 
-    own = _projected(shell, pairs, operated, output, rows)
+    own = _measure_projections(shell, pairs, operated, output, rows)
     if not own.passed:
-        return Judgement(_PROJECTIONS, own, _named(output.dtype), len(rows["q"]))
+        return Judgement(_PROJECTIONS, own, dtype_name(output.dtype), len(rows["q"]))
     return judge_dtypes(_PROJECTIONS, output.dtype, own, exact, len(rows["q"]))
 
 
-def _projected(
+def _measure_projections(
     shell: Any,
     pairs: dict[str, tuple[Tensor, Tensor]],
     operated: Tensor,
     output: Tensor,
     rows: dict[str, Array],
 ) -> Measurement:
+    """Measure the worst deviation of the projections in `pairs` and of the output projection."""
     weights = np.split(as_array(shell.in_proj_weight), len(shell.projected))
     biases: list[Any] = [0.0] * len(weights)
     if shell.in_proj_bias is not None:
         biases = np.split(as_array(shell.in_proj_bias), len(weights))
     parts = [
-        (as_array(x)[rows[name]], W, b, as_array(made)[:, rows[name]].transpose(1, 0, 2))
-        for (name, (x, made)), W, b in zip(pairs.items(), weights, biases, strict=True)
+        (as_array(x)[rows[name]], W, b, as_array(y)[:, rows[name]].transpose(1, 0, 2))
+        for (name, (x, y)), W, b in zip(pairs.items(), weights, biases, strict=True)
     ]
     bias = 0.0 if shell.out_proj.bias is None else as_array(shell.out_proj.bias)
-    side_by_side = as_array(operated)[:, rows["q"]].transpose(1, 0, 2).reshape(len(rows["q"]), -1)
-    given = as_array(output)[rows["q"]][:, None]
-    parts.append((side_by_side, as_array(shell.out_proj.weight), bias, given))
-    return worst([_linear(*part, output.dtype) for part in parts])
+    joined = as_array(operated)[:, rows["q"]].transpose(1, 0, 2).reshape(len(rows["q"]), -1)
+    outputs = as_array(output)[rows["q"]][:, None]
+    parts.append((joined, as_array(shell.out_proj.weight), bias, outputs))
+    return worst([_compare_linear_map(*part, output.dtype) for part in parts])
 
 
-def _linear(x: Array, W: Array, b: Any, made: Array, dtype: torch.dtype) -> Measurement:
-    """What was made of x against ``x W^T + b``."""
+def _compare_linear_map(x: Array, W: Array, b: Any, y: Array, dtype: torch.dtype) -> Measurement:
+    """Compare y with ``x W^T + b``."""
     tolerance = _tolerance_of(dtype, 1e-10)
     return measure_difference(
-        made.reshape(len(x), -1),
+        y.reshape(len(x), -1),
         x @ W.T + b,
         tolerance=tolerance,
         rounding=32 * torch.finfo(dtype).eps,
@@ -501,7 +513,7 @@ def _linear(x: Array, W: Array, b: Any, made: Array, dtype: torch.dtype) -> Meas
 def _visible_tokens(
     arguments: dict[str, Any], element: tuple[int, ...], n_tokens: int
 ) -> Array | None:
-    """Which tokens each one sees, by the masks of a scale that mixes tokens; None is all."""
+    """Return which tokens each token sees under the masks of the arguments; None is all."""
     padding, pairs, is_causal = (arguments.get(name) for name in _MASKS)
     if padding is None and pairs is None and not is_causal:
         return None
@@ -515,27 +527,27 @@ def _visible_tokens(
     return visible
 
 
-def _of_judgements(judgements: list[Judgement]) -> dict[str, Any]:
-    """One row of all calls of a module: the worst of them."""
-    on_data = [judged for judged in judgements if not judged.law]
-    laws = {judged.law: judged for judged in judgements if judged.law}
-    measured = worst([judged.measured for judged in on_data])
+def _summarize_judgements(judgements: list[Judgement]) -> dict[str, Any]:
+    """Return the row of a module: the worst judgement of all its calls, with their reasons."""
+    decisive = [x for x in judgements if not x.law]
+    laws = {x.law: x for x in judgements if x.law}
+    measured = worst([x.measured for x in decisive])
     why = []
     if laws:
         why.append(advise_on_laws(laws))
         if measured.passed:
-            on_data = list(laws.values())
-            measured = worst([judged.measured for judged in on_data])
-    found = next(judged for judged in on_data if judged.measured is measured)
-    if found.rounding and not measured.passed:
+            decisive = list(laws.values())
+            measured = worst([x.measured for x in decisive])
+    judgement = next(x for x in decisive if x.measured is measured)
+    if judgement.rounding and not measured.passed:
         why.append(ROUNDING_ADVICE)
     return {
-        "twin": found.twin.name,
-        "equation": found.twin.equation,
-        "evidence": found.twin.evidence,
-        "relation": found.twin.relation.name,
-        "dtype": found.dtype,
-        "rows": sum(judged.n_rows for judged in judgements),
+        "twin": judgement.twin.name,
+        "equation": judgement.twin.equation,
+        "evidence": judgement.twin.evidence,
+        "relation": judgement.twin.relation.name,
+        "dtype": judgement.dtype,
+        "rows": sum(x.n_rows for x in judgements),
         "deviation": measured.deviation,
         "tolerance": measured.tolerance,
         "verdict": "correct" if measured.passed else "NOT CORRECT",

@@ -19,21 +19,21 @@ from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpressi
 from ..sparse_coding import SparseCoding
 from .heads import Array, HeadCall, Tensors, head_value, heads
 from .pairs import layer_matrix
-from .registry import Twin, general_first, twins_of
+from .registry import Twin, sort_general_first, twins_of
 from .report import (
     Shell,
-    _as_tensor,
-    _check_tokens,
-    _coefficients,
-    _n_heads,
-    _reset,
-    projected,
-    with_operator,
+    as_tensor,
+    check_tokens,
+    coefficients_of,
+    count_heads,
+    project_tokens,
+    replace_with_operator,
+    reset_parameters,
 )
 
-# A grid over six decades finds the valley, the simplex method its bottom.
+# A grid over six decades finds the region of the minimum, and the simplex method the minimum.
 _DECADES, _GRID = 6.0, 13
-_NOTHING = 1e-6
+_NEGLIGIBLE = 1e-6  # of a relative distance
 
 _Layer = Operator | Shell | UnrolledADMM | UnrolledSelfExpression
 _Family = tuple[Twin, nn.Module]
@@ -46,21 +46,21 @@ class Origin:
     Attributes
     ----------
     family, twin : str
-        File and twin that say what is solved.
+        Names of the family and of the twin whose problem was solved.
     parameters : dict of str to tuple of float
-        The fitted parameters, a value for each head.
+        The fitted parameters, one value for each head.
     distance : float
-        ``|C - C*|_F / |C|_F`` at these, the mean over heads: what no choice of them explains.
+        ``|C - C*|_F / |C|_F`` at these parameters, the mean over heads. No other parameters explain
+        this remainder.
     initial_distance : float
-        The same at the initial parameters of the layer.
+        The distance at the initial parameters of the layer.
     baseline : float
-        The same of the nearest matrix that knows nothing of the tokens, ``a I + b 1 1^T`` (for
-        images, codes: of the nearest multiple of the image, of zeros).
+        The distance of the nearest matrix that does not depend on the tokens, ``a I + b 1 1^T``.
     at_edge : tuple of str
         Parameters that are not determined in some head: an end of the search, three decades from
-        the initial value, is as near as any value in it.
+        the initial value, is as near as the best value found.
     others : tuple of Origin
-        Of the other families that were tried, nearest first.
+        The origins in the other families that were tried, nearest first.
     """
 
     family: str
@@ -76,10 +76,9 @@ class Origin:
     def fits(self) -> bool:
         """Whether a problem of the family explains the coefficients.
 
-        That is, whether the fit leaves less than half of what the baseline leaves, or next to
-        nothing (1e-6).
+        This is so if the distance is at most half the baseline, or at most 1e-6.
         """
-        return self.distance <= max(self.baseline / 2, _NOTHING)
+        return self.distance <= max(self.baseline / 2, _NEGLIGIBLE)
 
     def __str__(self) -> str:
         fitted = ", ".join(
@@ -87,14 +86,14 @@ class Origin:
             for name, values in self.parameters.items()
         )
         verdict = "" if self.fits else "NO problem of this family fits: "
-        said = (
+        line = (
             f"{self.twin}: {verdict}nearest at {fitted}, distance {self.distance:.3g} "
             f"(at the initial parameters {self.initial_distance:.3g}, without any problem "
             f"{self.baseline:.3g})"
         )
         for name in self.at_edge:
-            said += f"; {name} is NOT DETERMINED: an end of the search is as near as any value"
-        return "\n".join([said, *(str(other) for other in self.others)])
+            line += f"; {name} is NOT DETERMINED: an end of the search is as near as any value"
+        return "\n".join([line, *(str(other) for other in self.others)])
 
 
 def fit_origin(
@@ -104,54 +103,58 @@ def fit_origin(
     problem: nn.Module | Sequence[nn.Module] | None = None,
     context: Context | None = None,
 ) -> Origin:
-    """Find the problem parameters that a layer effectively solves, and the distance left.
+    """Find the parameters of the problem that a layer effectively solves.
 
     ::
 
         min_theta  |C - C*(theta)|_F / |C|_F        head by head, over the logarithm of theta
 
-    with C the layer's coefficients on its own queries and keys, and C* those that the solver of its
-    twin finds at bandwidth or penalty theta. Of an iterative layer they are the optimum, which
-    depends on no step length or number of iterations.
+    C are the layer's coefficients on its own queries and keys. C* are those of the solver of its
+    twin at the bandwidth or penalty theta. For an iterative layer C* is the optimum, which does not
+    depend on step lengths or the number of iterations.
 
     Parameters
     ----------
     source : layer or coefficients
-        An `Operator`, trained or not, which gets ``q = k = X`` in each head; an `Attention` shell
-        or a module that `replace_attention` put in or could, such as ``nn.MultiheadAttention``,
-        whose operator gets the projections of X; an `UnrolledADMM` or `UnrolledSelfExpression`; or
-        anything that `compare` takes, with coefficients of shape (n_tokens, n_tokens).
+        One of these:
+
+        - an `Operator`, trained or not; it gets ``q = k = X`` in each head
+        - an `Attention` shell, ``nn.MultiheadAttention`` or another module that `replace_attention`
+          puts in or can replace; its operator gets the projections of X
+        - an `UnrolledADMM` or `UnrolledSelfExpression`
+        - anything else that `compare` takes, with coefficients of shape (n_tokens, n_tokens)
     X : array-like or Tensor of shape (n_tokens, dim)
     problem : Operator or sequence of Operator, optional
-        The family to fit, at its initial parameters, and the settings that are not fitted, such as
-        ``SparseCoding(0.1, zero_diagonal=True)``; of several, the nearest is returned, and the
-        others are its `others`. Given, problems are posed on ``q = k = X``. By default it is the
-        layer itself; where that says nothing of what it solves, as coefficients and layers such as
-        `Twicing` do, `Gaussian`, `Softmax`, the Laplacian `Kernel`, `Ridge`, `LowRank` and
-        `SparseCoding` are ranked, the last two of them with zero diagonals too where queries are
-        the keys.
+        The family to fit, such as ``SparseCoding(0.1, zero_diagonal=True)``: a layer at its initial
+        parameters, with the settings that are not fitted. Its queries and keys are X. The nearest
+        of several is returned, with the rest as its `others`. The default is the layer itself. If
+        its problem is not known, as for coefficients and layers such as `Twicing`, the families
+        `Gaussian`, `Softmax`, the Laplacian `Kernel`, `Ridge`, `LowRank` and `SparseCoding` are
+        ranked; where the queries are the keys, `Ridge` and `SparseCoding` also with a zero
+        diagonal.
     context : Context, optional
-        What `source` needs beside its tokens, where it is not fitted itself; as in `check`.
+        What `source` needs beside its tokens if it is not fitted itself; as in `check`.
 
     Notes
     -----
-    Fitted are bandwidths of `Gaussian`, `Kernel`, `SpatialGaussian` and `Bilateral` without
-    positions, the scale of `Softmax`, slopes of `ALiBi`, and penalties of `Ridge`, `LowRank`,
-    `SparseCoding` (solved, too), `UnrolledADMM` and `UnrolledSelfExpression`. Steps and thresholds
-    change no optimum; bandwidths of positions and pulls to first values need these; networks, codes
-    in a dictionary and image layers have no coefficients among their tokens.
+    These parameters are fitted: bandwidths of `Gaussian`, `Kernel`, `SpatialGaussian` and
+    `Bilateral` without positions; the scale of `Softmax`; slopes of `ALiBi`; penalties of `Ridge`,
+    `LowRank`, `SparseCoding` (also inside `Solved`), `UnrolledADMM` and `UnrolledSelfExpression`.
+    Steps and thresholds are not fitted, as they do not change the optimum. Bandwidths of positions
+    and pulls to first values would need positions and first values. Networks, codes in a dictionary
+    and image layers have no coefficients between their tokens.
 
     Returns
     -------
     Origin
-        Its `fits` says whether a problem of the family explains the coefficients at all: some
-        parameters are nearest in any case. Its `at_edge` names those that could be anything beyond
-        an end of the search, such as the bandwidth of constant coefficients.
+        Some parameters are always the nearest: `fits` says whether they explain the coefficients.
+        `at_edge` names parameters that may have any value beyond an end of the search, such as the
+        bandwidth of constant coefficients.
 
     Raises
     ------
     LookupError
-        If no twin of `problem` says what is fitted.
+        If no twin of `problem` has fitted parameters.
     ValueError
         If X has the wrong shape or holds NaN or infinity, or the coefficients do.
 
@@ -171,62 +174,60 @@ def fit_origin(
     >>> twinsolve.fit_origin(C, X).twin
     'ridge-self-expression'
     """
-    source = with_operator(source)
+    source = replace_with_operator(source)
     if isinstance(source, _Layer) and problem is None:
-        found = list(_origins_of_layer(source, X, context))
+        origins = _origins_of_layer(source, X, context)
     else:
-        found = list(_origins_of_coefficients(source, X, problem, context))
-    nearest, *others = sorted(found, key=lambda origin: origin.distance)
+        origins = _origins_of_coefficients(source, X, problem, context)
+    nearest, *others = sorted(origins, key=lambda origin: origin.distance)
     return replace(nearest, others=tuple(others))
 
 
 def _origins_of_layer(source: Any, X: Any, context: Context | None) -> Iterator[Origin]:
-    """On the layer's own queries and keys, of its own family if it has one."""
+    """Fit the layer's own family, or rank all families, on the layer's own queries and keys."""
     layer = copy.deepcopy(source).cpu().double().eval()
-    data = _as_tensor(layer, X).double()
+    data = as_tensor(layer, X).double()
     subject, inputs = _queries_and_keys(layer, data)
     own = _fitted_twin(subject, same_points=subject is layer)
     if own is not None:
-        yield _fit(own, subject, inputs, _layer_matrix(own, subject, inputs))
+        yield _fit_heads(own, subject, inputs, _layer_matrix(own, subject, inputs))
         return
-    targets = _matrix(layer, subject, data, inputs, context)
-    for twin, problem in _families(inputs):
-        yield _fit(twin, problem, inputs, targets)
+    targets = _operator_matrix(layer, subject, data, inputs, context)
+    for twin, problem in _list_families(inputs):
+        yield _fit_heads(twin, problem, inputs, targets)
 
 
 def _origins_of_coefficients(
     source: Any, X: Any, problem: Any, context: Context | None
 ) -> Iterator[Origin]:
-    data = _as_tensor(nn.Identity(), X).double()
-    _check_tokens(data, nn.Identity())
-    target = _coefficients(source, data.numpy(), context)
+    data = as_tensor(nn.Identity(), X).double()
+    check_tokens(data, nn.Identity())
+    target = coefficients_of(source, data.numpy(), context)
     if problem is None:
-        for twin, layer in _families((data[None], data[None])):
-            yield _fit(twin, layer, (data[None], data[None]), target[None])
+        for twin, layer in _list_families((data[None], data[None])):
+            yield _fit_heads(twin, layer, (data[None], data[None]), target[None])
         return
     problems = problem if isinstance(problem, Sequence) else [problem]
     if not problems:
-        raise ValueError("problem: no layer was given whose problem is fitted")
-    for given in problems:
-        if not isinstance(given, _Layer):
+        raise ValueError("problem: must hold at least one layer")
+    for posed in problems:
+        if not isinstance(posed, _Layer):
             raise ValueError(
-                "problem: must be a layer whose problem is fitted, such as SparseCoding(0.1), or "
-                f"several, got {type(given).__name__}"
+                "problem: must be a layer such as SparseCoding(0.1), or a sequence of layers, got "
+                f"{type(posed).__name__}"
             )
-        layer = copy.deepcopy(given).cpu().double().eval()
+        layer = copy.deepcopy(posed).cpu().double().eval()
         subject, inputs = _queries_and_keys(layer, data)
         family = _fitted_twin(subject, same_points=subject is layer)
         if family is None:
-            raise LookupError(
-                f"no twin of {type(subject).__name__} says which parameters are fitted"
-            )
-        yield _fit(
+            raise LookupError(f"no twin of {type(subject).__name__} has parameters to fit")
+        yield _fit_heads(
             family, subject, inputs, np.broadcast_to(target, (len(inputs[0]), *target.shape))
         )
 
 
-def _families(inputs: Tensors) -> Iterator[_Family]:
-    """The problems that are ranked, at parameters of the tokens' scale."""
+def _list_families(inputs: Tensors) -> Iterator[_Family]:
+    """Yield the families that are ranked, with initial parameters on the scale of the tokens."""
     q, k = inputs
     square = float((q.square().sum(dim=-1).mean() + k.square().sum(dim=-1).mean()) / 2) or 1.0
     same = q.shape == k.shape and bool((q == k).all())
@@ -249,11 +250,11 @@ def _families(inputs: Tensors) -> Iterator[_Family]:
         yield twin, problem.double()
 
 
-def _fit(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Origin:
+def _fit_heads(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Origin:
     if not np.isfinite(targets).all():
         raise ValueError("coefficients: must not hold NaN or infinity")
     initial = copy.deepcopy(subject)
-    _reset(initial)
+    reset_parameters(initial)
     fits = [
         _fit_head(twin, initial, target, HeadCall(q, k, np.eye(len(k)), head))
         for target, (head, (q, k)) in zip(targets, heads(inputs), strict=True)
@@ -265,21 +266,21 @@ def _fit(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Ori
         dict(zip(twin.fitted, zip(*values, strict=True), strict=True)),
         float(np.mean(distances)),
         float(np.mean(before)),
-        float(np.mean([_baseline(target) for target in targets])),
-        tuple(name for name in twin.fitted if any(name in found for found in edges)),
+        float(np.mean([_baseline_distance(target) for target in targets])),
+        tuple(name for name in twin.fitted if any(name in at_edge for at_edge in edges)),
     )
 
 
 def _queries_and_keys(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Tensors]:
     if isinstance(layer, Shell):
-        return layer.operator, projected(layer, data)[:2]
-    _check_tokens(data, layer)
-    tokens = data.expand(_n_heads(layer), -1, -1)
+        return layer.operator, project_tokens(layer, data)[:2]
+    check_tokens(data, layer)
+    tokens = data.expand(count_heads(layer), -1, -1)
     return layer, (tokens, tokens)
 
 
-def _baseline(target: Array) -> float:
-    """Relative distance of the nearest ``a I + b 1 1^T``."""
+def _baseline_distance(target: Array) -> float:
+    """Return the relative distance of the nearest ``a I + b 1 1^T``."""
     scale = float(np.linalg.norm(target))
     if scale == 0:
         return 0.0
@@ -293,24 +294,27 @@ def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin | None:
         twins = twins_of(layer)
     except LookupError:
         return None
-    return next((t for t in (twins if same_points else general_first(twins)) if t.fitted), None)
+    return next(
+        (t for t in (twins if same_points else sort_general_first(twins)) if t.fitted), None
+    )
 
 
 def _fit_head(
     twin: Twin, layer: nn.Module, target: Array, call: HeadCall
 ) -> tuple[tuple[float, ...], float, float, list[str]]:
-    """Fitted parameters, the distance at them, that at the initial ones, and which are at an edge.
+    """Fit one head.
 
-    A parameter is if an end of the search is as near as the nearest point in it.
+    Returns the fitted parameters, the distance at them and at the initial ones, and the names of
+    parameters that are at an edge: an end of the search is as near as the nearest point.
     """
     start = np.log(
-        [_initial(twin, layer, name, call.head, call.q.shape[-1]) for name in twin.fitted]
+        [_initial_value(twin, layer, name, call.head, call.q.shape[-1]) for name in twin.fitted]
     )
     scale = float(np.linalg.norm(target)) or 1.0
 
     def distance(logs: Array) -> float:
-        changed = _at(twin, layer, np.exp(logs))
-        return float(np.linalg.norm(target - _solved(twin, changed, call)) / scale)
+        changed = _set_parameters(twin, layer, np.exp(logs))
+        return float(np.linalg.norm(target - _solve_coefficients(twin, changed, call)) / scale)
 
     reach = _DECADES / 2 * np.log(10)
     steps = np.linspace(-reach, reach, _GRID)
@@ -318,7 +322,7 @@ def _fit_head(
     grid = np.array([distance(start + offset) for offset in offsets])
     nearest = offsets[grid.argmin()]
     inwards = np.where(nearest > 0, -1, 1) * np.diff(steps)[0] / 2
-    found = optimize.minimize(
+    minimum = optimize.minimize(
         distance,
         start + nearest,
         method="Nelder-Mead",
@@ -329,43 +333,45 @@ def _fit_head(
             "fatol": 1e-12,
         },
     )
-    ends = [grid[np.abs(of_one) > reach * (1 - _NOTHING)].min() for of_one in offsets.T]
-    undetermined = [
-        name for name, end in zip(twin.fitted, ends, strict=True) if end <= found.fun + _NOTHING
+    ends = [grid[np.abs(offset) > reach * (1 - _NEGLIGIBLE)].min() for offset in offsets.T]
+    at_edge = [
+        name
+        for name, end in zip(twin.fitted, ends, strict=True)
+        if end <= minimum.fun + _NEGLIGIBLE
     ]
-    return tuple(np.exp(found.x).tolist()), float(found.fun), distance(start), undetermined
+    return tuple(np.exp(minimum.x).tolist()), float(minimum.fun), distance(start), at_edge
 
 
-def _matrix(
+def _operator_matrix(
     layer: nn.Module, subject: Any, data: Tensor, inputs: Tensors, context: Context | None
 ) -> Array:
-    """Coefficients of an operator without a family of its own, by head."""
+    """Return the coefficients of an operator without a family of its own, for each head."""
     if context is not None:
         context = map_tensors(context, lambda name, x: x.detach().cpu().double())
         if isinstance(layer, Attention):
-            context = layer.fill(context, data, projected(layer, data)[2])
+            context = layer.fill(context, data, project_tokens(layer, data)[2])
     with torch.no_grad():
         return as_array(subject.matrix(*inputs, context=context))
 
 
 def _layer_matrix(twin: Twin, layer: Any, inputs: Tensors) -> Array:
-    """Coefficients; of a layer that is not linear in its values by `matrix`."""
+    """Return the coefficients: by `matrix` if the layer is not linear in its values."""
     if isinstance(layer, Operator) and not layer.linear_in_values:
         with torch.no_grad():
             return as_array(layer.matrix(*inputs))
     return layer_matrix(twin, layer, *inputs)
 
 
-def _owner(layer: Any, name: str) -> tuple[Any, str]:
-    """The module that holds a parameter of a dotted name, and its last part."""
+def _find_owner(layer: Any, name: str) -> tuple[Any, str]:
+    """Return the module that holds the parameter with a dotted name, and the last part of it."""
     *path, last = name.split(".")
     for part in path:
         layer = getattr(layer, part)
     return layer, last
 
 
-def _initial(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
-    owner, last = _owner(layer, name)
+def _initial_value(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
+    owner, last = _find_owner(layer, name)
     parameter = getattr(owner, last)
     default = twin.fitted[name]
     if parameter is None and default is not None:
@@ -377,19 +383,19 @@ def _initial(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) 
     return head_value(parameter, head)
 
 
-def _at(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
+def _set_parameters(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
     changed = copy.deepcopy(layer)
     for name, value in zip(twin.fitted, values, strict=True):
-        owner, last = _owner(changed, name)
-        made: Any = Positive(float(value), name=name)
+        owner, last = _find_owner(changed, name)
+        parameter: Any = Positive(float(value), name=name)
         if isinstance(getattr(owner, last), nn.ModuleList):
-            made = nn.ModuleList([made])
+            parameter = nn.ModuleList([parameter])
         elif isinstance(owner, Softmax):  # whose scale is a number
-            made = float(value)
-        setattr(owner, last, made)
+            parameter = float(value)
+        setattr(owner, last, parameter)
     return changed
 
 
-def _solved(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
+def _solve_coefficients(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:
     problem = twin.relation.problem
     return twin.solve(layer, call) if problem is None else problem(layer, call).coef

@@ -1,4 +1,4 @@
-"""A layer beside its solver: what both are given, and what each of them gives."""
+"""A layer and its solver: the inputs of both, and the output of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Context
-from ..laws.subject import Way, as_array, identity_values, map_tensors
+from ..laws.subject import Way, as_array, call_layer, identity_values, map_tensors
 from .heads import Array, HeadCall, Tensors, head_calls
 
 Kind = Literal["tokens", "features", "image", "patches"]
@@ -19,35 +19,31 @@ Pairing = Literal["any", "self", "cross"]
 Rounded = Literal["anything", "weights", "output"]
 
 
-def _call(layer: nn.Module, *tensors: Tensor, **context: Any) -> Tensor:
-    output: Tensor = layer(*tensors, **context)
-    return output
-
-
 @dataclass(frozen=True)
 class Inputs:
-    """What layer and solver take, and how the layer is run on it.
+    """The inputs of layer and solver, and how to run the layer on them.
 
     Attributes
     ----------
     kind : {"tokens", "features", "image", "patches"}
-        ``(q, k, v)`` as an operator does, one array of tokens, or one batch of images (batch,
-        channels, height, width). For tokens, the layer is given all heads and the solver one at a
-        time; "patches", of a task, are tokens of a noisy photograph alone.
+        "tokens" are ``(q, k, v)`` as an operator takes them: the layer gets all heads, the solver
+        one at a time. "features" is one array of tokens. "image" is one batch of images (batch,
+        channels, height, width). "patches", which only a task has, are patches of a noisy
+        photograph, one a row.
     pairing : {"any", "self", "cross"}
-        Whether keys are the queries themselves, other points, or either.
+        Whether the keys are the queries ("self"), other points ("cross") or either ("any").
     by_rows : bool
-        Whether a query's output depends on the keys that it sees alone, so that with masks the
-        solver is given these; otherwise it reads ``call.visible`` itself, or takes no masks.
+        Whether the output of a query depends only on the keys that it sees. If so, the solver gets
+        only these keys; if not, it reads ``call.visible`` itself or takes no masks.
     reads_bias : bool
-        Whether the output depends on which logits are the largest, so that the solver adds
-        ``call.bias`` to them itself.
+        Whether the output depends on which logits are the largest. If so, the solver itself adds
+        ``call.bias`` to the logits.
     context : callable, optional
-        ``context(q, k, v)``, of arrays with heads, gives the `Context` of tensors that the layer
-        needs beside them; the solver finds it in its `HeadCall`.
+        ``context(q, k, v)``, of arrays with heads, returns the `Context` that the layer needs
+        beside its tokens. The solver finds it in its `HeadCall`.
     apply : callable
-        ``apply(layer, *tensors)`` runs the layer on its inputs; a plain call by default, with
-        ``context=`` where there is one.
+        ``apply(layer, *tensors)`` runs the layer. The default calls it, with ``context=`` if the
+        twin has a context.
     """
 
     kind: Kind = "tokens"
@@ -55,39 +51,39 @@ class Inputs:
     by_rows: bool = True
     reads_bias: bool = False
     context: Callable[[Array, Array, Array], Context] | None = None
-    apply: Callable[..., Tensor] = _call
+    apply: Callable[..., Tensor] = call_layer
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """What rounding, tolerances and choices of a layer do to its output.
+    """How rounding, the layer's own tolerance and its choices affect its output.
 
     Attributes
     ----------
     logit_range : callable
-        ``logit_range(layer, *arrays)``, by which the float32 tolerance scales, as rounding of a
-        logit is multiplied by its size: the largest difference of two logits of a head; 1 by
-        default.
+        ``logit_range(layer, *arrays)``: the largest difference of two logits of a head, 1 by
+        default. The float32 tolerance is proportional to it, since larger logits have larger
+        rounding errors.
     passes : callable
-        ``passes(layer)``: sequential passes over the data, such as iterations, which scale the
-        float32 tolerance, as each rounds anew; 1 by default. Whatever both are, the tolerance of
-        outputs in float32 ends at 1e-2.
+        ``passes(layer)``: the number of sequential passes over the data, such as iterations, 1 by
+        default. The float32 tolerance is proportional to it, since each pass rounds. The float32
+        tolerance of outputs is never above 1e-2.
     rounded : {"anything", "weights", "output"}
-        What a layer that computes in float32 at least rounds to bfloat16: its output alone, or its
-        weights too. Each number of these is then that of the solver, rounded, to the tolerance of
-        float32. A layer that rounds anything else has the tolerance of bfloat16.
+        What a layer rounds to bfloat16 if it computes in float32: only its output, or its weights
+        too. These numbers must then be the solver's, rounded, to the tolerance of float32. A layer
+        that rounds anything else has the tolerance of bfloat16.
     summed : callable, optional
-        ``summed(layer, call)`` gives, of the tokens of one head, the sizes of the terms that add up
-        to the output, in its shape, where rounding may be all that is left of them; ``|C| |V|`` by
-        default.
+        ``summed(layer, call)`` returns the sizes of the terms that add up to the output of one
+        head, in the shape of the output. They matter where the terms cancel and leave little but
+        rounding. ``|C| |V|`` by default.
     promised : callable, optional
-        ``promised(layer, tensors, found, expected)``, of a layer that iterates to a tolerance of
-        its own: how far its outputs `found` are from the solver's, and how far that tolerance and
-        rounding let them be, as a `Measurement`. Outputs that miss the relation's tolerance are
-        held to it.
+        Of a layer that iterates to a tolerance of its own. ``promised(layer, tensors, found,
+        expected)`` is a `Measurement`: how far the layer's outputs `found` are from the solver's
+        `expected`, and how far that tolerance and rounding let them be. It judges outputs that
+        miss the relation's tolerance.
     chooses : bool
-        Whether each query chooses some keys, so that equal ones may be chosen in more than one way;
-        the solver then takes the layer's choice among these from ``call.chosen``.
+        Whether each query chooses some keys. Keys with equal scores can be chosen in several ways;
+        the solver then makes the layer's choice, which is in ``call.chosen``.
     """
 
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
@@ -105,12 +101,12 @@ class Derivatives:
     Attributes
     ----------
     of : bool or tuple of str
-        Whether gradients flow through all that the layer gives, to inputs, context and parameters,
-        or to which of these alone.
+        Whether the whole output has gradients by the inputs, the context and the parameters, or
+        the names of those that have them.
     twice : tuple of {"backward", "torch.func"}
-        The ways that give second derivatives, both by default: two backward passes, and two
-        transforms. The others must be refused by a RuntimeError. Judged of layers that are
-        differentiable in all.
+        How second derivatives can be computed: by two backward passes, by two transforms, or both,
+        the default. The other way must raise a RuntimeError. Only layers with all gradients are
+        judged.
     """
 
     of: bool | tuple[str, ...] = True
@@ -124,35 +120,35 @@ class Pair:
     Attributes
     ----------
     name : str
-        Unique, as printed in tables.
+        Unique name, as in tables.
     family : str
-        File that both sides live in.
+        Name of the family: that of the files of the layer and of the solver.
     source : str
-        Paper, or whose layer it is.
+        The paper, or the author of the layer.
     layer : type
         Class of the layer.
     build : callable
-        ``build(*arrays)`` makes the layer with parameters that suit the data, at its origin.
+        ``build(*arrays)`` makes the layer with initial parameters that suit the data.
     solve : callable
-        ``solve(layer, *arrays)`` gives the solver's output in float64 at the layer's present
-        parameters; it alone translates the one into the other's arguments. For tokens it is
-        ``solve(layer, call)`` with the `HeadCall` of one head at a time.
+        ``solve(layer, *arrays)`` returns the solver's output in float64 at the layer's present
+        parameters. Only this function translates the layer's parameters into the solver's
+        arguments. For tokens it is ``solve(layer, call)`` with the `HeadCall` of one head.
     equation : str, optional
         Equation id.
     options : mapping of str to callable
-        Further ``build`` functions, by the name of what they change: settings other than the
-        default that change the mathematics, for which `solve` has the counterpart.
+        Further ``build`` functions by name. Each sets an option of the layer that changes the
+        mathematics; `solve` must follow it.
     covers : callable
-        Which layers of the class the twin is about; all by default.
+        ``covers(layer)``: whether the twin is about this layer of the class; all by default.
     inputs : Inputs
     numerics : Numerics
     derivatives : Derivatives
     fitted : mapping of str to callable or None
-        Parameters of the layer that what is solved depends on, for `fit_origin`: `Positive`, or a
-        number. ``fitted[name](head_dim)`` is the value of one that is None.
+        Parameters of the solved problem for `fit_origin`, by their names in the layer: each is a
+        `Positive` or a number. ``fitted[name](head_dim)`` is the value of one that is None.
     task : mapping of str to Any
-        Fields of the twin that differ where it is to serve clustering or denoising, such as
-        `build`: those of `for_task`. None by default, where the layer as built does.
+        Fields of the twin, such as `build`, that are different when it clusters or denoises; see
+        `Twin.for_task`. Empty by default: the layer as built is used.
     """
 
     name: str
@@ -171,72 +167,76 @@ class Pair:
     task: Mapping[str, Any] = field(default_factory=dict)
 
     def with_context(self, context: Callable[..., Context] | None) -> Self:
-        """The twin whose layer is given another `Context`."""
+        """Return the twin with another maker of the layer's `Context`."""
         return replace(self, inputs=replace(self.inputs, context=context))
 
 
 def solve_head(twin: Pair, layer: nn.Module, call: HeadCall, *, rows: Array | None = None) -> Array:
-    """The solver's output for one head, each query solved on the keys that it sees.
+    """Solve one head, each query on the keys that it sees.
 
-    Queries that see the same keys are solved together. Where queries are keys (`Inputs.pairing` is
-    "self"), the problem is that of all visible points, of which a query must be one. A query that
-    sees no key gives zeros, and so do those not among `rows`, if the twin is `by_rows`.
+    Queries that see the same keys are solved together. If the queries are the keys
+    (`Inputs.pairing` is "self"), all visible points are one problem, and each query must be one of
+    them. If the twin is `by_rows`, the output is zero for a query that sees no key or is not among
+    `rows`.
     """
     masked = not (call.visible is None and call.bias is None)
     if not twin.inputs.by_rows or not (masked or rows is not None):
-        return _solved(twin, layer, call)
+        return _solve_and_check_shape(twin, layer, call)
     n, visible, (query_places, key_places) = len(call.q), call.visible, call.places
     if visible is None:
         visible = np.ones((n, len(call.k)), dtype=bool)
     out = np.zeros((n, call.v.shape[1]))
-    for seen, queries in _by_visible_keys(visible, np.arange(n) if rows is None else rows):
+    for seen, queries in _group_by_visible_keys(visible, np.arange(n) if rows is None else rows):
         keys = np.flatnonzero(seen)
         if len(keys) == 0:
             continue
         if twin.inputs.pairing != "self":
-            out[queries] = _solve_seen(twin, layer, call.take(queries, keys))
+            out[queries] = _solve_with_bias(twin, layer, call.take(queries, keys))
             continue
         places = np.searchsorted(key_places[keys], query_places[queries])
-        out[queries] = _solved(twin, layer, replace(call, q=call.k).take(keys, keys))[places]
+        out[queries] = _solve_and_check_shape(
+            twin, layer, replace(call, q=call.k).take(keys, keys)
+        )[places]
     return out
 
 
-def _solved(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
-    """What the solver returns, which must be a row for each query."""
-    found = np.asarray(twin.solve(layer, call))
-    if found.shape != (expected := (len(call.q), call.v.shape[1])):
+def _solve_and_check_shape(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
+    """Return the solver's output, which must have one row for each query."""
+    output = np.asarray(twin.solve(layer, call))
+    if output.shape != (expected := (len(call.q), call.v.shape[1])):
         raise ValueError(
-            f"twin {twin.name}: solve returned an array of shape {found.shape}, not {expected}"
+            f"twin {twin.name}: solve returned an array of shape {output.shape}, not {expected}"
         )
-    return found
+    return output
 
 
-def _solve_seen(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
-    """Queries that see all keys; a bias multiplies the weights of a row, and their sum stays."""
+def _solve_with_bias(twin: Pair, layer: nn.Module, call: HeadCall) -> Array:
+    """Solve queries that see all keys; the weights times ``exp(bias)`` are rescaled to sum one."""
     if call.bias is None or twin.inputs.reads_bias:
-        return _solved(twin, layer, call)
-    weights = _solved(twin, layer, replace(call.of_identity(), bias=None))
+        return _solve_and_check_shape(twin, layer, call)
+    weights = _solve_and_check_shape(twin, layer, replace(call.of_identity(), bias=None))
     weights = weights * np.exp(call.bias)
     return weights @ call.v / weights.sum(axis=1, keepdims=True)
 
 
-def _by_visible_keys(visible: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
-    """Each set of keys that some of the rows see, and which of them do."""
+def _group_by_visible_keys(visible: Array, rows: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield each set of keys that some of the rows see, with these rows."""
     sets, of_row = np.unique(visible[rows], axis=0, return_inverse=True)
     for index, seen in enumerate(sets):
         yield seen, rows[of_row.ravel() == index]
 
 
 def layer_output(twin: Pair, layer: nn.Module, inputs: Tensors, **masks: Any) -> Array:
-    """What the layer gives in its own dtype, as float64; `masks` as operators take them."""
+    """Run the layer in its own dtype and return float64; `masks` are those of operators."""
     context = twin_context(twin, inputs)
+    if context is not None:
+        masks["context"] = context
     with torch.no_grad():
-        given = {} if context is None else {"context": context}
-        return as_array(twin.inputs.apply(layer, *inputs, **given, **masks))
+        return as_array(twin.inputs.apply(layer, *inputs, **masks))
 
 
 def layer_matrix(twin: Pair, layer: nn.Module, q: Tensor, k: Tensor) -> Array:
-    """The layer's coefficients by its own forward pass, on values that are the identity."""
+    """Return the layer's coefficients: the output of its forward pass for identity values."""
     return layer_output(twin, layer, (q, k, identity_values(k)))
 
 
@@ -250,12 +250,12 @@ def solver_output(
     rows: Array | None = None,
     chosen: Array | None = None,
 ) -> Array:
-    """What the solver gives in float64 on the layer's own, possibly rounded, inputs.
+    """Solve in float64 on the layer's own, possibly rounded, inputs.
 
-    For tokens, `visible` of a shape that broadcasts to (heads, n_queries, n_keys) says which keys
-    each query sees, all by default, and `bias` of such a shape adds to logits. Where the twin's
-    solver serves rows apart, only the `rows` given are solved, and others are zero. `chosen` pairs
-    are those of the layer (see `Numerics.chooses`).
+    For tokens, `visible` says which keys each query sees, all by default, and `bias` is added to
+    the logits; their shapes broadcast to (heads, n_queries, n_keys). If the twin is `by_rows`,
+    only the given `rows` are solved and the others are zero. `chosen` holds the keys that the
+    layer chose (see `Numerics.chooses`).
     """
     if twin.inputs.kind != "tokens":
         return twin.solve(layer, *(as_array(x) for x in inputs))
@@ -267,20 +267,23 @@ def solver_output(
 def calls_of_heads(
     twin: Pair, inputs: Tensors, *, visible: Array | None = None, bias: Array | None = None
 ) -> Iterator[HeadCall]:
-    """What the twin's solver is given of each head."""
+    """Yield the call of the twin's solver for each head."""
     q, k, v = (as_array(x) for x in inputs)
     return head_calls(q, k, v, twin_context(twin, inputs), visible, bias)
 
 
 def with_choice(call: HeadCall, chosen: Array | None, dtype: torch.dtype) -> HeadCall:
-    """The call with the layer's choice of keys for all heads, made from scores in this dtype."""
+    """Return the call with the keys that the layer chose by scores in this dtype.
+
+    `chosen` holds those of all heads.
+    """
     if chosen is None:
         return call
     return replace(call, chosen=chosen[call.head], tied=8 * torch.finfo(dtype).eps)
 
 
 def twin_context(twin: Pair, inputs: Tensors) -> Context | None:
-    """What the layer needs beside its inputs, in their dtype."""
+    """Return the context that the layer needs beside its inputs, in their dtype."""
     if twin.inputs.context is None:
         return None
     context = twin.inputs.context(*(as_array(x) for x in inputs))
@@ -290,7 +293,7 @@ def twin_context(twin: Pair, inputs: Tensors) -> Context | None:
 def term_sizes(
     twin: Pair, layer: nn.Module, calls: Iterable[HeadCall], *, rows: Array | None = None
 ) -> Array | None:
-    """Sizes of the terms that add up to the solver's output of each head, where these are known."""
+    """Return the sizes of the terms that add up to the solver's output of each head, if known."""
     if twin.numerics.summed is not None:
         return np.stack([twin.numerics.summed(layer, call) for call in calls])
     if not getattr(layer, "linear_in_values", False):

@@ -1,4 +1,4 @@
-"""The catalogue of twins: what a twin is, how one is registered and found."""
+"""The catalogue of twins: the class `Twin`, how to register a twin and how to find one."""
 
 import importlib
 import pkgutil
@@ -27,18 +27,18 @@ class Twin(Pair):
 derivatives, fitted, task
         As in `Pair`.
     relation : Relation
-        What is compared and to which tolerance; see `twinsolve.unrolled.twins.relations`.
+        What is compared, and to which tolerance; see `twinsolve.unrolled.twins.relations`.
     """
 
     relation: Relation
 
     @property
     def evidence(self) -> Evidence:
-        """What an agreement shows, as the relation says."""
+        """What an agreement proves: the evidence of the relation."""
         return self.relation.evidence
 
     def for_task(self) -> "Twin":
-        """The twin at parameters with which it serves clustering or denoising."""
+        """Return the twin with the fields of `task`, with which it clusters or denoises."""
         fields = dict(self.task)
         if "relation" in fields:
             fields["relation"] = replace(fields["relation"], evidence=self.evidence)
@@ -51,7 +51,7 @@ def register(twin: Twin) -> Twin:
     Raises
     ------
     ValueError
-        If another twin has the name already.
+        If the catalogue already has a twin of this name.
 
     Examples
     --------
@@ -73,36 +73,35 @@ def register(twin: Twin) -> Twin:
     """
     if twin.name in _registered:
         raise ValueError(
-            f"name: a twin {twin.name!r} is registered already; unregister({twin.name!r}) takes it "
-            "out"
+            f"name: {twin.name!r} is registered already; unregister({twin.name!r}) removes it"
         )
     _registered[twin.name] = twin
     return twin
 
 
 def unregister(name: str) -> None:
-    """Take a twin out of the catalogue again.
+    """Remove a twin from the catalogue.
 
     Raises
     ------
     KeyError
-        If there is none of that name.
+        If the catalogue has no twin of this name.
     """
     del _registered[name]
 
 
 def add_twin(**fields: Any) -> Twin:
-    """Register a twin of these fields."""
+    """Register and return a twin with these fields."""
     return register(Twin(**fields))
 
 
 def having(**settings: Any) -> Callable[[Any], bool]:
-    """For ``covers``: layers whose attributes have these values."""
+    """Return a test for ``covers``: whether the attributes of a layer have these values."""
     return lambda layer: all(getattr(layer, name) == value for name, value in settings.items())
 
 
 def catalogue() -> list[Twin]:
-    """All twins: those of every module in `families`, then the users' own."""
+    """Return all twins: those of every module in `families`, then those that users registered."""
     _import_families()
     return list(_registered.values())
 
@@ -110,26 +109,25 @@ def catalogue() -> list[Twin]:
 @cache
 def _import_families() -> None:
     package = importlib.import_module(f"{__package__}.families")
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        importlib.import_module(found.name)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
 
 
 def twins_of(layer: nn.Module) -> list[Twin]:
-    """The twins of a layer: those of its class that cover it, or else of its nearest base class.
+    """Return the twins that cover a layer: those of its class, or else of its nearest base class.
 
     Raises
     ------
     LookupError
-        If there is none.
+        If the layer has no twin.
     """
-    twins = catalogue()
     for cls in type(layer).__mro__:
-        found = [twin for twin in twins if twin.layer is cls and twin.covers(layer)]
-        if found:
-            return found
+        twins = [twin for twin in catalogue() if twin.layer is cls and twin.covers(layer)]
+        if twins:
+            return twins
     raise LookupError(
         f"no twin is registered for {type(layer).__name__}; twinsolve.unrolled.twins.register adds "
-        "one, and catalogue lists those that there are"
+        "one, and twinsolve.unrolled.twins.catalogue lists all twins"
     )
 
 
@@ -139,55 +137,55 @@ def is_exact(twin: Twin) -> bool:
 
 
 def exact_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
-    """The first twin of a layer whose solver gives the layer's own output, not only its limit.
+    """Return the first twin whose solver gives the layer's own output, not only its limit.
 
-    Unless `same_points` says that the keys are the queries, twins whose solver serves other keys
-    too come first.
+    Twins whose solver also takes keys other than the queries come first, unless `same_points` says
+    that the keys are the queries.
 
     Raises
     ------
     LookupError
-        If there is none.
+        If the layer has no such twin.
     """
     exact = [twin for twin in twins_of(layer) if is_exact(twin)]
     if not exact:
         raise LookupError(f"no twin of {type(layer).__name__} has a relation among {_EXACT}")
-    return exact[0] if same_points else general_first(exact)[0]
+    return exact[0] if same_points else sort_general_first(exact)[0]
 
 
 def judging_twin(layer: nn.Module, *, same_points: bool = False) -> Twin:
-    """The twin that a layer is held against: `exact_twin`, or else its limit, or else its bound.
+    """Return the twin that judges a layer: `exact_twin`, or else its limit, or else its bound.
 
     Raises
     ------
     LookupError
-        If there is none.
+        If the layer has no twin.
     """
-    twins = twins_of(layer) if same_points else general_first(twins_of(layer))
+    twins = twins_of(layer) if same_points else sort_general_first(twins_of(layer))
     order = dict.fromkeys(_EXACT, 0) | {"limit": 1}
     return min(twins, key=lambda twin: order.get(twin.relation.name, 2))
 
 
-def with_whole_context(twin: Twin, layer: nn.Module) -> Twin:
-    """The twin, with the context that it and the twins of all that a correction wraps need."""
+def add_base_contexts(twin: Twin, layer: nn.Module) -> Twin:
+    """Return the twin with the context that it and the twins of all wrapped operators need."""
     makers = [twin.inputs.context]
     while isinstance(layer, Correction):
         layer = layer.base
         makers.append(exact_twin(layer).inputs.context)
-    present = [make for make in makers if make is not None]
+    makers = [make for make in makers if make is not None]
 
-    def make_all(*tokens: Any) -> Context:
+    def merge_contexts(*tokens: Any) -> Context:
         merged = Context()
-        for make in reversed(present):  # the outermost has the last word
-            given = make(*tokens)._asdict().items()
-            merged = merged._replace(**{name: x for name, x in given if x is not None and x != ()})
+        for make in reversed(makers):  # the outermost operator overrides the inner ones
+            fields = make(*tokens)._asdict().items()
+            merged = merged._replace(**{name: x for name, x in fields if x is not None and x != ()})
         return merged
 
-    return twin.with_context(make_all if present else None)
+    return twin.with_context(merge_contexts if makers else None)
 
 
 def numerics_of_base(n_passes: int = 1) -> Numerics:
-    """Numerics of a layer that passes so often over what its `base` does."""
+    """Return the numerics of a layer whose passes are those of `n_passes` calls of its base."""
     return Numerics(
         logit_range=lambda layer, *arrays: exact_twin(layer.base).numerics.logit_range(
             layer.base, *arrays
@@ -196,6 +194,6 @@ def numerics_of_base(n_passes: int = 1) -> Numerics:
     )
 
 
-def general_first(twins: list[Twin]) -> list[Twin]:
-    """Those that are about equal queries and keys alone come last."""
+def sort_general_first(twins: list[Twin]) -> list[Twin]:
+    """Return the twins, with those that need equal queries and keys at the end."""
     return sorted(twins, key=lambda twin: twin.inputs.pairing == "self")

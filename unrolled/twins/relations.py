@@ -1,4 +1,4 @@
-"""How a layer and its solver may be related, and how the deviation from that is measured."""
+"""The relations between a layer and its solver, and how to measure deviations from them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ _SOLVED = 1e-10
 _TINY = np.finfo(np.float64).tiny
 
 
-# The exact twins of this package differ by 2e-5 at most in float32. What may differ by more than a
-# percent is no rounding, and a check that lets it pass shows nothing.
+# The exact twins of this package differ by at most 2e-5 in float32. A difference of over a percent
+# is not rounding: a check that accepts it shows nothing.
 _COARSEST_ROUNDING = 1e-2
 ROUNDING_ADVICE = (
-    "float64 agrees, so that this may be rounding, which Numerics.logit_range (the spread of a "
-    "head's logits) and Numerics.passes (iterations) say the size of; the tolerance is 32 eps x "
-    f"passes x range, and {_COARSEST_ROUNDING:g} at most"
+    "float64 agrees, so this may be rounding. The tolerance is 32 eps x passes x range, and "
+    f"{_COARSEST_ROUNDING:g} at most: set Numerics.passes (iterations) and Numerics.logit_range "
+    "(the range of a head's logits) to what the layer has"
 )
-
-
-# Codes are of their dtype, but objective and dual value are computed in float64.
+# Codes are rounded to their dtype; objective and dual value are computed in float64.
 _BETTER_THAN_OPTIMAL = 1e-7
 
 
 class Inequalities:
-    """Entries ``lhs <= rhs``, each judged by ``(lhs - rhs) / scale``.
+    """A collection of inequalities ``lhs <= rhs``, each judged by ``(lhs - rhs) / scale``.
 
     Examples
     --------
@@ -64,14 +62,14 @@ class Inequalities:
         Parameters
         ----------
         lhs, rhs : array-like
-            Of shapes that broadcast.
+            Their shapes must broadcast.
         scale : array-like, optional
-            Size of the numbers that both sides are rounded from; ``max(|lhs|, |rhs|)`` by default.
+            Size of the numbers whose rounding affects both sides; ``max(|lhs|, |rhs|)`` by default.
         """
-        found, bound = np.asarray(lhs, dtype=np.float64), np.asarray(rhs, dtype=np.float64)
-        size = self._add(found, bound, scale)
+        left, right = np.asarray(lhs, dtype=np.float64), np.asarray(rhs, dtype=np.float64)
+        size = self._add(left, right, scale)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            self._ratios.append(np.ravel(np.where(bound > 1e-4 * size, found / bound, 0.0)))
+            self._ratios.append(np.ravel(np.where(right > 1e-4 * size, left / right, 0.0)))
 
     def attained(
         self,
@@ -81,52 +79,52 @@ class Inequalities:
         share: ArrayLike = 1.0,
         scale: ArrayLike | None = None,
     ) -> None:
-        """Add ``share rhs <= lhs <= rhs``: an extremal case, in which the proof has equality.
+        """Add ``share rhs <= lhs <= rhs``, for inputs at which the proof has equality.
 
         Parameters
         ----------
         lhs, rhs, scale : array-like
             As in `at_most`.
         share : array-like, default=1.0
-            Which share of the bound is provably reached.
+            Share of the bound that is provably reached.
         """
         self.at_most(lhs, rhs, scale=scale)
         self._add(np.asarray(share) * np.asarray(rhs), np.asarray(lhs, dtype=np.float64), scale)
 
     def _add(self, lhs: Array, rhs: Array, scale: ArrayLike | None) -> Array:
         size = np.maximum(np.abs(lhs), np.abs(rhs)) if scale is None else np.asarray(scale)
-        with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity: NaN, a fault
+        with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity is NaN: fails
             excess = (lhs - rhs) / np.maximum(size, np.finfo(np.float64).tiny)
         self._excesses.append(np.ravel(np.maximum(excess, 0.0)))
         return size
 
     def excess(self) -> float:
-        """Largest ``max(0, lhs - rhs) / scale`` of all entries; NaN if one is."""
+        """Return the largest ``max(0, lhs - rhs) / scale``, or NaN if an entry is NaN."""
         return float(np.max(np.concatenate(self._excesses)))
 
     def tightness(self) -> float:
-        """Largest ``lhs / rhs`` of the entries with a right side over 1e-4 of the scale.
+        """Return the largest ``lhs / rhs``; 1 means that a bound is reached.
 
-        1 where a bound is reached; below that share rounding decides.
+        Entries whose right side is at most 1e-4 of the scale are left out, as they are rounding.
         """
         return float(np.max(np.concatenate(self._ratios)))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The optimisation problem behind a layer, solved.
+    """The optimisation problem of a layer, with its solution.
 
     Attributes
     ----------
     coef : ndarray of shape (n_queries, n_keys)
         Certified solution C*.
     objective : callable
-        F: coefficients of that shape to a number, infinite outside the constraints.
+        The objective F of coefficients of this shape; infinite if they violate a constraint.
     lower_bound : float
-        Dual value: at most ``F* = min F``.
+        Dual value, at most ``F* = min F``.
     rate : float
-        The c of the proved rate ``F(C_K) - F* <= c / K`` of the layer's K iterations; infinite
-        where the layer's step is too long for the proof.
+        The c of the proved rate ``F(C_K) - F* <= c / K`` after K iterations of the layer. Infinite
+        if the layer's step is too long for the proof.
     """
 
     coef: Array
@@ -135,12 +133,12 @@ class Problem:
     rate: float
 
     def excess(self, codes: Array) -> float:
-        """How far the objective of these codes is above the dual value."""
+        """Return the objective of these codes minus the dual value."""
         return self.objective(codes) - self.lower_bound
 
 
 class TaskOutputs(NamedTuple):
-    """What the solver and the layer give for the task numbers, and on which tokens (None: all)."""
+    """Outputs of solver and layer for the numbers of a task, and their tokens (None is all)."""
 
     solver: Array
     layer: Array
@@ -155,11 +153,12 @@ def measure_difference(
     rounding: float,
     summed: Callable[[], Array | None],
 ) -> Measurement:
-    """`largest_difference`, but for what rounding does to terms that cancel.
+    """Measure `largest_difference`, with a larger tolerance where the terms of the output cancel.
 
-    Where the difference exceeds the tolerance, it is held to ``rounding * max(summed())``, with the
-    sizes of the terms that add up to the output, such as ``|C| |V|``. In float64 rounding is some
-    1e-14, so that a fault is excused only where the output is that much smaller than its terms.
+    If the difference exceeds the tolerance, the limit is ``rounding * max(summed())``: `summed`
+    returns the sizes of the terms that add up to the output, such as ``|C| |V|``. As rounding in
+    float64 is about 1e-14, this excuses a fault only where the output is that much smaller than its
+    terms.
     """
     deviation = largest_difference(found, expected)
     if deviation <= tolerance or (sizes := summed()) is None:
@@ -181,10 +180,10 @@ def judge_outputs(
     summed: Callable[[], Array | None],
     choice: Callable[[], Array],
 ) -> Measurement:
-    """`measure_difference` of a layer's output from the solver's.
+    """Measure the difference of a layer's output from the solver's, ``solve(None)``.
 
-    Where that fails, a layer that chooses keys is held to ``solve(choice())``, and one that
-    promises less to what it promises.
+    If that fails, a layer that chooses keys is compared with ``solve(choice())``, and a layer that
+    iterates to its own tolerance is judged by `Numerics.promised`.
     """
     limits: dict[str, Any] = {"tolerance": tolerance, "rounding": rounding, "summed": summed}
     expected = solve(None)
@@ -200,12 +199,12 @@ def judge_outputs(
 def compare_outputs(
     twin: Pair, layer: nn.Module, inputs: Tensors, *, tolerance: float
 ) -> Measurement:
-    """Largest difference of the two outputs, as `judge_outputs` has it.
+    """Measure the largest difference of the two outputs by `judge_outputs`.
 
-    In float32 the tolerance is ``32 eps * passes * logit range``, whatever it is in float64, but no
-    more than 1e-2.
+    `tolerance` is that of float64. In float32 it is ``32 eps * passes * logit range``, and 1e-2 at
+    most.
     """
-    found = layer_output(twin, layer, inputs)  # first, as it says best what it cannot take
+    found = layer_output(twin, layer, inputs)  # first, as the layer has the clearer errors
     rounding = rounding_of(twin, layer, inputs, twin.numerics.passes(layer))
     if inputs[0].dtype == torch.float32:
         rounding = min(rounding, _COARSEST_ROUNDING)
@@ -225,24 +224,26 @@ def compare_outputs(
 
 @dataclass(frozen=True)
 class Relation:
-    """What is compared between a layer and its solver; base of the others.
+    """What is compared between a layer and its solver; the base class of all relations.
 
     Attributes
     ----------
     tolerance : float
         Largest accepted deviation in float64.
     certificate : callable, optional
-        ``certificate(twin, layer, tensors)`` gives a residual of the conditions of optimality of
-        the problem that the layer's output solves, in units of the output and without a formula of
-        the solution; see `twinsolve.unrolled.twins.certificates`. In float64 it is held to the
-        tolerance too.
+        ``certificate(twin, layer, tensors)`` returns how far the layer's output is from satisfying
+        the optimality conditions of the problem that it solves. It is in units of the output and
+        uses no formula of the solution; see `twinsolve.unrolled.twins.certificates`. In float64 it
+        must be within the tolerance too.
     problem : callable, optional
-        ``problem(layer, call)`` solves the optimisation problem behind the layer, as a `Problem`.
+        ``problem(layer, call)`` solves the optimisation problem of the layer and returns it as a
+        `Problem`.
     evidence : {"solver", "certificate", "formula", "bound"}
-        What an agreement shows: an independent solver of the problem behind the layer reaches the
-        same; the layer's output is optimal by a certificate of that problem; the same formula,
-        written again; an inequality holds. By default "bound" of a `Bound`, "certificate" of a
-        `Rate`, a `Limit` or where there is one, and "formula" otherwise.
+        What an agreement proves. "solver": an independent solver of the layer's problem has the
+        same result. "certificate": the output is optimal by a certificate of that problem.
+        "formula": the same formula, written again, has the same value. "bound": an inequality
+        holds. The default is "bound" for a `Bound`, "certificate" for a `Rate`, a `Limit` and a
+        relation with a certificate, and "formula" otherwise.
     """
 
     name: ClassVar[str]
@@ -257,17 +258,17 @@ class Relation:
             object.__setattr__(self, "evidence", "certificate")
 
     def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
-        """How far the layer deviates."""
+        """Measure how far the layer deviates from the relation."""
         compared = compare_outputs(twin, self._run(layer), inputs, tolerance=self.tolerance)
         return worst([compared, *self._certified(twin, self._run(layer), inputs)])
 
     def task_outputs(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
-        """What the solver and the layer give, for the task numbers."""
+        """Return the outputs of the solver and the layer for the numbers of a task."""
         layer = self._run(layer)
         return TaskOutputs(solver_output(twin, layer, inputs), layer_output(twin, layer, inputs))
 
     def _run(self, layer: nn.Module) -> nn.Module:
-        """The layer as it is compared."""
+        """Return the layer as it is compared: with the right number of iterations."""
         return layer
 
     def _certified(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> list[Measurement]:
@@ -283,10 +284,10 @@ class Relation:
 
 @dataclass(frozen=True)
 class Identity(Relation):
-    """Layer and solver compute the same: ``max|layer - solver| / max|solver|``.
+    """Layer and solver have equal outputs; the deviation is ``max|layer - solver| / max|solver|``.
 
-    In float64 the residual of the certificate, where there is one, is held to the same tolerance;
-    so it is in `Init`, `Iterate` and `FixedPointLimit`.
+    In float64 the residual of the certificate, if there is one, must be within the tolerance too.
+    The same holds for `Init`, `Iterate` and `FixedPointLimit`.
     """
 
     name: ClassVar[str] = "identity"
@@ -294,19 +295,20 @@ class Identity(Relation):
 
 @dataclass(frozen=True)
 class Init(Relation):
-    """As `Identity`, of the layer at its initial parameters, where it is its origin."""
+    """As `Identity`, for the layer at its initial parameters: there it equals its solver."""
 
     name: ClassVar[str] = "init"
 
 
 @dataclass(frozen=True)
 class Bound(Relation):
-    """Proved inequalities ``lhs <= rhs``: ``max(0, lhs - rhs) / scale``, the worst of all entries.
+    """Proved inequalities ``lhs <= rhs``.
 
-    ``sides(layer, *tensors)`` measures both sides with the layer, the right one by the solvers, and
-    gives them as `Inequalities`: on the data, and on inputs of its own on which the proof has
-    equality, where a layer that falls short fails too. The tightness is the largest ``lhs / rhs``.
-    The task numbers are those of the twin's `solve` and of the layer.
+    The deviation is the largest ``max(0, lhs - rhs) / scale``, the tightness the largest
+    ``lhs / rhs``. ``sides(layer, *tensors)`` returns `Inequalities`. It measures the left sides
+    with the layer and the right sides with the solvers, on the data and on inputs at which the
+    proof has equality. On these a layer that stays below the bound fails too. The numbers of a task
+    compare the twin's `solve` with the layer.
     """
 
     name: ClassVar[str] = "bound"
@@ -316,17 +318,17 @@ class Bound(Relation):
 
     def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
         with torch.no_grad():
-            found = self.sides(layer, *inputs)
+            sides = self.sides(layer, *inputs)
         passes = twin.numerics.passes(layer)
         tolerance = tolerance_of(twin, layer, inputs, self.tolerance, passes)
-        return Measurement(found.excess(), tolerance, found.tightness())
+        return Measurement(sides.excess(), tolerance, sides.tightness())
 
 
 @dataclass(frozen=True)
 class Iterate(Relation):
-    """After K iterations both hold the same iterate, for every K; the worst K counts.
+    """After K iterations layer and solver have the same iterate; the worst K in `n_iter` counts.
 
-    The layer must have an attribute `n_iter`. The task numbers are those of the largest K.
+    The layer must have an attribute `n_iter`. The numbers of a task use the largest K.
     """
 
     name: ClassVar[str] = "iterate"
@@ -345,12 +347,12 @@ class Iterate(Relation):
 
 @dataclass(frozen=True)
 class Rate(Relation):
-    """K iterations of the layer are within the proved rate of the optimum, for every K.
+    """K iterations of the layer come as near the optimum as the proved rate says, for every K.
 
     The deviation is the largest ``(F(C_K) - F*) / (c / K)``; see `Problem` for F and c. Codes that
-    are better than the optimum by more than 1e-7 fail. No Lasso comes closer to the proved rate
-    than a fifth or so, so that a layer which is twice as slow may be within it: `Iterate` sees
-    that. The task numbers are those of the solver's and the layer's iterates at the largest K.
+    are better than the optimum by more than 1e-7 fail. A Lasso reaches at most about a fifth of the
+    proved rate, so that a layer which is twice as slow may pass; `Iterate` detects it. The numbers
+    of a task compare the iterates of solver and layer at the largest K.
     """
 
     name: ClassVar[str] = "limit"
@@ -362,7 +364,7 @@ class Rate(Relation):
     def measure(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> Measurement:
         problems, measured = self._problems(twin, layer, inputs), []
         for K in self.n_iter:
-            for problem, codes in zip(problems, _codes(twin, layer, inputs, K), strict=True):
+            for problem, codes in zip(problems, _codes_after(twin, layer, inputs, K), strict=True):
                 excess = problem.excess(codes)
                 measured.append(Measurement(_ratio(excess, problem.rate / K), 1.0))
                 measured.append(Measurement(max(0.0, -excess), _BETTER_THAN_OPTIMAL))
@@ -374,15 +376,18 @@ class Rate(Relation):
 
 @dataclass(frozen=True)
 class Limit(Relation):
-    """Many iterations of the layer reach the optimum: ``|F(C_K) - F*|`` on a few tokens.
+    """Many iterations of the layer reach the optimum; the deviation is ``|F(C_K) - F*|``.
 
-    On those whose keys are most independent (by pivoted QR) it is within the tolerance: as many
-    that ISTA's linear rate, ``1 - s^2 / |k^T k|_F`` with the smallest singular value s of the keys,
-    is ``exp(-20)`` after `n_iter` iterations. On `n_tokens` that are most alike, where ISTA is
-    slow, it is within the proved rate c / K after K = `n_iter_alike` iterations, where one is
-    proved, as in `Rate`; a layer without `n_iter`, which stops by itself, is held to the tolerance
-    there too. The task numbers are those of the certified solution and of the layer, on the
-    independent tokens.
+    It is measured on two small sets of tokens:
+
+    - Those whose keys are most independent (by pivoted QR). After `n_iter` iterations the deviation
+      must be within the tolerance. There are so many tokens that ISTA's linear rate, ``1 - s^2 /
+      |k^T k|_F`` with the smallest singular value s of the keys, makes it ``exp(-20)``.
+    - The `n_tokens` that are most alike, for which ISTA is slow. After K = `n_iter_alike`
+      iterations it must be within the proved rate c / K, as in `Rate`, if one is proved. A layer
+      without `n_iter`, which stops by itself, must be within the tolerance here too.
+
+    The numbers of a task compare the certified solution with the layer on the independent tokens.
     """
 
     name: ClassVar[str] = "limit"
@@ -435,14 +440,20 @@ class Limit(Relation):
     def _excesses(
         self, twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int
     ) -> list[tuple[Problem, float]]:
-        """The problem of each head, and how far the codes after so many iterations are off."""
-        problems, codes = self._problems(twin, layer, inputs), _codes(twin, layer, inputs, n_iter)
+        """Return the problem of each head and the excess of its codes after `n_iter` iterations."""
+        problems, codes = (
+            self._problems(twin, layer, inputs),
+            _codes_after(twin, layer, inputs, n_iter),
+        )
         pairs = zip(problems, codes, strict=True)
         return [(problem, problem.excess(found)) for problem, found in pairs]
 
 
 def _most_alike(keys: Array, count: int) -> Array:
-    """A token and those of largest cosine with it, where the smallest of these is largest."""
+    """Return the tokens that are most alike: a token and the `count` of largest cosine with it.
+
+    The token is the one for which the smallest of these cosines is largest.
+    """
     unit = keys / np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), _TINY)
     nearest = np.argsort(-np.abs(unit @ unit.T), axis=1, kind="stable")[:, :count]
     cosines = np.abs(np.einsum("id,id->i", unit, unit[nearest[:, -1]]))
@@ -451,9 +462,9 @@ def _most_alike(keys: Array, count: int) -> Array:
 
 @dataclass(frozen=True)
 class FixedPointLimit(Relation):
-    """Many iterations of the layer reach what the solver finds at once, as `Identity` measures.
+    """Many iterations of the layer reach the limit that the solver finds directly; see `Identity`.
 
-    The layer must have an attribute `n_iter`; `solve` gives the limit, whatever that is.
+    The layer must have an attribute `n_iter`; the twin's `solve` returns the limit.
     """
 
     name: ClassVar[str] = "limit"
@@ -464,22 +475,22 @@ class FixedPointLimit(Relation):
         return with_n_iter(layer, self.n_iter)
 
 
-def _codes(twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
+def _codes_after(twin: Pair, layer: nn.Module, inputs: Tensors, n_iter: int) -> Array:
     return layer_matrix(twin, with_n_iter(layer, n_iter), *inputs[:2])
 
 
 def _ratio(excess: float, bound: float) -> float:
-    """Quotient with 0 / 0 = 0."""
+    """Return ``excess / bound``, where 0 / 0 is 0."""
     if bound == 0:
         return 0.0 if excess <= 0 else float("inf")
     return excess / bound
 
 
 def with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
-    """The layer, with the same parameters, but so many iterations."""
+    """Return the layer with the same parameters and `n_iter` iterations."""
     changed: Any = copy.copy(layer)
     changed.n_iter = n_iter
-    if isinstance(changed, Solved):  # which iterates until its own tolerance is met
+    if isinstance(changed, Solved):  # iterates until it meets its own tolerance
         changed.tol = min(changed.tol, _SOLVED)
     return changed
 
@@ -487,13 +498,13 @@ def with_n_iter(layer: nn.Module, n_iter: int) -> nn.Module:
 def tolerance_of(
     twin: Pair, layer: nn.Module, inputs: Tensors, tolerance: float, steps: int
 ) -> float:
-    """`tolerance` in float64, else ``32 eps * steps * logit range``."""
+    """Return `tolerance` for inputs in float64, and else ``32 eps * steps * logit range``."""
     if inputs[0].dtype == torch.float64:
         return tolerance
     return rounding_of(twin, layer, inputs, steps)
 
 
 def rounding_of(twin: Pair, layer: nn.Module, inputs: Tensors, steps: int) -> float:
-    """``32 eps * steps * logit range``, eps of the dtype of the inputs."""
+    """Return ``32 eps * steps * logit range`` for the dtype of the inputs."""
     logits = float(twin.numerics.logit_range(layer, *(as_array(x) for x in inputs)))
     return rounding(inputs[0].dtype, steps, logits)

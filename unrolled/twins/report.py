@@ -1,4 +1,4 @@
-"""Checks of a user's own layer, and comparisons of any coefficients with any solver's."""
+"""Checks of a user's own layer, and comparisons of coefficients from any two sources."""
 
 import copy
 import warnings
@@ -18,6 +18,7 @@ from ..attention import Attention, Context, Operator
 from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
 from ..laws import Measurement, worst
+from ..laws.measurement import dtype_name
 from ..laws.subject import as_array, identity_values, map_tensors
 from ..self_expression import (
     DeepSelfExpression,
@@ -29,48 +30,48 @@ from ..sparse_coding import LISTA
 from .heads import Array, Tensors, heads
 from .model_check import ModelReport, check_model, measure
 from .pairs import calls_of_heads, layer_matrix, layer_output, solver_output
-from .registry import Twin, is_exact, judging_twin, twins_of, with_whole_context
+from .registry import Twin, add_base_contexts, is_exact, judging_twin, twins_of
 from .relations import ROUNDING_ADVICE, Problem
 from .subjects import advise_on_laws, broken_laws
 
 Shell = Attention | FusedProjectionAttention
 _RECONSTRUCTING = ("self_expression", "sparse_coding", "locally_linear")
 _ADVICE = (
-    "; of a model pass one of its attention modules, or if it is a model of Hugging Face the "
-    "weights of one head, model(..., output_attentions=True).attentions[layer][0, head]"
+    "; instead of a whole model pass one of its attention modules, or for a model of Hugging Face "
+    "the weights of one head: model(..., output_attentions=True).attentions[layer][0, head]"
 )
 _Coder = LISTA | UnrolledADMM | UnrolledSelfExpression | DeepSelfExpression | SelfExpressiveNetwork
 
 
 @dataclass(frozen=True)
 class Report:
-    """Answers of `check` about one layer.
+    """The result of `check` for one layer.
 
     Attributes
     ----------
     twin, equation, relation : str
-        The twin that the layer was held against, and what was compared: "identity", "init" or
-        "iterate" with the solver's output, or for layers without such a twin the "limit" of many
+        The twin that judged the layer, its equation id, and what was compared: the solver's output
+        ("identity", "init" or "iterate"), or for a layer without such a twin the "limit" of many
         iterations or a "bound".
     dtype : str
-        In which the layer was run.
+        The dtype in which the layer was judged.
     deviation, tolerance : float
-        Of the layer from the solver at the layer's present parameters.
+        Deviation of the layer from the solver at the layer's present parameters, and its limit.
     correct : bool
-        ``deviation <= tolerance``: the layer computes what it claims to. The report itself is true
-        if this is, so that ``assert twinsolve.check(...)`` says what it seems to.
+        ``deviation <= tolerance``: the layer computes what it claims to. The truth value of the
+        report is the same, so that ``assert twinsolve.check(...)`` works.
     origin : dict of str to float
         How far the layer is from the solved problem at its initial parameters, the mean over heads.
-        For operators with a matrix C: ``distance``, ``cosine``, ``support_precision``,
-        ``support_recall``, ``support_f1`` of C against the solution C*; where these are to
-        reconstruct the queries (self-expression, sparse coding, locally linear weights)
-        ``residual`` and ``residual_solved``, the relative residuals ``|q - C k| / |q|`` of both;
-        and where an objective F stands behind the layer ``gap = (F(C) - F*) / |q|_F^2``. For other
-        layers ``distance`` of the outputs. NaN where the layer's coefficients are not finite.
+        An operator with a matrix C has ``distance``, ``cosine``, ``support_precision``,
+        ``support_recall`` and ``support_f1`` of C against the solution C*. If C is to reconstruct
+        the queries (self-expression, sparse coding, locally linear weights), it also has the
+        relative residuals ``|q - C k| / |q|`` of C and C*, ``residual`` and ``residual_solved``.
+        If the layer has an objective F, it also has ``gap = (F(C) - F*) / |q|_F^2``. Other layers
+        have the ``distance`` of the outputs. NaN if the layer's coefficients are not finite.
     rounding : bool
-        Whether a layer that is not correct in float32 is so in float64.
+        Whether a layer that is not correct in float32 is correct in float64.
     laws : tuple of str
-        Names of the laws that the layer breaks, on drawn tokens; see `twinsolve.unrolled.laws`.
+        Names of the laws that the layer breaks on drawn tokens; see `twinsolve.unrolled.laws`.
     """
 
     twin: str
@@ -88,7 +89,7 @@ class Report:
         return self.correct
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers in one flat dictionary, a row of a table."""
+        """Return all fields in one flat dictionary, as a row of a table."""
         row = asdict(self)
         return row | {f"origin_{key}": value for key, value in row.pop("origin").items()}
 
@@ -114,69 +115,71 @@ def check(
     n_rows: int = 8,
     random_state: int = 0,
 ) -> Report | ModelReport:
-    """Hold a layer, or every layer of a model, trained or not, against its solver on given data.
+    """Compare a layer, or every layer of a model, trained or not, with its solver on given data.
 
-    Of a layer it answers two questions apart. *Correct?* The layer against the solver at the
-    layer's present parameters must agree to the twin's tolerance, 1e-10 or 1e-8 in float64 and
-    ``32 eps * passes * logit range`` in float32; on values X and on the identity, which shows the
-    coefficients themselves. Where that float32 tolerance exceeds 1e-3, and for bfloat16 and
-    float16, a float64 copy of the layer is judged instead. A layer of which no twin gives the
-    output itself is judged by its limit, or by a bound on it. Where an output is that much smaller
-    than the terms that add up to it, it is held to the rounding of these; among equal logits any
-    choice is right.
+    For a layer it answers two questions. *Is it correct?* At the layer's present parameters its
+    output must agree with the solver's to the twin's tolerance: 1e-10 or 1e-8 in float64, and
+    ``32 eps * passes * logit range`` in float32. The values are X, and then the identity, which
+    makes the coefficients the output. If the float32 tolerance is above 1e-3, and for bfloat16 and
+    float16, a float64 copy of the layer is judged instead. If no twin gives the layer's output
+    itself, its limit or a bound is compared. If the terms of an output cancel, the rounding of the
+    terms is the tolerance. Among equal logits any choice is correct.
 
-    Its code is also held to every law of `twinsolve.unrolled.laws` that it declares (masks, leaks,
-    fewer queries, batches, `matrix`, gradients, dtypes, refusals), at its present parameters and on
-    drawn tokens, where a twin gives the output itself.
+    If a twin gives the output itself, the layer must also satisfy every law of
+    `twinsolve.unrolled.laws` that it declares (masks, leaks, fewer queries, batches, `matrix`,
+    gradients, dtypes, refusals), at its present parameters and on drawn tokens.
 
-    *How far from its origin?* The layer's coefficients against the solution of the problem at the
-    layer's initial parameters (those at construction), on the same queries and keys; reported, not
-    judged.
+    *How far is it from its origin?* The layer's coefficients are compared with the solution of the
+    problem at the layer's initial parameters (those at construction), on the same queries and
+    keys. This is reported and not judged.
 
-    A *model* runs once on the batch, in evaluation mode, and every module in it that has a twin is
-    judged at its present parameters on the queries, keys, values, masks and context that reach it:
-    each operator in every head, on random queries among all keys of two random sequences of the
-    batch, or whole on one sequence where its queries are coupled (boosting, balanced kernels), of
-    which causal masks allow to take the first 64 tokens; the
-    projections of each `Attention` by NumPy; scales, residual connections, mixtures of experts and
-    learned solvers on one sequence; image layers on 32 x 32 pixels. What ran in a dtype in which
-    rounding would excuse more than 1e-3 is judged as it is, and as a float64 copy. Modules of the
-    same settings are held to the laws once. What an operator holds is judged with it. The rest is
-    listed with the reason why it is not judged.
+    A *model* runs once on the batch in evaluation mode. Every module with a twin is judged at its
+    present parameters on the queries, keys, values, masks and context that reach it:
+
+    - an operator in every head, for random queries and all keys of two random sequences; if its
+      queries are coupled (boosting, balanced kernels), for all queries of one sequence, or under
+      causal masks for its first 64 tokens
+    - the projections of an `Attention`, by NumPy
+    - scales, residual connections, mixtures of experts and learned solvers, on one sequence
+    - image layers, on 32 x 32 pixels
+
+    If rounding in the module's dtype would excuse more than 1e-3, a float64 copy is judged too.
+    Modules with the same settings are tried on the laws once. The parts of an operator are judged
+    with the operator. All other modules are listed with the reason why they are not judged.
 
     Parameters
     ----------
     layer : nn.Module
-        An `Operator`, which gets ``q = k = v = X`` in each head; an `Attention` shell or a module
-        that `replace_attention` put in, whose operator gets the projections of X; or any layer that
-        has a twin, such as `NonLocalMeansAttention`. It is not changed. Any other module is a
-        model: of this package, with replaced attention, or of another library with operators
-        attached.
+        It is not changed. An `Operator` gets ``q = k = v = X`` in each head. The operator of an
+        `Attention` shell, or of a module that `replace_attention` put in, gets the projections of
+        X. Any other layer that has a twin, such as `NonLocalMeansAttention`, gets X. Any other
+        module is a model: one of this package, one with replaced attention, or one of another
+        library with operators attached.
     X : array-like or Tensor of shape (n_tokens, dim), tuple or mapping
         Tokens; for an image layer an image of shape (height, width), (channels, height, width) or
-        (batch, channels, height, width). Taken in the dtype of the layer's parameters, or in its
-        own (float32 or float64) if the layer has none. For a model its batch as it takes it: a
-        Tensor, or a tuple or mapping of arguments (which make a model of a shell too).
+        (batch, channels, height, width). It is cast to the dtype of the layer's parameters; without
+        parameters it stays in float32 or float64. For a model it is the batch that the model takes:
+        a Tensor, or a tuple or mapping of arguments. With a tuple or mapping a shell is a model.
     context : Context, optional
-        What a layer needs beside its tokens, in the shape of its own queries and keys (for a
-        shell: positions and first tokens of shape (n_tokens, dim), values of shape (heads,
-        n_tokens, head_dim)). By default what the twin takes in `twinsolve check`. A model makes
-        its own.
+        What the layer needs beside its tokens, in the shape of its own queries and keys. For a
+        shell, positions and first tokens have the shape (n_tokens, dim) and values the shape
+        (heads, n_tokens, head_dim). By default the context of the twin in `twinsolve check`. A
+        model makes its own.
     n_rows : int, default=8
-        Queries judged in each operator of a model, of each of two sequences.
+        Number of queries judged in each operator of a model, for each of two sequences.
     random_state : int, default=0
-        Which sequences and queries of a model are judged.
+        Seed of the sequences and queries of a model that are judged.
 
     Returns
     -------
     Report or ModelReport
-        False if it fails, as in ``assert twinsolve.check(layer, X)``.
+        Its truth value is False if the check fails, as in ``assert twinsolve.check(layer, X)``.
 
     Raises
     ------
     LookupError
-        If no twin is registered for the layer or anything in the model, or none that takes what a
-        shell hands it.
+        If no twin is registered for the layer or anything in the model, or if the twin of a shell's
+        operator takes no separate queries and keys.
     ValueError
         If `layer` is no module, X has the wrong shape or holds NaN or infinity, or a model is given
         a context.
@@ -204,22 +207,22 @@ def check(
     batch = isinstance(layer, FusedProjectionAttention) and getattr(X, "ndim", 2) == 3
     if batch or isinstance(X, tuple | Mapping) or _is_model(layer):
         if context is not None:
-            raise ValueError("context: a model makes its own; must be None")
+            raise ValueError("context: must be None for a model, which makes its own context")
         return check_model(layer, X, n_rows=n_rows, random_state=random_state)
     layer = copy.deepcopy(layer).cpu().eval()
-    data = _as_tensor(layer, X)
-    subject, twin, inputs = _subject(layer, data)
+    data = as_tensor(layer, X)
+    subject, twin, inputs = _find_subject(layer, data)
     if context is not None:
         filled = map_tensors(context, lambda name, x: x.detach().cpu().to(data.dtype))
         if isinstance(layer, Attention):
             filled = layer.fill(filled, data, inputs[-1])
         twin = twin.with_context(lambda *tokens: filled)
     else:
-        twin = with_whole_context(twin, subject)
-    measured, rounding = _measure(twin, subject, inputs), False
+        twin = add_base_contexts(twin, subject)
+    measured, rounding = _measure_worst(twin, subject, inputs), False
     if inputs[0].dtype != torch.float64 and (measured.coarse or not measured.passed):
         wide = copy.deepcopy(subject).double(), tuple(x.double() for x in inputs)
-        exact = _measure(twin, *wide)
+        exact = _measure_worst(twin, *wide)
         if measured.coarse:
             (subject, inputs), measured = wide, exact
         else:
@@ -228,16 +231,16 @@ def check(
     if laws and measured.passed:
         measured = worst(list(laws.values()))
     origin = copy.deepcopy(subject)
-    _reset(origin)
+    reset_parameters(origin)
     return Report(
         twin.name,
         twin.equation,
         twin.relation.name,
-        str(inputs[0].dtype).removeprefix("torch."),
+        dtype_name(inputs[0].dtype),
         measured.deviation,
         measured.tolerance,
         measured.passed,
-        _distance_from_origin(twin, subject, origin, inputs),
+        _compare_with_origin(twin, subject, origin, inputs),
         rounding,
         tuple(laws),
     )
@@ -252,41 +255,46 @@ def compare(
     objective: Callable[[Array], float] | None = None,
     context: Context | None = None,
 ) -> dict[str, float]:
-    """Compare any coefficients with any others on the same tokens, such as learned with solved.
+    """Compare the coefficients of two sources on the same tokens, such as learned and solved ones.
 
     Parameters
     ----------
     first, second : layer, callable, Solution, array-like or sparse array
-        Where coefficients of shape (n_tokens, n_keys) come from: an `Operator`, an `Attention`
-        shell, ``nn.MultiheadAttention`` or what `replace_attention` puts in or could (its matrix,
-        averaged over heads); a `LISTA` (its codes); an `UnrolledADMM`, `UnrolledSelfExpression`,
-        `DeepSelfExpression` or `SelfExpressiveNetwork`; a function of X, or of X and the keys where
-        these are given, that
-        returns a `Solution` or coefficients; or these themselves. The second is the reference.
+        Sources of coefficients of shape (n_tokens, n_keys); the second is the reference. A source
+        is one of these:
+
+        - an `Operator`, an `Attention` shell, ``nn.MultiheadAttention`` or another module that
+          `replace_attention` puts in or can replace: its matrix, averaged over heads
+        - a `LISTA`: its codes
+        - an `UnrolledADMM`, `UnrolledSelfExpression`, `DeepSelfExpression` or
+          `SelfExpressiveNetwork`: its coefficients
+        - a function of X, or of X and `keys` if these are given, that returns a `Solution` or
+          coefficients
+        - a `Solution` or the coefficients themselves
     X : array-like or Tensor of shape (n_tokens, dim)
-        Queries: what is expressed.
+        Queries, which the coefficients express in the keys.
     keys : array-like or Tensor of shape (n_keys, dim), optional
-        What X is expressed in. None is the dictionary of a `LISTA` if one of the two is that, and
-        otherwise X itself.
+        By default the dictionary of a `LISTA` if one of the two sources is one, and else X.
     objective : callable, optional
-        F: coefficients to a number, such as ``lambda C: lasso_objective(X, X, C, lam=lam).sum()``.
+        The objective F, a number for coefficients, such as
+        ``lambda C: lasso_objective(X, X, C, lam=lam).sum()``.
     context : Context, optional
-        What a layer among the two needs beside its tokens; as in `check`.
+        What a layer needs beside its tokens; as in `check`.
 
     Returns
     -------
     dict
         ``distance``, ``cosine``, ``support_precision``, ``support_recall``, ``support_f1`` (see
         `coefficient_distance`), ``residual`` and ``residual_reference`` (``|X - C keys| / |X|``),
-        and with an objective ``gap = (F(C) - F(C_ref)) / |X|_F^2``, negative if the first is
-        better.
+        and with an objective ``gap = (F(C) - F(C_ref)) / |X|_F^2``, negative if the first source
+        is better.
 
     Raises
     ------
     ValueError
         If shapes do not fit or an entry is not finite.
     TypeError
-        If coefficients cannot be had from an argument.
+        If `first` or `second` is no source of coefficients.
 
     References
     ----------
@@ -309,16 +317,17 @@ def compare(
     >>> twinsolve.compare(layer, sparse_code(X, atoms, lam=1.0), X)["distance"] < 1e-3
     True
     """
-    tokens = _numpy(X)
-    given = None if keys is None else _numpy(keys)
+    tokens = _to_array(X)
+    own_keys = None if keys is None else _to_array(keys)
     points = next((as_array(x.dictionary) for x in (first, second) if isinstance(x, LISTA)), tokens)
-    points = points if given is None else given
+    points = points if own_keys is None else own_keys
     if tokens.ndim != 2 or points.ndim != 2 or tokens.shape[1] != points.shape[1]:
         raise ValueError(
-            f"keys: must be (n_keys, dim) for X of shape {tokens.shape}, got {points.shape}"
+            "keys: X and keys must have the shapes (n_tokens, dim) and (n_keys, dim), got "
+            f"{tokens.shape} and {points.shape}"
         )
     C, reference = (
-        _coefficients(source, tokens, context, keys=given, n_keys=len(points))
+        coefficients_of(source, tokens, context, keys=own_keys, n_keys=len(points))
         for source in (first, second)
     )
     numbers = coefficient_distance(C, reference)
@@ -330,7 +339,10 @@ def compare(
 
 
 def _is_model(layer: nn.Module) -> bool:
-    """Whether a module is judged by what it holds; what has a twin and no attention is not."""
+    """Whether the parts of a module are judged instead of the module itself.
+
+    A module with a twin and without attention is judged itself.
+    """
     if isinstance(layer, Operator | Shell):
         return False
     if any(isinstance(module, Operator | Attention) for module in layer.modules()):
@@ -342,8 +354,8 @@ def _is_model(layer: nn.Module) -> bool:
     return False
 
 
-def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
-    """The worse of the deviations on the values and, if they have a matrix, on the identity."""
+def _measure_worst(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
+    """Return the worse measurement on the values and, if there is a matrix, on the identity."""
     measured = [measure(twin, layer, inputs)]
     if is_exact(twin) and twin.inputs.kind == "tokens" and getattr(layer, "linear_in_values", True):
         q, k, _ = inputs
@@ -351,20 +363,20 @@ def _measure(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement:
     return worst(measured)._replace(relief=max(found.relief for found in measured))
 
 
-def _reset(layer: nn.Module) -> None:
-    """To the initial parameters, but for projections, which are drawn at random."""
+def reset_parameters(layer: nn.Module) -> None:
+    """Set the initial parameters again, but leave projections, whose initial values are random."""
     for module in layer.modules():
         if not isinstance(module, Attention | nn.Linear) and hasattr(module, "reset_parameters"):
             module.reset_parameters()  # type: ignore[operator]
 
 
-def with_operator(source: Any) -> Any:
-    """Attention of PyTorch or timm as `replace_attention` makes it; anything else as it is."""
+def replace_with_operator(source: Any) -> Any:
+    """Apply `replace_attention` to attention of PyTorch or timm; return other sources unchanged."""
     if not isinstance(source, nn.Module) or not hasattr(source, "num_heads"):
         return source
     if isinstance(source, Operator | Shell | _Coder):
         return source
-    with warnings.catch_warnings():  # of dropout, which changes no coefficients
+    with warnings.catch_warnings():  # about dropout, which does not affect the coefficients
         warnings.simplefilter("ignore")
         try:
             replaced = replace_attention(copy.deepcopy(source), "softmax")
@@ -373,11 +385,11 @@ def with_operator(source: Any) -> Any:
     return replaced if isinstance(replaced, Shell) else source
 
 
-def _numpy(X: ArrayLike | Tensor) -> Array:
+def _to_array(X: ArrayLike | Tensor) -> Array:
     return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X, dtype=np.float64)
 
 
-def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
+def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
     data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
     if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
         data = data.double()
@@ -390,45 +402,47 @@ def _as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
     return data.to(dtypes[0]) if dtypes else data
 
 
-def _subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
-    """The module that has a twin, that twin, and the module's inputs."""
+def _find_subject(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Twin, Tensors]:
+    """Return the module that has a twin, this twin, and the module's inputs."""
     try:
         twin = judging_twin(layer, same_points=True)
     except LookupError:
         if not isinstance(layer, Shell):
             raise
-        inputs = projected(layer, data)
+        inputs = project_tokens(layer, data)
         twin = judging_twin(layer.operator)
         if twin.inputs.kind != "tokens":
             raise LookupError(
                 f"the twin of {type(layer.operator).__name__} takes no separate queries and keys; "
-                "check the operator without its shell"
+                "pass the operator without its shell"
             ) from None
         return layer.operator, twin, inputs
     if twin.inputs.kind == "image":
         if not 2 <= data.ndim <= 4:
-            raise ValueError(f"X: must be an image or a batch of them, got {tuple(data.shape)}")
+            raise ValueError(
+                f"X: must be an image or a batch of images, got shape {tuple(data.shape)}"
+            )
         return layer, twin, (data[(None,) * (4 - data.ndim)],)
-    _check_tokens(data, layer)
+    check_tokens(data, layer)
     if twin.inputs.kind == "features":
         return layer, twin, (data,)
-    tokens = data.expand(_n_heads(layer), -1, -1)
+    tokens = data.expand(count_heads(layer), -1, -1)
     return layer, twin, (tokens, tokens, tokens)
 
 
-def projected(shell: Shell, data: Tensor) -> Tensors:
-    """Queries, keys and values of each head of a shell, as its operator gets them."""
-    _check_tokens(data, shell)
+def project_tokens(shell: Shell, data: Tensor) -> Tensors:
+    """Return the queries, keys and values that the operator of a shell gets, for each head."""
+    check_tokens(data, shell)
     fused = isinstance(shell, FusedProjectionAttention)
     with torch.no_grad():
         q, k, v = shell.project(*(data[None],) * (1 if fused else 3))
     return q[0], k[0], v[0]
 
 
-def _check_tokens(data: Tensor, layer: nn.Module) -> None:
+def check_tokens(data: Tensor, layer: nn.Module) -> None:
     if data.ndim != 2:
-        hint = "; of a batch pass one sequence, such as X[0]" if data.ndim > 2 else ""
-        raise ValueError(f"X: must be (n_tokens, dim), got {tuple(data.shape)}{hint}")
+        hint = "; pass one sequence of a batch, such as X[0]" if data.ndim > 2 else ""
+        raise ValueError(f"X: must have shape (n_tokens, dim), got shape {tuple(data.shape)}{hint}")
     if not isinstance(layer, Shell):
         return
     width = layer.embed_dim if isinstance(layer, Attention) else layer.qkv.in_features
@@ -436,11 +450,11 @@ def _check_tokens(data: Tensor, layer: nn.Module) -> None:
         raise ValueError(f"X: must have {width} columns, got {data.shape[1]}")
 
 
-def _n_heads(layer: nn.Module) -> int:
+def count_heads(layer: nn.Module) -> int:
     return max((getattr(m, "num_heads", None) or 1 for m in layer.modules()), default=1)
 
 
-def _distance_from_origin(
+def _compare_with_origin(
     twin: Twin, layer: nn.Module, origin: nn.Module, inputs: Tensors
 ) -> dict[str, float]:
     if twin.inputs.kind != "tokens" or not getattr(layer, "linear_in_values", True):
@@ -455,10 +469,10 @@ def _distance_from_origin(
         solved = list(solver_output(twin, origin, (q, k, identity_values(k))))
         problems: list[Problem | None] = [None] * len(solved)
     else:
-        found = [problem(origin, call) for call in calls_of_heads(twin, inputs)]
-        problems, solved = list(found), [each.coef for each in found]
+        posed = [problem(origin, call) for call in calls_of_heads(twin, inputs)]
+        problems, solved = list(posed), [x.coef for x in posed]
     rows = [
-        _head_from_origin(q, k, *coefficients, reconstructs=twin.family in _RECONSTRUCTING)
+        _compare_head(q, k, *coefficients, reconstructs=twin.family in _RECONSTRUCTING)
         for (_, (q, k)), *coefficients in zip(
             heads(inputs[:2]), present, solved, problems, strict=True
         )
@@ -466,7 +480,7 @@ def _distance_from_origin(
     return {key: float(np.mean([row.get(key, np.nan) for row in rows])) for key in rows[0]}
 
 
-def _head_from_origin(
+def _compare_head(
     q: Array,
     k: Array,
     present: Array,
@@ -488,7 +502,7 @@ def _head_from_origin(
     return row
 
 
-def _coefficients(
+def coefficients_of(
     source: Any,
     tokens: Array,
     context: Context | None = None,
@@ -496,10 +510,10 @@ def _coefficients(
     keys: Array | None = None,
     n_keys: int | None = None,
 ) -> Array:
-    source = with_operator(source)
+    source = replace_with_operator(source)
     if isinstance(source, Operator | Shell | _Coder):
         layer: Any = copy.deepcopy(source).cpu().double().eval()
-        source = _layer_coefficients(layer, tokens, keys, context)
+        source = _evaluate_layer(layer, tokens, keys, context)
     elif callable(source) and not isinstance(source, nn.Module):
         source = source(tokens) if keys is None else source(tokens, keys)
     if isinstance(source, Solution):
@@ -509,7 +523,7 @@ def _coefficients(
     coefficients = source.toarray() if issparse(source) else np.asarray(source)
     if coefficients.dtype.kind not in "bifu":
         raise TypeError(
-            "coefficients: need a layer, a function of X, a Solution or an array, got "
+            "coefficients: must come from a layer, a function of X, a Solution or an array, got "
             f"{type(source).__name__}{_ADVICE if isinstance(source, nn.Module) else ''}"
         )
     shape = len(tokens), len(tokens) if n_keys is None else n_keys
@@ -518,16 +532,15 @@ def _coefficients(
     return coefficients.astype(np.float64)
 
 
-def _layer_coefficients(
-    layer: Any, tokens: Array, keys: Array | None, context: Context | None
-) -> Any:
+def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Context | None) -> Any:
     data = torch.from_numpy(tokens)
     others = None if keys is None else torch.from_numpy(keys)
-    given = None if context is None else map_tensors(context, lambda name, x: x.double())
+    if context is not None:
+        context = map_tensors(context, lambda name, x: x.double())
     with torch.no_grad():
         if isinstance(layer, LISTA):
             if keys is not None and not np.array_equal(keys, as_array(layer.dictionary)):
-                raise ValueError("keys: those of a LISTA are its dictionary; leave them out")
+                raise ValueError("keys: must be None for a LISTA, whose keys are its dictionary")
             return layer(data)
         if isinstance(layer, SelfExpressiveNetwork):
             return layer.coefficients(data, others)
@@ -535,11 +548,11 @@ def _layer_coefficients(
             return layer(data, others)
         points = data if others is None else others
         if isinstance(layer, FusedProjectionAttention):
-            q, k = projected(layer, data)[0], projected(layer, points)[1]
-            return layer.operator.matrix(q, k, context=given).mean(dim=0).numpy()
+            q, k = project_tokens(layer, data)[0], project_tokens(layer, points)[1]
+            return layer.operator.matrix(q, k, context=context).mean(dim=0).numpy()
         if isinstance(layer, Attention):
             q, k = data[None], points[None]
             k, layer.batch_first = q if others is None else k, True
-            return layer(q, k, k, context=given)[1][0].numpy()
-        q, k = (x.expand(_n_heads(layer), -1, -1) for x in (data, points))
-        return layer.matrix(q, k, context=given).mean(dim=0).numpy()
+            return layer(q, k, k, context=context)[1][0].numpy()
+        q, k = (x.expand(count_heads(layer), -1, -1) for x in (data, points))
+        return layer.matrix(q, k, context=context).mean(dim=0).numpy()

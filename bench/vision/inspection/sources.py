@@ -18,10 +18,10 @@ from ....unrolled import VisionTransformer
 from ....unrolled.models import load_huggingface_state_dict, load_timm_state_dict
 from ....unrolled.models.tokens import PatchEmbedding
 from ...names import close_names
+from ...run_folder import SETTINGS, START, WEIGHTS, load_model, read_metrics, read_settings
 from ..classification.data import load_splits
 from ..classification.networks import Classifier
 from ..denoising.networks import load_shipped
-from ..run_folder import SETTINGS, START, WEIGHTS, load_model, read_metrics, read_settings
 
 _SHIPPED = Path(__file__).with_name("models")
 SEED = 0

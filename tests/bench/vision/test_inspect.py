@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
+from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.inspection.figures import draw_page, draw_training
 from twinsolve.bench.vision.inspection.measures import (
     Problems,
@@ -35,8 +37,6 @@ from twinsolve.bench.vision.inspection.sources import (
     shipped,
 )
 from twinsolve.bench.vision.inspection.study import measure
-from twinsolve.bench.vision.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
-from twinsolve.bench.vision.training import Recipe
 from twinsolve.solvers import least_squares_self_expression, smoother_matrix
 from twinsolve.unrolled import ClassAttentionTransformer, VisionTransformer, WindowedTransformer
 from twinsolve.unrolled.diagnostics import jacobian_spectrum

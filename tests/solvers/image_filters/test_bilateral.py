@@ -240,7 +240,7 @@ def test_bad_input_is_named():
         (np.ones((8, 8)), {"footprint": [[1, 1, 1], [1]]}, "footprint: "),
         (np.ones((8, 8)), {"sigma_color": np.array([np.inf, np.inf])}, "sigma_color: must be a"),
         (np.ones((8, 8)), {"win_size": 4}, "win_size: must be odd"),
-        (np.ones((8, 8)), {"sigma_color": 0}, "sigma_color: must be > 0"),
+        (np.ones((8, 8)), {"sigma_color": 0}, "sigma_color: must be a finite number > 0"),
         (np.ones((8, 8)), {"sigma_spatial": -np.inf}, "sigma_spatial: must be a finite"),
         (
             np.ones((8, 8)),

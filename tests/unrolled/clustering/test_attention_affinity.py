@@ -66,7 +66,7 @@ def test_every_operator_by_name(name):
     assert model.coef_.shape == (len(X), len(X))
     assert model.labels_.shape == (len(X),)
     if name in SQUARE or model.operator_.positional:
-        why = "needs as many queries as keys|reads where tokens stand"
+        why = "needs as many queries as keys|reads positions of tokens"
         with pytest.raises(ValueError, match=why):
             model.predict(X[:3])
     else:

@@ -92,7 +92,7 @@ def test_steps_that_diverge_for_new_points_warn():
     with torch.no_grad():
         for step in model.layers_.step:
             step.log.add_(2.0)
-    with pytest.warns(ConvergenceWarning, match="of 3 of 3 points are worse than none"):
+    with pytest.warns(ConvergenceWarning, match="of 3 of 3 points are worse than zeros"):
         model.predict(noisy(1)[:3])
     assert (model.predict(np.zeros((1, 20))) == model.labels_).any()
 

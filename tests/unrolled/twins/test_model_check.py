@@ -283,7 +283,7 @@ def test_convolutional_and_foreign_models_without_twins_are_refused_or_listed():
     assert len(str(caught.value)) < 240
     with pytest.raises(ValueError, match="n_rows: must be"):
         twinsolve.check(vit(), IMAGES, n_rows=0)
-    with pytest.raises(ValueError, match="context: a model makes its own"):
+    with pytest.raises(ValueError, match="context: must be None for a model"):
         twinsolve.check(vit(), IMAGES, context=twinsolve.unrolled.Context())
 
 

@@ -150,9 +150,9 @@ def test_bad_input_is_named(X):
         twinsolve.check("gaussian", X)
     with pytest.raises(ValueError, match="X: must have 12 columns, got 5"):
         twinsolve.check(Attention(12, 2, operator=Gaussian()), X[:, :5])
-    with pytest.raises(ValueError, match="X: must be"):
+    with pytest.raises(ValueError, match="X: must have shape"):
         twinsolve.check(Gaussian(), X[0])
-    with pytest.raises(ValueError, match=r"got \(1, 30, 12\); of a batch pass one sequence"):
+    with pytest.raises(ValueError, match=r"got shape \(1, 30, 12\); pass one sequence"):
         twinsolve.check(Gaussian(), X[None])
     with pytest.raises(ValueError, match="X: must not hold NaN"):
         twinsolve.check(Gaussian(), np.full((3, 2), np.nan))
@@ -195,10 +195,10 @@ def test_attention_of_pytorch_has_coefficients(X):
 
 
 def test_compare_names_what_it_cannot_use(X):
-    with pytest.raises(TypeError, match="got Transformer; of a model pass one of its attention"):
+    with pytest.raises(TypeError, match="got Transformer; instead of a whole model pass one"):
         twinsolve.compare(nn.Transformer(12, 2, 1, 1, batch_first=True), np.eye(30), X)
     for source in ("ssc", NonLocalMeansAttention()):
-        with pytest.raises(TypeError, match="need a layer, a function of X"):
+        with pytest.raises(TypeError, match="must come from a layer, a function of X"):
             twinsolve.compare(source, np.eye(30), X)
     with pytest.raises(ValueError, match=r"coefficients: must have shape \(30, 30\)"):
         twinsolve.compare(np.eye(3), np.eye(30), X)
@@ -415,7 +415,7 @@ def test_lista_is_compared_on_its_dictionary(X):
     assert numbers["distance"] < 1e-3
     assert numbers["residual"] == pytest.approx(numbers["residual_reference"], rel=1e-3)
     assert twinsolve.compare(layer, solution, X, keys=atoms) == numbers
-    with pytest.raises(ValueError, match="keys: those of a LISTA are its dictionary"):
+    with pytest.raises(ValueError, match="keys: must be None for a LISTA"):
         twinsolve.compare(layer, solution, X, keys=X[:20])
 
 
@@ -432,7 +432,7 @@ def test_queries_are_compared_on_other_keys(X, shell):
     assert numbers["residual"] == pytest.approx(left)
     with pytest.raises(ValueError, match=r"coefficients: must have shape \(30, 7\)"):
         twinsolve.compare(layer, np.eye(30), X, keys=keys)
-    with pytest.raises(ValueError, match="keys: must be"):
+    with pytest.raises(ValueError, match="keys: X and keys must have"):
         twinsolve.compare(layer, C, X, keys=keys[:, :3])
 
 

@@ -24,7 +24,7 @@ from ...boosting import BoostedFilter, GeneralizedResidual, Residual, Twicing
 from ...image_filters import BilateralFilter, EmbeddedMeans, NonLocalMeansAttention
 from ...kernel_smoothing import Gaussian, Local, Softmax
 from ...laws.subject import as_array
-from ..heads import Array, HeadCall, head_value, of_images
+from ..heads import Array, HeadCall, head_value, solve_each_image
 from ..pairs import Derivatives, Inputs, Numerics, solve_head
 from ..registry import add_twin, exact_twin
 from ..relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate
@@ -321,7 +321,7 @@ _twicing(
         "of-embedded-means": partial(_build_filter, base="embedded"),
         "sos-of-nonlocal-means": partial(_build_filter, base="nonlocal", n_iter=3, rho=1.0),
     },
-    solve=of_images(_boosted),
+    solve=solve_each_image(_boosted),
     inputs=Inputs("image"),
     numerics=Numerics(
         logit_range=lambda layer, images: float(np.ptp(images)) ** 2 / 0.16,

@@ -17,7 +17,7 @@ from ...laws.subject import as_array
 from ...models.denoisers import NonLocalMeansDenoiser
 from ...models.denoisers.nonlocal_means import NonLocalMeansStep
 from ..certificates import gradient_residual, pair_energies
-from ..heads import Array, Tensors, build_moved, head_value, image_builder, of_images
+from ..heads import Array, Tensors, build_moved, head_value, image_builder, solve_each_image
 from ..pairs import Inputs, Numerics, layer_output
 from ..registry import Twin, add_twin
 from ..relations import Identity
@@ -209,7 +209,7 @@ _add(
         "small-window": partial(_build_bilateral, win_size=3),
         "wide-window": partial(_build_bilateral, win_size=15),
     },
-    solve=of_images(_solve_bilateral),
+    solve=solve_each_image(_solve_bilateral),
     numerics=Numerics(logit_range=_bilateral_range),
 )
 _add(
@@ -225,7 +225,7 @@ _add(
         "even-patches": build_moved(_build_embedded, patch_size=4),
         "wide-window": partial(_build_embedded, patch_distance=9),
     },
-    solve=of_images(_solve_embedded),
+    solve=solve_each_image(_solve_embedded),
     numerics=Numerics(logit_range=_spread),
 )
 _add(
@@ -242,7 +242,7 @@ _add(
             _build_network, patch_weights="uniform", tau=0.4, noise_later=0.2
         ),
     },
-    solve=of_images(_denoise),
+    solve=solve_each_image(_denoise),
     numerics=Numerics(passes=lambda network: network.n_layers),
 )
 for name, equation, patch_distance, sigma in (
@@ -257,7 +257,7 @@ for name, equation, patch_distance, sigma in (
         layer=NonLocalMeansAttention,
         build=partial(_build_means, patch_distance=patch_distance, sigma=sigma),
         options=_means_options(patch_distance, sigma),
-        solve=of_images(_solve_means),
+        solve=solve_each_image(_solve_means),
         covers=partial(_searches, whole_image=patch_distance is None),
         numerics=Numerics(logit_range=_means_range),
     )

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 from ....solvers import locally_linear_weights
 from ...locally_linear import LocallyLinear
 from ..certificates import affine_residual, mean_residual
-from ..heads import Array, HeadCall, Tensors, largest
+from ..heads import Array, HeadCall, Tensors, choose_largest
 from ..pairs import Inputs, Numerics, calls_of_heads, layer_matrix, layer_output
 from ..registry import Twin, add_twin, having
 from ..relations import Identity
@@ -44,7 +44,9 @@ def _neighbors(layer: LocallyLinear, call: HeadCall) -> list[Array]:
         query_places, key_places = call.places
         squares[query_places[:, None] == key_places] = np.inf
     sizes = (np.linalg.norm(q, axis=1) + np.linalg.norm(k, axis=1).max()) ** 2
-    return largest(-squares, min(layer.n_neighbors, len(k) - layer.zero_diagonal), sizes, call)
+    return choose_largest(
+        -squares, min(layer.n_neighbors, len(k) - layer.zero_diagonal), sizes, call
+    )
 
 
 def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:

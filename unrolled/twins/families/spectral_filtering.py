@@ -21,7 +21,7 @@ from ...kernel_smoothing import Gaussian, Softmax
 from ...laws.subject import as_array
 from ...spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from ..certificates import entropic_residual
-from ..heads import AllHeads, Array, HeadCall, Tensors, heads, moved
+from ..heads import AllHeads, Array, HeadCall, Tensors, heads, move_parameters
 from ..pairs import (
     Derivatives,
     Inputs,
@@ -60,7 +60,7 @@ def _build_shared(q: Array, k: Array, v: Array) -> AttnScale:
 
 
 def _build_softmax(q: Array, k: Array, v: Array) -> AttnScale:
-    return moved(AttnScale(Softmax(), len(q), dtype=torch.float64))
+    return move_parameters(AttnScale(Softmax(), len(q), dtype=torch.float64))
 
 
 def _build_initial(q: Array, k: Array, v: Array) -> AttnScale:

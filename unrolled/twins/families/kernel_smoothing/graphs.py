@@ -15,7 +15,7 @@ from .....solvers.spectral_filtering import high_frequency_gain_bound
 from ....kernel_smoothing import CrissCross, Local, Logistic, SpatialGaussian, TopK
 from ....laws.subject import as_array
 from ...certificates import entropic_residual, range_of, weights_certificate
-from ...heads import Array, HeadCall, Tensors, head_value, heads, largest, moved
+from ...heads import Array, HeadCall, Tensors, choose_largest, head_value, heads, move_parameters
 from ...pairs import Inputs, Numerics
 from ...registry import Twin, add_twin
 from ...relations import Bound, Identity, Inequalities
@@ -91,7 +91,7 @@ def _solve_top_k(layer: TopK, call: HeadCall) -> Array:
         # One more feature of the keys for each query, which it alone reads, is a bias.
         q, k = np.c_[q, np.eye(len(q))], np.c_[k, call.bias.T / scale]
     sizes = np.linalg.norm(q, axis=1) * np.linalg.norm(k, axis=1).max()
-    return _regress(largest(q @ k.T, layer.n_largest, sizes, call), q, k, call.v, scale)
+    return _regress(choose_largest(q @ k.T, layer.n_largest, sizes, call), q, k, call.v, scale)
 
 
 def _certify_top_k(twin: Twin, layer: TopK, inputs: Tensors) -> float:
@@ -107,7 +107,7 @@ def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
 
 
 def _build_spatial_heads(q: Array, k: Array, v: Array) -> SpatialGaussian:
-    return moved(
+    return move_parameters(
         SpatialGaussian(
             1.2,
             width=5,

@@ -26,7 +26,7 @@ from ....kernel_smoothing import (
 from ....kernel_smoothing.kernel import LogKernel
 from ....laws.subject import as_array, identity_values
 from ...certificates import balanced_residual, projection_residual, weights_certificate
-from ...heads import Array, HeadCall, head_value, heads, moved
+from ...heads import Array, HeadCall, head_value, heads, move_parameters
 from ...pairs import Derivatives, Inputs, Numerics, solve_head
 from ...registry import add_twin, exact_twin, having, numerics_of_base
 from ...relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate
@@ -58,7 +58,7 @@ def _build_kernel(
 ) -> Kernel:
     settings: dict[str, Any] = {"num_heads": len(q), "learnable": True} if learned else {}
     layer = Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64, **settings)
-    return moved(layer) if learned else layer
+    return move_parameters(layer) if learned else layer
 
 
 def _solve_kernel(layer: Kernel, call: HeadCall) -> Array:

@@ -14,7 +14,7 @@ from ....attention import Context
 from ....kernel_smoothing import ALiBi, Bilateral, Elliptical, Tupe
 from ....laws.subject import as_array
 from ...certificates import entropic_residual, mean_residual, range_of
-from ...heads import Array, HeadCall, Tensors, head_value, moved, of_images
+from ...heads import Array, HeadCall, Tensors, head_value, move_parameters, solve_each_image
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin, having
 from ...relations import Identity
@@ -28,7 +28,7 @@ def sinusoids(n: int, width: int) -> Array:
 
 
 def _build_alibi(q: Array, k: Array, v: Array) -> ALiBi:
-    return moved(ALiBi(len(q), learnable=True, dtype=torch.float64))
+    return move_parameters(ALiBi(len(q), learnable=True, dtype=torch.float64))
 
 
 def _build_given_slopes(q: Array, k: Array, v: Array) -> ALiBi:
@@ -180,7 +180,7 @@ def _build_bilateral(
     q: Array, k: Array, v: Array, *, positions: bool, distances: bool
 ) -> Bilateral:
     """Bandwidths of its own for each head, as training would leave them."""
-    return moved(
+    return move_parameters(
         Bilateral(
             1.5 * q.shape[-1] ** 0.25 if positions else float("inf"),
             1.2 * local_bandwidth(q, k),
@@ -330,7 +330,7 @@ add_twin(
     source="Tomasi and Manduchi (1998)",
     layer=Bilateral,
     build=lambda images: Bilateral(2.0, 0.2, distances=True, dtype=torch.float64),
-    solve=of_images(_solve_image),
+    solve=solve_each_image(_solve_image),
     inputs=Inputs("image", apply=_filter_image),
     covers=having(uses_positions=True, distances=True),
     numerics=Numerics(logit_range=_image_logit_range),

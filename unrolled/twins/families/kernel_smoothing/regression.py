@@ -21,7 +21,7 @@ from ...certificates import (
     range_of,
     weights_certificate,
 )
-from ...heads import Array, HeadCall, Tensors, head_value, moved
+from ...heads import Array, HeadCall, Tensors, head_value, move_parameters
 from ...pairs import Inputs, Numerics, Rounded, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity
@@ -92,11 +92,13 @@ def build_gaussian(q: Array, k: Array, v: Array) -> Gaussian:
 def build_gaussian_heads(q: Array, k: Array, v: Array) -> Gaussian:
     """Learned bandwidths of each head."""
     bandwidth = local_bandwidth(q, k)
-    return moved(Gaussian(bandwidth, num_heads=len(q), learnable=True, dtype=torch.float64))
+    return move_parameters(
+        Gaussian(bandwidth, num_heads=len(q), learnable=True, dtype=torch.float64)
+    )
 
 
 def _build_learned(q: Array, k: Array, v: Array) -> Gaussian:
-    return moved(Gaussian(local_bandwidth(q, k), learnable=True, dtype=torch.float64))
+    return move_parameters(Gaussian(local_bandwidth(q, k), learnable=True, dtype=torch.float64))
 
 
 def solve_gaussian(layer: Gaussian, call: HeadCall) -> Array:

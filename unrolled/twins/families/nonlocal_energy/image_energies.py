@@ -28,8 +28,8 @@ from ...heads import (
     build_moved,
     head_value,
     image_builder,
-    moved,
-    of_images,
+    move_parameters,
+    solve_each_image,
 )
 from ...pairs import Derivatives, Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
@@ -87,7 +87,7 @@ def _certify_ridge(twin: Twin, layer: ConvexRidge, inputs: Tensors) -> float:
     """
     outputs = layer_output(twin, layer, inputs)
     residuals = list(_distances(layer, inputs[0], outputs))
-    for ridge in (layer, moved(copy.deepcopy(layer))):
+    for ridge in (layer, move_parameters(copy.deepcopy(layer))):
         proved = as_array(ridge.certificate(inputs[0], inputs[0])).ravel()
         expected = _distances(ridge, inputs[0], as_array(inputs[0]))
         residuals += list(np.abs(proved / expected - 1))
@@ -192,12 +192,12 @@ _add(
         "heavy-fidelity": partial(_build, lam=1.0, step=0.4),
         "of-embedded-means": partial(_build, embedded=True),
     },
-    solve=of_images(lambda layer, image: _step(layer, upside_down(image), image)),
+    solve=solve_each_image(lambda layer, image: _step(layer, upside_down(image), image)),
     inputs=Inputs("image", apply=lambda layer, image: layer(upside_down(image), image)),
     numerics=Numerics(logit_range=lambda layer, images: float(np.ptp(images)) ** 2 / 0.16),
     task={
         "relation": Identity(),
         "inputs": Inputs("image", apply=lambda layer, image: layer(image, image)),
-        "solve": of_images(lambda layer, image: _step(layer, image, image)),
+        "solve": solve_each_image(lambda layer, image: _step(layer, image, image)),
     },
 )

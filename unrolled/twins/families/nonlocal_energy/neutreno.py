@@ -25,7 +25,7 @@ from ....laws.subject import as_array
 from ....nonlocal_energy import Neutreno
 from ....solved_operator import Solved
 from ...certificates import gradient_residual, pair_energies
-from ...heads import Array, HeadCall, Tensors, head_value, heads, moved
+from ...heads import Array, HeadCall, Tensors, head_value, heads, move_parameters
 from ...pairs import Derivatives, Inputs, Numerics, calls_of_heads, layer_output, solve_head
 from ...registry import Twin, add_twin, exact_twin
 from ...relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate, with_n_iter
@@ -47,7 +47,7 @@ def _build(*, relaxed: bool, **settings: Any) -> Callable[..., Neutreno]:
 
 def _build_heads(*, relaxed: bool) -> Callable[..., Neutreno]:
     """Learned penalties and bandwidths of each head."""
-    return lambda q, k, v: moved(
+    return lambda q, k, v: move_parameters(
         Neutreno(
             build_gaussian_heads(q, k, v),
             _LAM,

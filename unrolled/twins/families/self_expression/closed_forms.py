@@ -13,7 +13,7 @@ from .....solvers import least_squares_self_expression, low_rank_self_expression
 from ....laws.subject import identity_values
 from ....self_expression import LowRank, Ridge
 from ...certificates import nuclear_residual, ridge_residual
-from ...heads import Array, HeadCall, Tensors, head_value, heads, moved
+from ...heads import Array, HeadCall, Tensors, head_value, heads, move_parameters
 from ...pairs import Inputs, Numerics, calls_of_heads, layer_matrix
 from ...registry import Twin, add_twin
 from ...relations import Bound, Identity, Inequalities
@@ -34,7 +34,7 @@ def build_ridge(
     settings: Any = {"zero_diagonal": zero_diagonal, "relative": relative}
     if of_heads:
         settings |= {"num_heads": len(q), "learnable": True}
-    return moved(Ridge(share * largest, dtype=torch.float64, **settings))
+    return move_parameters(Ridge(share * largest, dtype=torch.float64, **settings))
 
 
 def penalty(layer: Any, k: Array, head: int) -> float:
@@ -120,7 +120,7 @@ def build_relative(q: Array, k: Array, v: Array) -> LowRank:
 def build_heads(q: Array, k: Array, v: Array) -> LowRank:
     """Learned penalties of each head."""
     lam = build_low_rank(q, k, v).lam.initial
-    return moved(LowRank(lam, num_heads=len(q), learnable=True, dtype=torch.float64))
+    return move_parameters(LowRank(lam, num_heads=len(q), learnable=True, dtype=torch.float64))
 
 
 def solve_low_rank(layer: LowRank, call: HeadCall) -> Array:

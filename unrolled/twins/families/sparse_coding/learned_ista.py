@@ -17,7 +17,7 @@ from ....laws.subject import as_array
 from ....sparse_coding import LISTA
 from ....sparse_coding.learned_ista import Parametrization
 from ...certificates import first_and_last, proximal_residual
-from ...heads import Array, Tensors, iteration_values, perturbed
+from ...heads import Array, Tensors, iteration_values, perturb_parameters
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
 from ...relations import FixedPointLimit, Identity, Iterate, with_n_iter
@@ -229,7 +229,7 @@ def _covers(layer: LISTA, *, parametrization: Parametrization) -> bool:
 
 
 def _build_recursion(X: Array, *, parametrization: Parametrization = "lista") -> LISTA:
-    layer: LISTA = perturbed(_layer(X, parametrization), 0.05)
+    layer: LISTA = perturb_parameters(_layer(X, parametrization), 0.05)
     return layer
 
 

@@ -34,7 +34,7 @@ from ....models.denoisers import (
 from ....sparse_coding import PatchSparseCoding
 from ....sparse_coding.coding_step import CodingStep, GroupCodingStep, PursuitStep
 from ....sparse_coding.patches import Similar
-from ...heads import Array, image_builder, of_images, perturbed
+from ...heads import Array, image_builder, perturb_parameters, solve_each_image
 from ...pairs import Derivatives, Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Identity
@@ -71,7 +71,7 @@ def _moved(build: Any, **settings: Any) -> Any:
     """The build with every parameter moved on its own, and thresholds that attend."""
 
     def moved(images: Array) -> nn.Module:
-        layer: nn.Module = perturbed(build(images, **settings))
+        layer: nn.Module = perturb_parameters(build(images, **settings))
         generator = torch.Generator().manual_seed(0)
         for step in layer.modules():
             if isinstance(step, GroupCodingStep):
@@ -250,7 +250,7 @@ for prefix, network, source, options, derivatives in (
         layer=network,
         build=build,
         options={"one-layer": partial(build, n_layers=1)},
-        solve=of_images(_denoise_ista),
+        solve=solve_each_image(_denoise_ista),
         covers=_is_ista,
     )
     _add(
@@ -260,7 +260,7 @@ for prefix, network, source, options, derivatives in (
         layer=network,
         build=_moved(build),
         options={name: _moved(build, **setting) for name, setting in options.items()},
-        solve=of_images(_denoise),
+        solve=solve_each_image(_denoise),
         derivatives=derivatives,
     )
 
@@ -274,7 +274,7 @@ _start(
     name="patch-sparse-coding-ista",
     build=_build,
     options={"orthonormal": partial(_build, n_frequencies=4)},
-    solve=of_images(_code_ista),
+    solve=solve_each_image(_code_ista),
     covers=_has_one_penalty,
     **_ITERATIONS,
 )
@@ -282,7 +282,7 @@ _add(
     name="patch-sparse-coding",
     build=_moved(_build),
     options={"one-iteration": _moved(_build, n_iter=1)},
-    solve=of_images(_code),
+    solve=solve_each_image(_code),
     **_ITERATIONS,
 )
 
@@ -299,7 +299,7 @@ _start(
     name="patch-experts-pursuit",
     build=_build_experts,
     options={name: partial(_build_experts, **setting) for name, setting in _FEW.items()},
-    solve=of_images(_pursue),
+    solve=solve_each_image(_pursue),
     covers=_is_pursuit,
     **_EXPERTS,
 )
@@ -307,6 +307,6 @@ _add(
     name="patch-experts",
     build=_moved(_build_experts),
     options={name: _moved(_build_experts, **setting) for name, setting in _FEW.items()},
-    solve=of_images(_mix),
+    solve=solve_each_image(_mix),
     **_EXPERTS,
 )
