@@ -66,6 +66,34 @@ def test_networks_with_and_without_featscale():
         assert f"{', '.join(f'{x:+.3f}' for x in changes)} {words}" in page
 
 
+def test_smoothness_over_depth_depends_on_the_network():
+    page = read_page("inspection.md")
+    digits, cifar10 = (
+        read_table(name).pivot(index="layer", columns="model", values="J")
+        for name in ("inspect-featscale", "inspect-featscale-cifar10")
+    )
+    assert digits.shape == cifar10.shape == (6, 6)
+    assert set(digits.idxmax()) == {2, 3}
+    assert f"in the last layer at most {digits.loc[6].max():.3f}." in page
+    n_lower = (cifar10.loc[6] < cifar10.loc[1]).sum()
+    assert f"lower in the last layer than in the first in {n_lower} of 6." in page
+
+
+def test_token_cosine_of_random_weights():
+    page = read_page("inspection.md")
+    cosine = read_table("inspect-untrained").pivot(
+        index="layer", columns="model", values="token_cosine"
+    )
+    plain, pulled = cosine["ViT"], cosine["ViT-correction=neutreno"]
+    said = "from {:.2f} behind the first layer to {:.2f} behind the last."
+    assert said.format(plain.iloc[0], plain.iloc[-1]) in page
+    assert plain.is_monotonic_increasing
+    assert pulled.iloc[0] == plain.iloc[0]
+    assert f"it ends at {pulled.iloc[-1]:.2f}." in page
+    alike = read_table("inspect-untrained").query("layer == 1").map_similarity
+    assert "map similarity is {:.2f} without and {:.2f} with it.".format(*alike) in page
+
+
 def test_cosines_and_times_of_digits():
     table, page = read_table("classify-digits"), read_page("classification.md")
     cosine = table.pivot(index="seed", columns="row", values="token_cosine")

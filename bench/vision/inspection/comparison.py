@@ -37,6 +37,9 @@ _TOKENS = {
     "map_similarity": _Measure(
         "map cosine", ".3f", "Map similarity", "mean |cosine| of two columns"
     ),
+    "head_redundancy": _Measure(
+        "head cosine", ".3f", "Head redundancy", "mean |cosine| of two heads"
+    ),
     "gradient_cosine": _Measure(
         "gradient cosine", ".3f", "Gradient cosine", "cosine with symmetric kernel's"
     ),

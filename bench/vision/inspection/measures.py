@@ -29,6 +29,7 @@ from ....unrolled.diagnostics import (
     jacobian_spectrum,
     lipschitz_constant,
     logit_parts,
+    map_similarity,
     nonzero_share,
     record,
 )
@@ -113,12 +114,7 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             if isinstance(part, Block):
                 hook = part.attention_residual.register_forward_hook(keep_branch)
                 stack.callback(hook.remove)
-        rows = stack.enter_context(
-            record(
-                model,
-                {**measures, "J_sum": _measure_sum, "E": _measure_energy, "": kept.append},
-            )
-        )
+        rows = stack.enter_context(record(model, {**measures, **_OWN_MEASURES, "": kept.append}))
         model(images)
     layers = []
     for number, seen in enumerate(kept):
@@ -183,6 +179,12 @@ def _measure_sum(seen: Observation) -> Tensor | None:
     return share * logits.exp().sum(dim=(-2, -1))
 
 
+def _measure_head_redundancy(seen: Observation) -> Tensor | None:
+    """Mean absolute cosine of the attention matrices of two heads."""
+    heads = seen.matrix.flatten(-2)
+    return map_similarity(heads.mT) if heads.shape[-2] > 1 else None
+
+
 def _measure_energy(seen: Observation) -> Tensor | None:
     """E towards the values of the first layer, with the layer's own lam or that of the paper."""
     operator: Operator = seen.operator
@@ -194,6 +196,11 @@ def _measure_energy(seen: Observation) -> Tensor | None:
     return kernel_energy(seen.output, seen.k, f=seen.first_values, lam=lam, **seen.masks)
 
 
+_OWN_MEASURES: dict[str, Callable[[Observation], Tensor | None]] = {
+    "head_redundancy": _measure_head_redundancy,
+    "J_sum": _measure_sum,
+    "E": _measure_energy,
+}
 _N_SPECTRA = 4  # images
 _N_ENTRIES = 1024  # of the tokens of an image, up to which the whole Jacobian is built
 _N_ITER = 30  # of the power iterations on the others

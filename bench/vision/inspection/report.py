@@ -35,6 +35,7 @@ _SPECTRA: _Columns = _LAYER | {
     "jacobian_block_median": ("median", ".3g"),
     "jacobian_block_smallest": ("smallest", ".2g"),
     "nonzero_share": ("non-zeros", ".0%"),
+    "head_redundancy": ("head redundancy", ".3f"),
 }
 _ORIGINS: _Columns = _LAYER | {
     "origin": ("solves on its q, k", "s"),

@@ -191,6 +191,8 @@ def test_energies_and_spectra_follow_their_definitions(softmax):
         np.testing.assert_allclose(row.J, (J / total).mean(), rtol=1e-9)
         np.testing.assert_allclose(row.J_sum, J.mean(), rtol=1e-9)
         np.testing.assert_allclose(row.E, ((J + pull) / total).mean(), rtol=1e-9)
+        cosine = (A[:, 0] * A[:, 1]).sum((-2, -1)) / np.prod(np.linalg.norm(A, axis=(-2, -1)), 1)
+        np.testing.assert_allclose(row.head_redundancy, cosine.mean(), rtol=1e-6)
         heads = table[(table.layer == number + 1) & (table["kind"] == "head")]
         singular = np.linalg.svd(A, compute_uv=False)[..., 1].mean(axis=0)
         np.testing.assert_allclose(heads.singular_value_2, singular, rtol=1e-9)

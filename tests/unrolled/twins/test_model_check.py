@@ -100,6 +100,9 @@ MODELS = {
     "class attention": lambda: (
         moved(ClassAttentionTransformer(8, 2, 1, 5, 12, 2, 3)), IMAGES
     ),
+    "scaled class attention": lambda: (
+        moved(ClassAttentionTransformer(8, 2, 1, 5, 12, 2, 3, scale=FeatScale)), IMAGES
+    ),
     "padded words": lambda: (
         moved(LanguageModel(11, 12, 2, 3, 12, operator=ALiBi(3))), (IDS, PADDED)
     ),

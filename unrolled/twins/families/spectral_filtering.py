@@ -233,7 +233,10 @@ def _build_layer_scale(X: Array) -> LayerScale:
     return layer
 
 
-def _solve_layer_scale(layer: LayerScale, X: Array) -> Array:
+def _solve_layer_scale(layer: Any, X: Array) -> Array:
+    """Of what the scale before it gives, where a block holds both."""
+    if hasattr(layer, "scale"):
+        X = exact_twin(layer.scale).solve(layer.scale, X)
     weights = as_array(layer.gamma) - 1
     return scale_frequencies(X, weights, weights)
 
