@@ -124,8 +124,8 @@ def take_logs(own: Axes) -> None:
     """A logarithmic scale, with numbers between its powers of ten if it shows few of them."""
     own.set_yscale("log")
     low, high = own.get_ylim()
-    own.yaxis.set_major_formatter("{x:,g}")
-    own.yaxis.set_minor_formatter("{x:,g}" if high < 100 * low else NullFormatter())
+    own.yaxis.set_major_formatter("{x:,.9g}")
+    own.yaxis.set_minor_formatter("{x:,.9g}" if high < 100 * low else NullFormatter())
     if 10 * low <= high < 100 * low:
         own.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
 
