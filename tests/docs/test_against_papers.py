@@ -41,7 +41,7 @@ def test_smoothness_and_gradients_over_depth():
     assert [f"{x:.2f}" for x in cosines] == quoted[1].split(", ")
 
 
-def test_what_featscale_learns():
+def test_networks_with_and_without_featscale():
     page = read_page("inspection.md")
     digits, cifar10 = map(read_table, ("inspect-featscale", "inspect-featscale-cifar10"))
     learned = digits.pivot(index="layer", columns="model", values="learned_t_minus_s").dropna(
@@ -56,6 +56,9 @@ def test_what_featscale_learns():
     n_positive = f"positive in {(raised > 0).sum()} of {len(raised)} layers"
     assert f"{n_positive}, {raised.min():.3f} to {raised.max():.3f}." in page
     for table, words in ((digits, "on digits"), (cifar10, "on CIFAR-10")):
+        first = table[table.layer == 1].mean(numeric_only=True)
+        parts = first.logits_position_position, first.logits_token_token
+        assert re.search("{:.2f} and [^.]*{:.2f} {}".format(*parts, words), page)
         cosine = table[table.layer == 6].set_index("model").token_cosine
         changes = [
             cosine[f"ViT-scale=FeatScale-seed-{k}"] - cosine[f"ViT-seed-{k}"] for k in range(3)

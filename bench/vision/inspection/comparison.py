@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ....unrolled.diagnostics import LogitParts
 from ...figures import legend, panels, save
 from ...tables import Lines, number
 from ...timing import Progress
@@ -51,6 +52,10 @@ _ENERGIES = {
     "J_sum": _Measure(
         "J, undivided", ",.4g", "Smoothness J, undivided", "sum over pairs", log=True
     ),
+}
+_LOGITS = {
+    f"logits_{part}": _Measure(part.replace("_", " to "), ".3f", "", "")
+    for part in LogitParts._fields
 }
 _LEARNED = {
     "learned_omega": "Omega of AttnScale",
@@ -119,6 +124,7 @@ def comparison_parts(table: pd.DataFrame) -> dict[str, Lines]:
     return {
         "Tokens and attention": _make_lines(table, _TOKENS),
         "Condition and energies": _make_lines(table, _ENERGIES),
+        "Parts of the first layer's logits": _make_lines(table[table.layer == 1], _LOGITS),
         "Learned parameters, medians": _make_learned_lines(table),
     }
 
@@ -129,7 +135,8 @@ def _make_lines(table: pd.DataFrame, measures: dict[str, _Measure]) -> Lines:
         (row["model"], f"{row['layer']}", *(number(row[c], m.form) for c, m in kept.items()))
         for _, row in table.iterrows()
     ]
-    return ("model", "layer", *(measure.heading for measure in kept.values())), cells
+    headings = ("model", "layer", *(measure.heading for measure in kept.values()))
+    return headings, cells if kept else []
 
 
 def _make_learned_lines(table: pd.DataFrame) -> Lines:

@@ -28,6 +28,7 @@ from ....unrolled.diagnostics import (
     high_frequency_bounds,
     jacobian_spectrum,
     lipschitz_constant,
+    logit_parts,
     nonzero_share,
     record,
 )
@@ -132,7 +133,41 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             layer.block, layer.calls["block"] = holder, calls[holder]
             layer.branch = branches[holder.attention_residual]
         layers.append(layer)
+    layers[0].measures.update(logit_columns(layers[0]))
     return layers
+
+
+def logit_columns(layer: Layer) -> dict[str, float]:
+    """How far each part of a first layer's logits tells keys apart: standard deviation over them.
+
+    Tokens and the positions that were added to them are scaled as the norm scales their sum; biases
+    are left out. Nothing where positions are not added to the tokens, or there is no layer norm.
+    """
+    context, operator = layer.seen.arguments.get("context"), layer.seen.operator
+    norm = getattr(layer.block, "attention_norm", None)
+    inputs, keywords = layer.calls.get("block", ((), {}))
+    if (
+        not isinstance(norm, nn.LayerNorm)
+        or context is None
+        or context.positions is None
+        or operator.positions_apart
+        or keywords.get("add_positions")
+        or not {"q", "k"} <= set(operator.reads)
+    ):
+        return {}
+    size = (inputs[0].var(dim=-1, correction=0, keepdim=True) + norm.eps).sqrt()
+    tokens, positions = (
+        ((x - x.mean(dim=-1, keepdim=True)) / size * norm.weight)[:, None]
+        for x in (inputs[0] - context.positions, context.positions)
+    )
+    rows = layer.shell.in_proj_weight.chunk(len(layer.shell.projected))
+    by_name = dict(zip(layer.shell.projected, rows, strict=True))
+    heads = (by_name[name].unflatten(0, (layer.seen.q.shape[1], -1)).mT for name in "qk")
+    parts = logit_parts(tokens, positions, *heads)._asdict()
+    return {
+        f"logits_{name}": float(part.std(dim=-1, correction=0).mean())
+        for name, part in parts.items()
+    }
 
 
 def _hides_keys(seen: Observation) -> bool:
