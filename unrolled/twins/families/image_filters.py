@@ -45,18 +45,12 @@ def pixel_weights(layer: nn.Module, image: Array) -> Array:
         W = as_array(layer.embedding)
         features = _patches(image, W.shape[-1]) @ W.reshape(len(W), -1).T
         noise = 2 * float(layer.noise.detach()) ** 2
-        reach, exponents = (
-            layer.patch_distance,
-            _excess_distances(features, noise, head_value(layer.h, 0)),
-        )
+        reach, exponents = layer.patch_distance, _patch_exponents(layer, features, noise)
     elif isinstance(layer, NonLocalMeansAttention):
         patches = _patches(image, layer.patch_size)
         features = patches / patches.shape[1] ** 0.5
         noise = 2 * layer.sigma**2
-        reach, exponents = (
-            layer.patch_distance,
-            _excess_distances(features, noise, head_value(layer.h, 0)),
-        )
+        reach, exponents = layer.patch_distance, _patch_exponents(layer, features, noise)
     else:
         raise TypeError(f"layer: must average pixels, got {type(layer).__name__}")
     weights = np.exp(-exponents)
@@ -111,9 +105,9 @@ def _patches(image: Array, size: int) -> Array:
     return windows.transpose(1, 2, 0, 3, 4).reshape(image[0].size, -1)
 
 
-def _excess_distances(features: Array, noise: float, h: float) -> Array:
+def _patch_exponents(layer: Any, features: Array, noise: float) -> Array:
     squares = cdist(features, features, "sqeuclidean")
-    return np.asarray(np.maximum(squares - noise, 0) / h**2)
+    return np.asarray(np.maximum(squares - noise, 0) / head_value(layer.h, 0) ** 2)
 
 
 def _solve_bilateral(layer: BilateralFilter, image: Array) -> Array:
@@ -153,7 +147,7 @@ def _means_options(patch_distance: int | None, sigma: float) -> dict[str, Any]:
     return options
 
 
-def _has_window(layer: NonLocalMeansAttention, *, whole_image: bool) -> bool:
+def _has_search(layer: NonLocalMeansAttention, *, whole_image: bool) -> bool:
     return (layer.patch_distance is None) == whole_image
 
 
@@ -268,6 +262,6 @@ for name, equation, patch_distance, sigma in (
         build=partial(_build_means, patch_distance=patch_distance, sigma=sigma),
         options=_means_options(patch_distance, sigma),
         solve=solve_each_image(_solve_means),
-        covers=partial(_has_window, whole_image=patch_distance is None),
+        covers=partial(_has_search, whole_image=patch_distance is None),
         numerics=Numerics(logit_range=_means_range),
     )

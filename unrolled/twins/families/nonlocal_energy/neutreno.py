@@ -254,9 +254,8 @@ def _bound_safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> I
     rates = np.array([1 / (1 + head_value(layer.lam, head)) for head in range(len(q))])
     powers, sides = rates[:, None] ** _POWERS, Inequalities()
     limit = _limits(layer, q, k, v)
-    errors = np.stack(
-        [abs(u - limit).max((1, 2)) for u in _run_iterates(layer, q, k, v, v)], axis=1
-    )
+    states = _run_iterates(layer, q, k, v, v)
+    errors = np.stack([abs(u - limit).max((1, 2)) for u in states], axis=1)
     sides.at_most(errors[:, 1:], errors[:, :1] * powers)
     q, k, v = (x[:, :N_EXTREMAL] for x in (q, k, v))
     limit = _limits(layer, q, k, v)
