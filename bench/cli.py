@@ -7,6 +7,8 @@ import typer
 from .. import __version__
 from .check.cli import check
 from .clustering.cli import cluster
+from .language.cli import language
+from .longrange.cli import longrange
 from .speed.cli import app as speed
 from .terminal import Commands
 from .vision.cli import classify, denoise, inspect, segment, train_denoiser
@@ -27,6 +29,8 @@ app.command()(denoise)
 app.command()(train_denoiser)
 app.command()(inspect)
 app.command()(segment)
+app.command()(language)
+app.command()(longrange)
 
 
 def _print_version(asked: bool) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -74,13 +75,41 @@ def write_summary(title: str, lines: list[str], settings: dict[str, Any], direct
 
 
 def print_table(title: str, lines: Lines) -> None:
-    """Print without columns that say nothing; names, in the first column, are not cut."""
+    """Print without columns that say nothing; cells are not cut.
+
+    What does not fit beside each other comes below, with the names of the first column again.
+    """
     headings, rows = lines
     kept = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
-    shown = Table(*(Column(headings[i], no_wrap=i == 0) for i in kept), title=title)
-    for row in rows:
-        shown.add_row(*(row[i] for i in kept))
-    console().print(shown)
+    widths = {i: max(_narrowest(headings[i]), *(len(row[i]) for row in rows)) for i in kept}
+    for part in _fit_columns(widths, console().width - 1):
+        shown = Table(*(Column(headings[i], width=widths[i]) for i in part), title=title)
+        for row in rows:
+            shown.add_row(*(row[i] for i in part))
+        console().print(shown)
+
+
+def _narrowest(heading: str) -> int:
+    """The width at which a heading takes two lines."""
+    width = max(map(len, heading.split()), default=0)
+    while len(wrap(heading, width)) > 2:
+        width += 1
+    return width
+
+
+def _fit_columns(widths: dict[int, int], room: int) -> list[list[int]]:
+    """Columns by the tables that they go to, each with the first of them."""
+    around = 3  # a line and two spaces
+    first, *others = widths
+    parts: list[list[int]] = [[first]]
+    left = room - widths[first] - around
+    for i in others:
+        if widths[i] + around > left and len(parts[-1]) > 1:
+            parts.append([first])
+            left = room - widths[first] - around
+        parts[-1].append(i)
+        left -= widths[i] + around
+    return parts
 
 
 class Report:

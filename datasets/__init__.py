@@ -17,15 +17,18 @@ from .images import (
     load_photographs,
     make_noisy_crop,
 )
+from .list_ops import make_list_ops
 from .manifolds import make_union_of_manifolds
 from .matlab_images import fetch_coil20, fetch_coil100, fetch_orl, fetch_usps, fetch_yale
 from .mnist import fetch_emnist, fetch_fashion_mnist, fetch_mnist
 from .motion import fetch_hopkins155, homogeneous_coordinates, project_trajectories
+from .pathfinder import make_pathfinder
 from .points import load_points
 from .rigid import make_rigid_motions
 from .root import data_root
 from .scattering import scattering_features
 from .subspaces import make_union_of_subspaces
+from .wikitext import fetch_wikitext2
 
 __all__ = [
     "add_noise",
@@ -43,6 +46,7 @@ __all__ = [
     "fetch_set12",
     "fetch_train400",
     "fetch_usps",
+    "fetch_wikitext2",
     "fetch_yale",
     "fourier_energies",
     "homogeneous_coordinates",
@@ -50,7 +54,9 @@ __all__ = [
     "load_image_folder",
     "load_photographs",
     "load_points",
+    "make_list_ops",
     "make_noisy_crop",
+    "make_pathfinder",
     "make_rigid_motions",
     "make_union_of_manifolds",
     "make_union_of_subspaces",

@@ -10,37 +10,35 @@ from typing import Any
 import pandas as pd
 from script import read_options
 
-from twinsolve.bench.figures import legend, panels, plain, save
-from twinsolve.bench.jobs import Options, run_jobs
-from twinsolve.bench.tables import Lines, number, write_table
-from twinsolve.bench.timing import Progress
-from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.measures import CLEAN, accuracies, wrong
-from twinsolve.bench.vision.classification.networks import with_weights_of
-from twinsolve.bench.vision.classification.report import (
+from twinsolve.bench.comparison import (
     BLANK,
     CLEAR,
     INTERVAL,
     OPEN,
     baselines_of,
-    differences,
     draw_intervals,
     name_baseline,
 )
-from twinsolve.bench.vision.classification.study import (
+from twinsolve.bench.figures import legend, panels, plain, save
+from twinsolve.bench.jobs import Options, run_jobs
+from twinsolve.bench.paired import COMPARED, judge, note_on_verdicts
+from twinsolve.bench.parts import with_weights_of
+from twinsolve.bench.study import (
     PLAIN,
     add_baselines,
-    build,
-    classify,
     contents,
     placed,
     recipe_of,
     rows_with_plain,
-    settings_of,
     train_kept,
     trained_network,
 )
-from twinsolve.bench.vision.paired import COMPARED, judge, note_on_verdicts
+from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.timing import Progress
+from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.measures import CLEAN, accuracies, wrong
+from twinsolve.bench.vision.classification.report import differences
+from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 
 ADAPTED = ("AttnScale", "FeatScale", "NeuTRENO", "twicing", "sparse coding")
 _SHARE = 1 / 3  # extra steps, of those of the plain network
@@ -87,7 +85,7 @@ def adapt(
     ValueError
         If data or a row are unknown, or a row has no weights in common with its backbone.
     """
-    given, baselines = add_baselines(rows_with_plain(rows or ADAPTED))
+    given, baselines = add_baselines(IMAGES, rows_with_plain(IMAGES, rows or ADAPTED))
     splits, settings = load_splits(data, data_home), settings_of(data, recipe)
     bases = [row for row in given if row == PLAIN or row in baselines.values()]
     for row, options in given.items():
@@ -135,14 +133,16 @@ def _run(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Take the trained backbone from its folder, and train a row on from there."""
     steps = candidate["n_steps"]
-    plain, splits = trained_network(data, data_home, directory, settings, base, candidate, seed)
+    plain, splits, _ = trained_network(
+        IMAGES, data, data_home, directory, settings, base, candidate, seed
+    )
     model = with_weights_of(build(splits, settings, placed(options, candidate), seed), plain)
     start = accuracies(model.eval(), splits.test)["top1"]
     extra = {"n_steps": max(1, round(_SHARE * steps)), "learning_rate": rate}
     recipe = recipe_of(settings, extra, seed)
     task = {"data": data, "after": candidate}
-    trained = train_kept(
-        model, splits, settings, recipe, task, directory, first_step=steps, options=options
+    trained, _ = train_kept(
+        IMAGES, model, splits, settings, recipe, task, directory, first_step=steps, options=options
     )
     return [
         {

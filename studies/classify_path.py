@@ -10,26 +10,20 @@ from typing import Any
 import pandas as pd
 from script import read_options
 
+from twinsolve.bench.comparison import BLANK, CLEAR, INTERVAL, draw_cosines, draw_intervals
 from twinsolve.bench.figures import panels, plain, save
-from twinsolve.bench.tables import Lines, number
-from twinsolve.bench.vision.classification.measures import hits
-from twinsolve.bench.vision.classification.report import (
-    BLANK,
-    CLEAR,
-    INTERVAL,
-    differences,
-    draw_cosines,
-    draw_intervals,
-    write_report,
-)
-from twinsolve.bench.vision.classification.study import PLAIN, classify
-from twinsolve.bench.vision.paired import (
+from twinsolve.bench.paired import (
     COMPARED,
     Paired,
     judge,
     n_determined,
     paired_difference,
 )
+from twinsolve.bench.study import PLAIN
+from twinsolve.bench.tables import Lines, number
+from twinsolve.bench.vision.classification.measures import hits
+from twinsolve.bench.vision.classification.report import differences, write_report
+from twinsolve.bench.vision.classification.study import classify
 
 # From the whole network down, what a row lacks that the row above it has.
 _LACKED: list[tuple[str, dict[str, Any]]] = [

@@ -22,29 +22,22 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from twinsolve.bench.figures import panels, plain, save
 from twinsolve.bench.jobs import Options, run_jobs
-from twinsolve.bench.tables import Lines, number, write_table
-from twinsolve.bench.terminal import progress
-from twinsolve.bench.timing import Progress
-from twinsolve.bench.vision.classification.data import Images, load_splits
-from twinsolve.bench.vision.classification.networks import Classifier, tokens_of_experts
-from twinsolve.bench.vision.classification.report import write_report
-from twinsolve.bench.vision.classification.study import (
-    PLAIN,
-    build,
-    classify,
-    contents,
-    placed,
-    rows_with_plain,
-    settings_of,
-    trained_network,
-)
-from twinsolve.bench.vision.paired import (
+from twinsolve.bench.paired import (
     COMPARED,
     Paired,
     judge,
     note_on_verdicts,
     paired_difference,
 )
+from twinsolve.bench.parts import tokens_of_experts
+from twinsolve.bench.study import PLAIN, contents, placed, rows_with_plain, trained_network
+from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.terminal import progress
+from twinsolve.bench.timing import Progress
+from twinsolve.bench.vision.classification.data import Images, load_splits
+from twinsolve.bench.vision.classification.networks import Classifier
+from twinsolve.bench.vision.classification.report import write_report
+from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 from twinsolve.solvers import KSubspaces, SparseSubspaceClustering, clustering_accuracy
 from twinsolve.solvers.clustering import unit_rows
 from twinsolve.solvers.solution import Array
@@ -402,7 +395,9 @@ def _run(
     data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str,
     options: dict[str, Any], candidate: dict[str, Any], seed: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    model, splits = trained_network(data, data_home, directory, settings, options, candidate, seed)
+    model, splits, _ = trained_network(
+        IMAGES, data, data_home, directory, settings, options, candidate, seed
+    )
     start = build(splits, settings, placed(options, candidate), seed)
     of_network = {"row": row, "data": data, "seed": seed}
     return [
@@ -461,7 +456,7 @@ def _choices(layer: SparseMixtureOfExperts, tokens: torch.Tensor) -> np.ndarray:
 
 def main() -> None:
     rows, given, report = read_options(__file__, "Routers beside clusterings of their tokens.")
-    options = rows_with_plain(rows or ROWS)
+    options = rows_with_plain(IMAGES, rows or ROWS)
     rows_with_experts(options)  # before anything is trained
     table = classify(rows=options, against=PLAIN, **given)
     kept = {name: given[name] for name in ("recipe", "n_jobs", "data_home", "directory")}

@@ -11,6 +11,8 @@ import torch
 import typer
 from torch import Tensor, nn
 
+from twinsolve.bench.run_folder import METRICS, WEIGHTS
+from twinsolve.bench.training import Recipe, generator_of, train
 from twinsolve.bench.vision.denoising.networks import ship
 from twinsolve.bench.vision.inspection.measures import condition_numbers
 from twinsolve.bench.vision.inspection.sources import (
@@ -20,8 +22,6 @@ from twinsolve.bench.vision.inspection.sources import (
     digits,
     shipped_folder,
 )
-from twinsolve.bench.vision.run_folder import METRICS, WEIGHTS
-from twinsolve.bench.vision.training import Recipe, generator_of, train
 
 
 class ShiftedDigits:

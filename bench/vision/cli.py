@@ -2,31 +2,28 @@
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..names import split_settings
+from ..study_cli import (
+    Against,
+    DataHome,
+    ListAll,
+    Processes,
+    RecipeWords,
+    RowNames,
+    Seeds,
+    Steps,
+    list_rows,
+    report_mistakes,
+    study_options,
+)
 from ..tables import Report, write_table
 from ..terminal import Load, Output, console, load_modules, progress
 
-DataHome = Annotated[str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")]
-Processes = Annotated[int, typer.Option(help="Processes; -1 is all cores.")]
-ListAll = Annotated[bool, typer.Option("--list", help="List all names and end.")]
 _BESIDE_LIKE = ("like", "output", "data", "data_home", "device")
-
-
-@contextmanager
-def report_mistakes(*others: type[Exception]) -> Iterator[None]:
-    """End the command with a message where what the user asked for cannot be had."""
-    mistakes: tuple[type[Exception], ...] = (FileNotFoundError, ImportError, ValueError, *others)
-    try:
-        yield
-    except mistakes as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def classify(
@@ -36,28 +33,17 @@ def classify(
             metavar="DATA", help="digits, cifar10, cifar10:n_train=10000, or a folder of classes."
         ),
     ] = "digits",
-    row: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Run this row beside softmax; may be given again."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of paired seeds.")] = 5,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(metavar="NAME=VALUE,...", help="Settings in place of the data set's own."),
-    ] = None,
+    row: RowNames = None,
+    seeds: Seeds = 5,
+    steps: Steps = None,
+    recipe: RecipeWords = None,
     attack: Annotated[
         bool, typer.Option("--attack", help="Also on images attacked by FGSM and PGD.")
     ] = False,
     corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
     ] = False,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Compare with this row [each row's own backbone]."),
-    ] = None,
+    against: Against = None,
     n_jobs: Processes = 1,
     data_home: DataHome = None,
     output: Output = Path("results/classify"),
@@ -92,15 +78,14 @@ def classify(
     seed), means.csv and .tex, settings.json, summary.md and figures as .png and .pdf.
     Finished and interrupted runs are kept in DIR/runs.
     """
+    from ..training import processes
     from .classification.report import write_report
-    from .classification.study import ROWS, write_row
+    from .classification.study import IMAGES
     from .classification.study import classify as run
-    from .training import processes
 
     load_modules(load)
     if list_all:
-        for name, options in ROWS.items():
-            console().print(f"{name:22} {write_row(options)}", highlight=False)
+        list_rows(IMAGES)
         return
     if n_jobs != 1 and "TORCHELASTIC_RUN_ID" in os.environ:
         raise typer.BadParameter("torchrun has its own processes: leave --n-jobs at 1")
@@ -110,11 +95,10 @@ def classify(
         "attack": attack, "corruptions": corruptions, "against": against,
     }  # fmt: skip
     with report_mistakes(), processes():
+        options = study_options(settings, output) | ({} if first else {"progress": None})
         table = run(
-            data, rows=row, seeds=seeds, steps=steps,
-            recipe=split_settings(f":{recipe or ''}", "recipe")[1], attack=attack,
-            corruptions=corruptions, against=against, n_jobs=n_jobs, data_home=data_home,
-            directory=output / "runs", progress=progress("Training") if first else None,
+            data, attack=attack, corruptions=corruptions, n_jobs=n_jobs, data_home=data_home,
+            **options,
         )  # fmt: skip
     if first:
         write_report(table, Report("twinsolve classify", settings, output))
@@ -164,9 +148,9 @@ def train_denoiser(
     and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes.
     Beside it only --output, --data-home, --device, and --data (if pictures were moved) are allowed.
     """
+    from ..training import Recipe, processes
     from .denoising import training
     from .denoising.networks import build_network
-    from .training import Recipe, processes
 
     load_modules(load)
     if (network is None) == (like is None):
@@ -296,9 +280,10 @@ def denoise(
 
 
 def inspect(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="digits, digits-mixed, or a folder.")
-    ] = "digits",
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="digits, digits-mixed, or folders.  [digits]"),
+    ] = None,
     images: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Pictures to show to the model.")
     ] = None,
@@ -313,7 +298,7 @@ def inspect(
     another operator in each layer; the folder of a training run (settings.json and safetensors); or
     that of a ViT of Hugging Face or timm (config.json and model.safetensors). It is shown test
     digits if it was trained on digits, the folder of pictures that it was trained on, or the two
-    photographs of scikit-learn.
+    photographs of scikit-learn. A run of twinsolve classify is shown the images that test it.
 
     Each layer is run in float64 at its trained parameters and compared with its solver on the
     queries, keys and values that reach it. Measured over depth are how alike tokens become, their
@@ -326,7 +311,18 @@ def inspect(
     Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
     page of figures as .png and .pdf; training.png as well, where a run kept condition numbers. The
     exit code is 1 if a part deviates more than its tolerance.
+
+    Several models are compared: table.json has a row for each model and layer, with what is
+    measured over depth and what was learned, and compare.png a line for each model. They are not
+    held against solvers, heads not against C*.
     """
+    if models and len(models) > 1:
+        _compare_models(models, images, untrained, output)
+    else:
+        _inspect_model((models or ["digits"])[0], images, untrained, output)
+
+
+def _inspect_model(model: str, images: str | None, untrained: bool, output: Path) -> None:
     from .inspection.measures import observe
     from .inspection.sources import find_source
     from .inspection.study import measure, random_layers
@@ -348,6 +344,21 @@ def inspect(
     report.write(["inspect", "training"])
     if not table.passed.dropna().all():
         raise typer.Exit(code=1)
+
+
+def _compare_models(models: list[str], images: str | None, untrained: bool, output: Path) -> None:
+    from .inspection.comparison import comparison_parts, draw_comparison, measure_models
+
+    with report_mistakes(LookupError):
+        table, shown = measure_models(models, images, untrained, progress("Models"))
+    settings = {"models": models, "images": images, "untrained": untrained}
+    report = Report("twinsolve inspect", settings, output)
+    write_table(table, output)
+    report.add_sentences(shown)
+    for title, lines in comparison_parts(table).items():
+        report.add_table(title, lines)
+    draw_comparison(table, output)
+    report.write(["compare"])
 
 
 def segment(

@@ -22,11 +22,11 @@ from ...unrolled.models import Segmenter
 from ..figures import panels, plain, save
 from ..jobs import Job, Options, run_jobs
 from ..names import close_names
+from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
+from ..run_folder import load_model
 from ..tables import Lines, Report, write_table
 from ..timing import Progress
-from .paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
-from .run_folder import load_model
-from .training import Recipe, generator_of, operator_sources, train
+from ..training import Recipe, generator_of, operator_sources, train
 
 _LARGEST = 1.5  # by which a picture is enlarged before it is cut
 _MEAN, _SPREAD = 0.45, 0.25  # of levels, by and large

@@ -34,6 +34,26 @@ COMMANDS = {
         "--data-home",
         ".",
     ],
+    "language": [
+        "language",
+        "generated:n_words=20",
+        "--row",
+        "NeuTRENO",
+        "--seeds",
+        "1",
+        "--steps",
+        "1",
+    ],
+    "longrange": [
+        "longrange",
+        "listops:n_train=100",
+        "--row",
+        "GRC",
+        "--seeds",
+        "1",
+        "--steps",
+        "1",
+    ],
     "speed": ["speed", "filters", "--case", "graying-dct-64", "--peer", "torch", "--rounds", "1"],
 }
 

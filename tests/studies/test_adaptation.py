@@ -10,11 +10,12 @@ import pytest
 import torch
 from adaptation import adapted_lines, best_rates
 
+from twinsolve.bench.parts import with_weights_of
+from twinsolve.bench.study import row_options
 from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import CLEAN
-from twinsolve.bench.vision.classification.networks import with_weights_of
-from twinsolve.bench.vision.classification.study import build, row_options, settings_of
+from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
 from twinsolve.unrolled import Neutreno
 from twinsolve.unrolled.attention import Positive
 
@@ -36,7 +37,7 @@ def plain(digits):
 
 
 def adapted(digits, plain, row):
-    model = build(digits, settings_of("digits"), row_options(row), seed=1)
+    model = build(digits, settings_of("digits"), row_options(IMAGES, row), seed=1)
     return with_weights_of(model, plain).eval()
 
 
@@ -136,8 +137,8 @@ def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_
     for row in ("softmax", "FeatScale"):
         found += adaptation._run(
             data="digits", data_home=None, directory=str(tmp_path),
-                settings=study.settings_of("digits"), row=row,
-            options=row_options(row), base={}, against=None, seed=1, rate=1e-3,
+            settings=settings_of("digits"), row=row,
+            options=row_options(IMAGES, row), base={}, against=None, seed=1, rate=1e-3,
             candidate={"learning_rate": 3e-3, "position_scale": 0.7, "n_steps": 6},
         )  # fmt: skip
     assert drawn == [(1, step) for step in (*range(8), 6, 7)]  # the plain one was kept

@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from classify_path import ISTA, PATH
 
+from twinsolve.bench.costs import size_measures
 from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.measures import size_measures
 from twinsolve.bench.vision.classification.study import build, settings_of
 
 
@@ -44,7 +44,7 @@ def test_the_path_begins_at_non_local_means_of_pixels_and_ends_at_softmax():
         patches = weights @ patches
         torch.testing.assert_close(tokens[..., :4], patches)
         assert not tokens[..., 4:].any()
-    assert size_measures(model.float(), digits.test)["parameters"] == 6 + 33 * 10
+    assert size_measures(model.float(), digits.test.levels)["parameters"] == 6 + 33 * 10
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert all(".operator." in name or name.startswith("network.head.") for name in trained)
     ended, plain = network(digits, PATH["dot products"]), network(digits, {})

@@ -20,8 +20,8 @@ from routers import (
 )
 from torch import nn
 
+from twinsolve.bench.parts import BALANCE, tokens_of_experts
 from twinsolve.bench.vision.classification.data import cross_entropy, load_splits
-from twinsolve.bench.vision.classification.networks import BALANCE, tokens_of_experts
 from twinsolve.bench.vision.classification.study import build, settings_of
 from twinsolve.unrolled import SparseMixtureOfExperts
 

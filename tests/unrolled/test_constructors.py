@@ -312,6 +312,11 @@ ROWS = [
         holds={"head": linear(8, 12), "backbone": shown(
             "VisionTransformer", (8, 16), 4, 2, 0, 8, 2, 2, operator="linear", pool="mean",
             dropout=0.2, residual=CLASSES["GeneralizedResidual"])}),
+    row("SequenceClassifier", num_classes=3, dim=8, depth=2, num_heads=2, max_length=7, **BLOCK,
+        vocab_size=11, add_positions=False, position_scale=0.4,
+        holds={"embedding": repr(nn.Embedding(11, 8)), "head": linear(8, 3), "norm.eps": 1e-3,
+               "positions": shown("Positions", 7, 8, scale=0.4),
+               "blocks": shown("Block", 8, 2, times=2, **BLOCK)}),
     row("HeadProjection", dim=6, num_heads=3, holds={"projection": linear(6, 6, bias=False)}),
     row("SelfExpressionTransformer", **IMAGE, depth=2, num_heads=4, lam=0.3,
         holds={"codes": shown("UnrolledSelfExpression", 2, 0.3, relative=True),

@@ -31,6 +31,9 @@ from .segmenter import (
 from .self_expression_transformer import (
     SelfExpressionTransformer,
 )
+from .sequence_classifier import (
+    SequenceClassifier,
+)
 from .tokens import (
     sinusoidal_positions,
 )
@@ -55,6 +58,7 @@ __all__ = [
     "PatchCodingDenoiser",
     "Segmenter",
     "SelfExpressionTransformer",
+    "SequenceClassifier",
     "VisionTransformer",
     "WindowedTransformer",
     "load_huggingface_state_dict",

@@ -16,7 +16,7 @@ from .stacks import (
     prepare_positions,
     run_blocks,
 )
-from .tokens import SINUSOIDAL_SCALE, Positions
+from .tokens import SINUSOIDAL_SCALE, Positions, check_ids
 
 
 class LanguageModel(nn.Module):
@@ -137,24 +137,7 @@ class LanguageModel(nn.Module):
         ValueError
             If shapes do not fit.
         """
-        if not isinstance(ids, Tensor):
-            raise ValueError(f"ids: must be a Tensor, got {type(ids).__name__}")
-        if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
-            raise ValueError(
-                f"ids: must be integers of shape (batch, length), got {ids.dtype} of "
-                f"{tuple(ids.shape)}"
-            )
-        if ids.shape[1] > self.max_length:
-            raise ValueError(f"ids: must have at most {self.max_length} tokens, got {ids.shape[1]}")
-        weight = self.embedding.weight
-        if ids.device != weight.device:
-            raise ValueError(f"ids: must be on {weight.device} as the weights, got {ids.device}")
-        checkable = ids.device.type == "cpu" and not torch.compiler.is_compiling()
-        if checkable and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(weight):
-            raise ValueError(
-                f"ids: must be among 0 to {len(weight) - 1}, got {int(ids.min())} to "
-                f"{int(ids.max())}"
-            )
+        check_ids(ids, "ids", self.max_length, self.embedding.weight)
         positions = self.positions()
         assert positions is not None
         positions = positions[: ids.shape[1]]

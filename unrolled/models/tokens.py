@@ -201,6 +201,41 @@ def class_head(
     return nn.Linear(dim, num_classes, device=device, dtype=dtype)
 
 
+def mean_token(x: Tensor, hidden: Tensor | None) -> Tensor:
+    """Mean over tokens (batch, tokens, dim), without those that a mask (batch, tokens) hides."""
+    if hidden is None:
+        return x.mean(dim=1)
+    shown = ~hidden[..., None]
+    return x.masked_fill(~shown, 0).sum(dim=1) / shown.sum(dim=1).clamp(min=1)
+
+
+def check_ids(ids: Tensor, name: str, max_length: int, weight: Tensor) -> None:
+    """Refuse ids that are not integers (batch, length) which the embedding's `weight` has.
+
+    Raises
+    ------
+    ValueError
+        The message starts with `name`.
+    """
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"{name}: must be a Tensor, got {type(ids).__name__}")
+    if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"{name}: must be integers of shape (batch, length), got {ids.dtype} of "
+            f"{tuple(ids.shape)}"
+        )
+    if ids.shape[1] > max_length:
+        raise ValueError(f"{name}: must have at most {max_length} tokens, got {ids.shape[1]}")
+    if ids.device != weight.device:
+        raise ValueError(f"{name}: must be on {weight.device} as the weights, got {ids.device}")
+    checkable = ids.device.type == "cpu" and not torch.compiler.is_compiling()
+    if checkable and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(weight):
+        raise ValueError(
+            f"{name}: must be among 0 to {len(weight) - 1}, got {int(ids.min())} to "
+            f"{int(ids.max())}"
+        )
+
+
 def size_pair(size: Any, name: str) -> tuple[int, int]:
     """Height and width, from one number or two.
 

@@ -15,7 +15,7 @@ from .stacks import (
     prepare_positions,
     run_blocks,
 )
-from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
+from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, mean_token
 
 
 class VisionTransformer(nn.Module):
@@ -224,11 +224,7 @@ class VisionTransformer(nn.Module):
         x = self.forward_features(images, patch_padding_mask)
         if self.class_token is not None:
             return self.head(x[:, 0])
-        if patch_padding_mask is None:
-            return self.head(x.mean(dim=1))
-        shown = ~patch_padding_mask[..., None]
-        mean = x.masked_fill(~shown, 0).sum(dim=1) / shown.sum(dim=1).clamp(min=1)
-        return self.head(mean)
+        return self.head(mean_token(x, patch_padding_mask))
 
     def _run_blocks(
         self, images: Tensor, hidden: Tensor | None, states: list[Tensor] | None = None

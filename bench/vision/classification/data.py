@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ....datasets import fetch_cifar10, load_digits, load_image_folder
 from ...names import split_settings
-from .networks import BALANCE, tokens_of_experts
+from ...parts import balance_loss, tokens_of_experts
 
 Batches = Callable[[int, int, range], tuple[Tensor, Tensor]]
 
@@ -141,6 +141,17 @@ def _make_images(levels: np.ndarray, target: np.ndarray) -> Images:
     return Images(torch.from_numpy(planes), torch.from_numpy(target.astype(np.int64)))
 
 
+def batch_order(n: int, batch_size: int, seed: int, step: int) -> np.ndarray:
+    """Which of n samples a step sees, without replacement within an epoch; two may share a step."""
+    counted = step * batch_size + np.arange(batch_size)
+    order = np.empty(batch_size, dtype=np.int64)
+    for epoch in np.unique(counted // n):
+        own = counted // n == epoch
+        shuffled = np.random.default_rng((seed, int(epoch), n)).permutation(n)
+        order[own] = shuffled[counted[own] % n]
+    return order
+
+
 class ClassBatches:
     """Batches without replacement within an epoch, shifted and mirrored at random.
 
@@ -163,22 +174,12 @@ class ClassBatches:
         rng = np.random.default_rng((seed, step))
         shifts = rng.integers(-self.shift, self.shift + 1, size=(self.batch_size, 2))
         flips = rng.integers(2, size=self.batch_size) * self.flip
-        chosen = torch.from_numpy(self._order(seed, step)[samples])
+        order = batch_order(len(self.images), self.batch_size, seed, step)
+        chosen = torch.from_numpy(order[samples])
         levels = self.images.levels[chosen]
         for place, sample in enumerate(samples):
             levels[place] = self._move(levels[place], shifts[sample], bool(flips[sample]))
         return levels, self.images.target[chosen]
-
-    def _order(self, seed: int, step: int) -> np.ndarray:
-        """Places of the images of a step, which may lie in two epochs."""
-        n = len(self.images)
-        counted = step * self.batch_size + np.arange(self.batch_size)
-        order = np.empty(self.batch_size, dtype=np.int64)
-        for epoch in np.unique(counted // n):
-            own = counted // n == epoch
-            shuffled = np.random.default_rng((seed, int(epoch), n)).permutation(n)
-            order[own] = shuffled[counted[own] % n]
-        return order
 
     def _move(self, image: Tensor, shift: np.ndarray, flip: bool) -> Tensor:
         height, width = image.shape[1:]
@@ -244,9 +245,8 @@ def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor
         levels, target = batch
         with tokens_of_experts(model) as seen:
             scores = model(levels)
-        balance = sum(layer.balance_loss(tokens) for layer, tokens in seen)
         entropy = nn.functional.cross_entropy(scores, target, label_smoothing=smoothing)
-        return entropy + BALANCE * balance
+        return entropy + balance_loss(seen)
 
     return loss
 

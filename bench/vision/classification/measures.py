@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from time import process_time
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,16 @@ import pandas as pd
 import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from ....unrolled.diagnostics import condition_number, token_similarity
-from ....unrolled.kernel_smoothing import store_positions
 from ....unrolled.models import (
     ClassAttentionTransformer,
     ConvMixer,
     VisionTransformer,
     WindowedTransformer,
 )
-from ..paired import Paired, paired_difference
-from ..training import generator_of
+from ...paired import Paired, paired_difference
+from ...training import generator_of
 from .data import Images
 from .networks import Classifier
 
@@ -84,45 +80,6 @@ def _find_last_tokens(network: nn.Module, levels: Tensor) -> Tensor | None:
     if isinstance(network, WindowedTransformer):
         return seen[0].flatten(1, 2)
     return seen[0][:, 1:]
-
-
-def size_measures(model: Classifier, images: Images) -> dict[str, float]:
-    """Trained parameters, and operations of one image: two for each product of multiplication.
-
-    Parameters that a row holds fixed do not count. Operations are those that torch counts: of
-    matrix products and convolutions, fixed ones too. Bilateral attention stores its positions.
-    """
-    counter = FlopCounterMode(display=False)
-    # The counter cannot track expanded parameters.
-    frozen = store_positions(model, images.levels[:1]).requires_grad_(False)
-    with sdpa_kernel(SDPBackend.MATH), counter:
-        frozen(images.levels[:1])
-    n_parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return {"parameters": n_parameters, "flops": counter.get_total_flops()}
-
-
-def speed_ratios(model: Classifier, plain: Classifier, images: Images) -> dict[str, float]:
-    """Images a processor second, over those of the plain network, taken in turns.
-
-    ``inference`` is without gradients, with stored positions in bilateral attention; ``training``
-    is forward and backward.
-    """
-    levels = images.levels[:_N_DEPTH]
-    served = {"inference": store_positions(model, levels[:1]), "training": model}
-    seconds: dict[str, list[float]] = {"inference": [], "training": []}
-    for _ in range(1 + _REPEATS):
-        for kind, found in seconds.items():
-            found.append(_time_pass(plain, levels, kind) / _time_pass(served[kind], levels, kind))
-    return {kind: float(np.median(found[1:])) for kind, found in seconds.items()}
-
-
-def _time_pass(model: nn.Module, levels: Tensor, kind: str) -> float:
-    start = process_time()
-    with torch.set_grad_enabled(kind == "training"):
-        out: Any = model(levels)
-        if kind == "training":
-            out.square().mean().backward()
-    return process_time() - start
 
 
 PGD_STEPS = 5

@@ -1,18 +1,11 @@
 """Classifiers by plain words: an architecture, and what takes the place of each part."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .... import unrolled
-from ....unrolled import SparseMixtureOfExperts
-from ....unrolled.attention import Context, Operator
-from ....unrolled.boosting import GeneralizedResidual, Residual, Twicing
-from ....unrolled.conditioning import TokenGraying
 from ....unrolled.models import (
     ClassAttentionTransformer,
     ConvMixer,
@@ -20,40 +13,7 @@ from ....unrolled.models import (
     VisionTransformer,
     WindowedTransformer,
 )
-from ....unrolled.named_operators import Factory, operator_factory
-from ....unrolled.nonlocal_energy import Neutreno
-from ....unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
-from ...names import split_part
-
-BALANCE = 0.01  # weight of the balance loss, that of Fedus et al. (2022)
-_TOP_K = 2
-
-Seen = list[tuple[SparseMixtureOfExperts, Tensor]]
-
-
-def mixture_maker(n_experts: int, mlp_ratio: float) -> Callable[[int], nn.Module]:
-    """Mixtures whose chosen experts are together as wide as the feed-forward part is."""
-
-    def make(dim: int) -> nn.Module:
-        return SparseMixtureOfExperts(dim, n_experts, round(mlp_ratio * dim / _TOP_K), _TOP_K)
-
-    return make
-
-
-@contextmanager
-def tokens_of_experts(model: nn.Module) -> Iterator[Seen]:
-    """Fills a list with each mixture that runs meanwhile, and the tokens that enter it."""
-    seen: Seen = []
-
-    def keep(layer: SparseMixtureOfExperts, inputs: tuple[Tensor]) -> None:
-        seen.append((layer, inputs[0]))
-
-    with ExitStack() as stack:
-        for part in model.modules():
-            if isinstance(part, SparseMixtureOfExperts):
-                stack.callback(part.register_forward_pre_hook(keep).remove)
-        yield seen
-
+from ...parts import look_up, resolve_options
 
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "ViT": VisionTransformer,
@@ -63,15 +23,6 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "SelfExpression": SelfExpressionTransformer,
 }
 WITHOUT_BLOCKS = ("ConvMixer", "SelfExpression")
-_CORRECTIONS: dict[str, Callable[..., Operator]] = {
-    "attn_scale": lambda base, heads, **settings: AttnScale(base, num_heads=heads, **settings),
-    "neutreno": lambda base, heads, **settings: Neutreno(base, **settings),
-    "re_attention": lambda base, heads, **settings: ReAttention(base, heads, **settings),
-    "twicing": lambda base, heads, **settings: Twicing(base, **settings),
-}
-_SCALES = {"FeatScale": FeatScale, "LayerScale": LayerScale}
-_RESIDUALS = {"plain": Residual, "boosting": GeneralizedResidual}
-_GRAYINGS = {"dct": partial(TokenGraying, "dct"), "svd": partial(TokenGraying, "svd")}
 
 
 class Classifier(nn.Module):
@@ -115,57 +66,20 @@ class Classifier(nn.Module):
         return self.network(self.standardised(levels))
 
 
-class DropPath(nn.Module):
-    """A residual connection whose branch is left out of some samples, in training."""
-
-    def __init__(self, residual: nn.Module, rate: float) -> None:
-        super().__init__()
-        self.residual, self.rate = residual, rate
-
-    @property
-    def needs_history(self) -> bool:
-        return bool(getattr(self.residual, "needs_history", False))
-
-    def forward(self, x: Tensor, y: Tensor, context: Context | None = None) -> Tensor:
-        if self.training and self.rate:
-            kept = torch.rand(len(y), *[1] * (y.ndim - 1), device=y.device) >= self.rate
-            y = y * kept / (1 - self.rate)
-        return self.residual(x, y, context)
-
-
-def paired_classifier(
-    options: Mapping[str, Any], plain: Mapping[str, Any], seed: int, **levels: Sequence[float]
-) -> Classifier:
-    """A classifier that starts from the plain one's draws, wherever a parameter is in both."""
-    torch.manual_seed(seed)
-    model = Classifier(options, **levels)
-    torch.manual_seed(seed)
-    return with_weights_of(model, Classifier(plain, **levels))
-
-
-def with_weights_of(model: Classifier, other: nn.Module) -> Classifier:
-    """The model with another one's weights where it learns them: name and shape are the same."""
-    own, given = model.state_dict(), other.state_dict()
-    learned = {n for n, p in model.named_parameters() if p.requires_grad}
-    shared = {n: t for n, t in given.items() if n in learned and own[n].shape == t.shape}
-    model.load_state_dict(own | shared)
-    return model
-
-
 def _build_network(
     architecture: str = "ViT", *, identity: Sequence[str] = (), **options: Any
 ) -> nn.Module:
-    make = _look_up(ARCHITECTURES, architecture, "architecture")
+    make = look_up(ARCHITECTURES, architecture, "architecture")
     try:
         network = make(
-            **(options if architecture in WITHOUT_BLOCKS else _resolve_options(**options))
+            **(options if architecture in WITHOUT_BLOCKS else resolve_options(**options))
         )
     except TypeError as error:
         raise ValueError(f"row: {architecture} cannot be made: {error}") from error
     if identity and not isinstance(network, VisionTransformer):
         raise ValueError(f"row: parts of {architecture} cannot be the identity")
     for part in identity:
-        _look_up(_IDENTITIES, part, "identity")(network)
+        look_up(_IDENTITIES, part, "identity")(network)
     return network
 
 
@@ -204,65 +118,3 @@ def _fix(weight: Tensor, bias: Tensor, n_maps: int = 1) -> None:
         nn.init.eye_(part)
     weight.requires_grad_(False)
     bias.requires_grad_(False)
-
-
-def _resolve_options(
-    *,
-    operator: str = "softmax",
-    correction: str | None = None,
-    residual: str = "plain",
-    feed_forward_residual: str = "plain",
-    scale: str | None = None,
-    token_graying: Any = None,
-    drop_path: float = 0.0,
-    positions: str | bool | None = None,
-    experts: int | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Options whose names are replaced by what they stand for."""
-    connections = {"residual": residual, "feed_forward_residual": feed_forward_residual}
-    if positions is not None:
-        options["positions"] = positions or None
-    options["operator"] = _make_operator(operator, correction)
-    for branch, name in connections.items():
-        connect = _choose(_RESIDUALS, name, branch)
-        options[branch] = partial(_make_residual, connect, drop_path)
-    if scale is not None:
-        options["scale"] = _choose(_SCALES, scale, "scale")
-    if token_graying is not None:
-        options["token_graying"] = _choose(_GRAYINGS, token_graying, "token_graying")()
-    if experts is not None:
-        options["feed_forward"] = mixture_maker(experts, options.get("mlp_ratio", 4.0))
-    return options
-
-
-def _make_residual(connect: Callable[[], nn.Module], drop_path: float) -> nn.Module:
-    return DropPath(connect(), drop_path) if drop_path else connect()
-
-
-def _make_operator(name: str, correction: str | None) -> Factory:
-    base = _find_class_factory(name) if name[:1].isupper() else operator_factory(name)
-    if correction is None:
-        return base
-    correct = _choose(_CORRECTIONS, correction, "correction")
-    return lambda heads, dim: correct(base(heads, dim), heads)
-
-
-def _find_class_factory(name: str) -> Factory:
-    head, settings = split_part(name, "operator")
-    kind = getattr(unrolled, head, None)
-    if not (isinstance(kind, type) and issubclass(kind, Operator)):
-        raise ValueError(f"operator: twinsolve.unrolled has no operator {head!r}")
-    return lambda heads, dim: kind(**settings)
-
-
-def _choose(table: Mapping[str, Callable[..., Any]], value: str, argument: str) -> Any:
-    """What a name stands for, with the settings behind it."""
-    name, settings = split_part(value, argument)
-    return partial(_look_up(table, name, argument), **settings)
-
-
-def _look_up(table: Mapping[str, Any], name: str, argument: str) -> Any:
-    if name not in table:
-        raise ValueError(f"{argument}: must be one of {', '.join(table)}, got {name!r}")
-    return table[name]

@@ -1,16 +1,21 @@
 """What `twinsolve classify` says of its table, and the picture of its differences."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
-from matplotlib.axes import Axes
 
-from ...figures import panels, plain, save
-from ...tables import Lines, Report, number, write_table
-from ..paired import (
-    COMPARED,
+from ...comparison import (
+    DEPTH,
+    RECIPE,
+    SIZE,
+    Column,
+    baselines_of,
+    compared_lines,
+    draw_differences,
+    name_baseline,
+)
+from ...paired import (
     Paired,
     Verdict,
     judge,
@@ -18,13 +23,10 @@ from ..paired import (
     note_on_verdicts,
     paired_difference,
 )
+from ...study import PLAIN
+from ...tables import Lines, Report, number, write_table
 from .measures import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, hits, matched_difference
-from .study import PLAIN
 
-_HEAD = (
-    "row", "seeds", "top-1 %", *COMPARED, "claimed", "top-5 %", "rate", "steps", "position scale",
-    "parameters", "MFLOPs", "inference", "training", "token cosine", "log10 condition",
-)  # fmt: skip
 # What papers state of top-1, in points to their plain network, on other data and at other sizes;
 # quoted, not measured by us.
 _CLAIMS: dict[str, tuple[float, str]] = {
@@ -33,10 +35,14 @@ _CLAIMS: dict[str, tuple[float, str]] = {
     "token graying": (0.3, "up to +0.3 on ImageNet (Ji et al. 2025, as quoted by others)"),
     "no attention skip": (-22, "-22 on CIFAR-10 (Ji et al. 2025, as quoted by others)"),
 }
-CLEAR, OPEN = "#0072B2", "#999999"  # of Okabe and Ito
-INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
-_DEPTH = {"token_cosine": "cosine, difference", "log10_condition": "condition, difference"}
-BLANK = ("-",) * len(COMPARED)
+
+
+_BEFORE: dict[str, Column] = {"top-1 %": lambda _, mean: number(mean.top1, ".2f")}
+_AFTER: dict[str, Column] = {
+    "claimed": lambda row, _: number(_CLAIMS.get(row, (None,))[0], "+g"),
+    "top-5 %": lambda _, mean: number(mean.top5, ".2f"),
+    **RECIPE, **SIZE, **DEPTH,
+}  # fmt: skip
 
 
 def write_report(
@@ -61,57 +67,13 @@ def write_report(
         report.add_table(f"{title}, points", matched_lines(table))
     report.add_sentences([*remarks(table), *notes(table), *sentences])
     if "differences" not in pictures:
-        draw_differences(table, report.directory)
+        draw_differences(table, differences(table), report.directory)
     report.write(["differences", *pictures])
 
 
 def lines_of(table: pd.DataFrame) -> Lines:
     """A line for each row: means over seeds, and differences to its baseline, seed by seed."""
-    verdicts, baselines = judge(differences(table)), baselines_of(table)
-    depth = {name: depth_differences(table, name) for name in _DEPTH if "against" in table}
-    lines: list[tuple[str, ...]] = []
-    for row, own in table.groupby("row", sort=False):
-        mean = own.mean(numeric_only=True)
-        compared = verdicts[row].cells if row in verdicts else BLANK
-        lines.append(
-            (
-                str(row), str(len(own)), number(mean.top1, ".2f"), *compared,
-                number(_CLAIMS.get(str(row), (None,))[0], "+g"), number(mean.top5, ".2f"),
-                number(mean.learning_rate, "g"),
-                number(mean.n_steps, ",.0f"), number(mean.position_scale, "g"),
-                number(mean.parameters, ",.0f"), number(mean.flops / 1e6, ".2f"),
-                number(mean.inference, ".2f"), number(mean.training, ".2f"),
-                number(mean.get("token_cosine"), ".4f"),
-                number(mean.get("log10_condition"), ".1f"),
-                *(str(apart.get(row, "-")) for apart in depth.values()),
-                *([baselines.get(str(row), "-")] if depth else []),
-            )
-        )  # fmt: skip
-    return (*_HEAD, *(_DEPTH[name] for name in depth), *(["against"] if depth else [])), lines
-
-
-def baselines_of(table: pd.DataFrame) -> dict[str, str]:
-    """The row that each is compared with; tables of old runs compare all with the plain one."""
-    if "against" not in table:
-        return {str(row): PLAIN for row in table.row.unique() if row != PLAIN}
-    known = table.drop_duplicates("row").dropna(subset="against")
-    return dict(zip(known.row, known.against, strict=True))
-
-
-def name_baseline(table: pd.DataFrame) -> str:
-    """The row that all others are compared with, if it is one."""
-    baselines = set(baselines_of(table).values())
-    return baselines.pop() if len(baselines) == 1 else "the baseline"
-
-
-def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
-    """Of a measure of the last tokens, of each row to its baseline, where both have it."""
-    by_seed = table.pivot(index="seed", columns="row", values=measure)
-    return {
-        row: paired_difference(by_seed[row], by_seed[baseline])
-        for row, baseline in baselines_of(table).items()
-        if by_seed[[row, baseline]].notna().all(axis=None)
-    }
+    return compared_lines(table, differences(table), _BEFORE, _AFTER)
 
 
 def differences(table: pd.DataFrame) -> dict[str, Paired]:
@@ -219,39 +181,3 @@ def notes(table: pd.DataFrame) -> list[str]:
             "steps of half of it, from the image itself."
         )
     return text
-
-
-def draw_differences(table: pd.DataFrame, directory: Path) -> None:
-    """Draw differences.png: intervals and token cosines of the rows."""
-    apart = differences(table)
-    if apart:
-        order = sorted(apart, key=lambda row: apart[row].mean)
-        figure, (left, right) = panels(2, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
-        draw_intervals(left, judge(apart), order)
-        left.set_xlabel(f"top-1, points to {name_baseline(table)}\n{INTERVAL}")
-        draw_cosines(right, table, order)
-        save(figure, directory / "differences.png")
-
-
-def draw_intervals(axes: Axes, verdicts: Mapping[str, Verdict], order: list[str]) -> None:
-    """Mean differences with their intervals, from below, coloured by their verdicts."""
-    for row, verdict in verdicts.items():
-        colour = CLEAR if verdict.words in ("ahead", "behind") else OPEN
-        half = verdict.apart.half_width if verdict.apart.determined else None
-        axes.errorbar(
-            verdict.apart.mean, order.index(row), xerr=half, fmt="o", color=colour, capsize=2
-        )
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_yticks(range(len(order)), order, fontsize=8)
-    plain(axes)
-
-
-def draw_cosines(axes: Axes, table: pd.DataFrame, order: list[str]) -> None:
-    cosines = table.groupby("row").token_cosine.mean() if "token_cosine" in table else {}
-    for place, row in enumerate(order):
-        if row in cosines:
-            axes.plot(cosines[row], place, "o", color=CLEAR)
-    if PLAIN in cosines:
-        axes.axvline(cosines[PLAIN], color="black", linewidth=0.8)
-    axes.set_xlabel(f"mean cosine of the last layer's tokens\n(line: {PLAIN})")
-    plain(axes)

@@ -27,8 +27,8 @@ from ....solvers.sparse_coding import (
 from ....unrolled.sparse_coding.patches import photograph_dictionary
 from ...jobs import file_hash, source_of
 from ...names import check_names, close_names
-from ..run_folder import SETTINGS as RUN_SETTINGS
-from ..run_folder import WEIGHTS, find_class, find_object, load_model, read_settings
+from ...run_folder import SETTINGS as RUN_SETTINGS
+from ...run_folder import WEIGHTS, find_class, find_object, load_model, read_settings
 from .networks import (
     apply,
     exact_start,

@@ -20,7 +20,7 @@ from ....unrolled.models import denoisers
 from ....unrolled.nonlocal_energy import ConvexRidge
 from ....unrolled.twins import twins_of
 from ...names import close_names, split_settings
-from ..run_folder import (
+from ...run_folder import (
     find_class,
     load_model,
     load_tensors,

@@ -17,8 +17,8 @@ from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
 from ....unrolled.twins.families.nonlocal_energy.filter_diffusion import energy_of
 from ...figures import forget
+from ...paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from ...tables import Lines, Report, number, write_table
-from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
 from .methods import SOLVER, find_entry
 from .networks import deviations, has_twin, started

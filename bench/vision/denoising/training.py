@@ -12,9 +12,9 @@ from sklearn.utils import Bunch
 from torch import Tensor, nn
 
 from ....datasets import add_noise, fetch_train400, pack_image_folder
+from ...run_folder import START, load_model, read_settings
 from ...timing import Progress
-from ..run_folder import START, load_model, read_settings
-from ..training import Recipe, generator_of, train
+from ...training import Recipe, generator_of, train
 
 _PACKAGED = "train400"
 N_VALIDATION = 20  # images, the last ones: no network is trained on them
@@ -162,7 +162,7 @@ def train_denoiser(
     data_home : str, optional
         Folder of the data sets, as in `twinsolve.datasets.fetch_train400`.
     progress, report : callable, optional
-        As in `twinsolve.bench.vision.training.train`.
+        As in `twinsolve.bench.training.train`.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def train_denoiser(
     ------
     ValueError
         If there are no more images than validate, or one is smaller than a patch, or as in
-        `twinsolve.bench.vision.training.train`.
+        `twinsolve.bench.training.train`.
     FloatingPointError
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     """

@@ -35,6 +35,7 @@ from ....unrolled.diagnostics.energies import kernel_energy
 from ....unrolled.laws.subject import map_tensors
 from ....unrolled.models import Block
 from ....unrolled.nonlocal_energy import Neutreno
+from ....unrolled.spectral_filtering import FeatScale
 from ....unrolled.twins import Origin, compare, fit_origin
 
 _MEASURED = {
@@ -44,6 +45,7 @@ _MEASURED = {
     "gradient_cosine": "gradient_cosine",
     "map_similarity": "map_similarity",
     "map_similarity_to_previous": "map_similarity_to_previous",
+    "high_band_intensity": "high_bands",
 }
 _LAM = 0.6  # of the energy where the layer has none: that of the paper
 
@@ -79,7 +81,7 @@ class Layer:
     @property
     def masked(self) -> bool:
         """Whether some keys are hidden from some queries."""
-        return any(x is not None and x is not False for x in self.seen.masks.values())
+        return _hides_keys(self.seen)
 
 
 @torch.no_grad()
@@ -111,7 +113,10 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
                 hook = part.attention_residual.register_forward_hook(keep_branch)
                 stack.callback(hook.remove)
         rows = stack.enter_context(
-            record(model, {**measures, "E": _measure_energy, "": kept.append})
+            record(
+                model,
+                {**measures, "J_sum": _measure_sum, "E": _measure_energy, "": kept.append},
+            )
         )
         model(images)
     layers = []
@@ -128,6 +133,19 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             layer.branch = branches[holder.attention_residual]
         layers.append(layer)
     return layers
+
+
+def _hides_keys(seen: Observation) -> bool:
+    return any(x is not None and x is not False for x in seen.masks.values())
+
+
+def _measure_sum(seen: Observation) -> Tensor | None:
+    """J itself, which is the larger the more the kernel weighs; without masks."""
+    share = MEASURES["smoothness"](seen)
+    if share is None or _hides_keys(seen):
+        return None
+    logits = seen.k @ seen.k.mT * seen.k.shape[-1] ** -0.5
+    return share * logits.exp().sum(dim=(-2, -1))
 
 
 def _measure_energy(seen: Observation) -> Tensor | None:
@@ -294,6 +312,8 @@ def learned(layer: Layer) -> dict[str, Tensor]:
             word = name.rpartition(".")[2]
             if word != "log" and parameter.numel() == max(parameter.shape, default=1):
                 found[word] = parameter.detach().double()
+        if isinstance(part, FeatScale):
+            found["t_minus_s"] = (part.t - part.s).detach().double()
     return found
 
 

@@ -16,9 +16,26 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
+from twinsolve.bench import study
 from twinsolve.bench.cli import app
-from twinsolve.bench.vision.classification import study
-from twinsolve.bench.vision.classification.data import ClassBatches, Images, augment, load_splits
+from twinsolve.bench.comparison import depth_differences
+from twinsolve.bench.costs import size_measures
+from twinsolve.bench.parts import DropPath
+from twinsolve.bench.study import (
+    add_baselines,
+    placed,
+    recipe_of,
+    row_options,
+    rows_with_plain,
+    train_kept,
+)
+from twinsolve.bench.vision.classification.data import (
+    ClassBatches,
+    Images,
+    augment,
+    batch_order,
+    load_splits,
+)
 from twinsolve.bench.vision.classification.measures import (
     ATTACKS,
     CLEAN,
@@ -29,24 +46,9 @@ from twinsolve.bench.vision.classification.measures import (
     fgsm,
     matched_difference,
     pgd,
-    size_measures,
 )
-from twinsolve.bench.vision.classification.networks import DropPath
-from twinsolve.bench.vision.classification.report import (
-    depth_differences,
-    differences,
-    lines_of,
-)
-from twinsolve.bench.vision.classification.study import (
-    ROWS,
-    add_baselines,
-    build,
-    placed,
-    recipe_of,
-    row_options,
-    rows_with_plain,
-    settings_of,
-)
+from twinsolve.bench.vision.classification.report import differences, lines_of
+from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
 from twinsolve.unrolled import named_operators
 from twinsolve.unrolled.boosting import Residual
 
@@ -57,7 +59,7 @@ def digits():
 
 
 def network(digits, row="softmax", seed=0):
-    return build(digits, settings_of("digits"), row_options(row), seed)
+    return build(digits, settings_of("digits"), row_options(IMAGES, row), seed)
 
 
 def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
@@ -126,22 +128,22 @@ def test_a_row_is_compared_with_its_own_backbone():
         "ConvMixer, no skip",
         "ViT:operator=Local:radius=1,correction=twicing",
     ]
-    _, baselines = add_baselines(rows_with_plain(asked))
+    _, baselines = add_baselines(IMAGES, rows_with_plain(IMAGES, asked))
     expected = ["CaiT", "symmetric", "ViT:depth=2", "softmax", "ConvMixer", "local"]
     assert [baselines[row] for row in asked] == expected
     assert baselines["softmax"] is None
     assert all(baselines[row] == "softmax" for row in set(expected) - {"softmax"})
-    rows, baselines = add_baselines(rows_with_plain(asked), "NeuTRENO")
+    rows, baselines = add_baselines(IMAGES, rows_with_plain(IMAGES, asked), "NeuTRENO")
     assert baselines == {row: None if row == "NeuTRENO" else "NeuTRENO" for row in rows}
     with pytest.raises(ValueError, match="row: must be ARCHITECTURE"):
-        add_baselines(rows_with_plain(asked), "NeuTREN0")
+        add_baselines(IMAGES, rows_with_plain(IMAGES, asked), "NeuTREN0")
 
 
 def test_lists_print_rows_as_they_may_be_typed():
     done = CliRunner().invoke(app, ["classify", "--list"])
     for line in done.output.splitlines():
         name, _, typed = line.rpartition(" ")
-        assert row_options(typed) == ROWS[name.strip()]
+        assert row_options(IMAGES, typed) == IMAGES.rows[name.strip()]
 
 
 def test_differences_are_to_the_baseline_and_of_depth_too():
@@ -172,14 +174,14 @@ def test_last_tokens_of_every_backbone_are_measured(digits, architecture):
 
 def test_bilateral_attention_counts_what_softmax_does(digits):
     flops = {
-        row: size_measures(network(digits, row), digits.test)["flops"]
+        row: size_measures(network(digits, row), digits.test.levels)["flops"]
         for row in ("softmax", "bilateral")
     }
     assert flops["bilateral"] == flops["softmax"]
 
 
 def test_drop_path_is_of_both_branches_whatever_is_boosted(digits):
-    model = build(digits, settings_of("digits", {"drop_path": 0.1}), row_options("GRC"), 0)
+    model = build(digits, settings_of("digits", {"drop_path": 0.1}), row_options(IMAGES, "GRC"), 0)
     branches = [m for m in model.modules() if isinstance(m, DropPath)]
     assert len(branches) == 2 * len(model.network.blocks)
 
@@ -198,14 +200,14 @@ def test_paired_seeds_draw_the_same_batches_and_first_weights(digits):
         shared = [n for n in own if n in plain and own[n].shape == plain[n].shape]
         assert len(shared) > 40
         assert all(torch.equal(own[n], plain[n]) for n in shared)
-    for row in ROWS:
+    for row in IMAGES.rows:
         assert network(digits, row)(digits.test.levels[:2]).shape == (2, 10)
 
 
 @pytest.mark.parametrize("row", ["TUPE", "SelfExpression:"])
 def test_positions_start_at_the_scale_of_the_candidate(digits, row):
     for scale in (0.1, 0.5):
-        options = placed(row_options(row), {"position_scale": scale})
+        options = placed(row_options(IMAGES, row), {"position_scale": scale})
         start = build(digits, settings_of("digits"), options, 0).network
         assert float(start.positions.weight.detach().std()) == pytest.approx(scale, rel=0.2)
 
@@ -269,8 +271,7 @@ def test_two_processes_share_each_batch_and_write_one_table(tmp_path):
 
 def test_an_epoch_holds_every_image_once(digits):
     n = len(digits.train)
-    made = ClassBatches(digits.train, batch_size=64, shift=1, flip=False)
-    drawn = np.concatenate([made._order(0, step) for step in range(2 * n // 64 + 1)])
+    drawn = np.concatenate([batch_order(n, 64, 0, step) for step in range(2 * n // 64 + 1)])
     assert sorted(drawn[:n]) == sorted(drawn[n : 2 * n]) == list(range(n))
 
 
@@ -323,7 +324,7 @@ def test_depth_and_size_of_a_network(digits):
     tokens, dim = 16, 32
     of_block = 2 * tokens * (4 + 4) * dim * dim + 4 * tokens * tokens * dim
     flops = 6 * of_block + 2 * tokens * 4 * dim + 2 * dim * 10
-    assert size_measures(model, digits.test)["flops"] == flops
+    assert size_measures(model, digits.test.levels)["flops"] == flops
 
 
 def test_drop_path_leaves_out_branches_and_keeps_the_mean():
@@ -343,7 +344,7 @@ def test_changed_images_and_users_operators_are_trained_on_anew(digits, tmp_path
 
     def folder(splits):
         recipe = recipe_of(settings, candidate, 0)
-        return study.train_kept(network(digits), splits, settings, recipe, {}, str(tmp_path))
+        return train_kept(IMAGES, network(digits), splits, settings, recipe, {}, str(tmp_path))[1]
 
     levels = digits.test.levels.clone()
     levels[0, 0, 0, 0] += 0.1

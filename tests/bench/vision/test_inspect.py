@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
+from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.inspection.figures import draw_page, draw_training
 from twinsolve.bench.vision.inspection.measures import (
     Problems,
@@ -35,8 +37,6 @@ from twinsolve.bench.vision.inspection.sources import (
     shipped,
 )
 from twinsolve.bench.vision.inspection.study import measure
-from twinsolve.bench.vision.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
-from twinsolve.bench.vision.training import Recipe
 from twinsolve.solvers import least_squares_self_expression, smoother_matrix
 from twinsolve.unrolled import ClassAttentionTransformer, VisionTransformer, WindowedTransformer
 from twinsolve.unrolled.diagnostics import jacobian_spectrum
@@ -44,7 +44,7 @@ from twinsolve.unrolled.diagnostics import jacobian_spectrum
 OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
 LAYER_COLUMNS = {
     "deviation", "tolerance", "passed", "token_cosine", "hc_share", "hc_attention",
-    "hc_attention_bound", "J", "E", "log10_condition_before", "log10_condition_branch",
+    "hc_attention_bound", "J", "J_sum", "E", "log10_condition_before", "log10_condition_branch",
     "log10_condition_after", "singular_value_2", "eigenvalue_2", "jacobian_attention",
     "jacobian_block", "nonzero_share", "origin", "origin_distance", "fitted_scale",
 }  # fmt: skip
@@ -189,6 +189,7 @@ def test_energies_and_spectra_follow_their_definitions(softmax):
         total = K.sum(axis=(-2, -1))
         row = row_of(table, number + 1)
         np.testing.assert_allclose(row.J, (J / total).mean(), rtol=1e-9)
+        np.testing.assert_allclose(row.J_sum, J.mean(), rtol=1e-9)
         np.testing.assert_allclose(row.E, ((J + pull) / total).mean(), rtol=1e-9)
         heads = table[(table.layer == number + 1) & (table["kind"] == "head")]
         singular = np.linalg.svd(A, compute_uv=False)[..., 1].mean(axis=0)
@@ -483,6 +484,7 @@ def test_condition_numbers_over_training_are_drawn_where_a_run_kept_them(tmp_pat
     ("make", "arguments", "message"),
     [
         (None, ["nowhere"], "MODEL: must be digits, digits-mixed, the folder of a training run"),
+        (None, ["digits", "digits"], "MODEL: must be different ones"),
         (None, ["digit"], "close ones are digits"),
         ("empty", ["empty"], "got 'empty'"),
         (None, ["digits", "--images", "nowhere"], "images: name a folder of pictures"),

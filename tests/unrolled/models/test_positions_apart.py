@@ -25,6 +25,7 @@ from twinsolve.unrolled import (
     operator_names,
     replace_attention,
 )
+from twinsolve.unrolled.models import SequenceClassifier
 
 from ..recording import record_calls
 
@@ -37,6 +38,7 @@ MODELS = {
     "class attention": partial(ClassAttentionTransformer, 8, 2, 1, 5, 12, 2, 3),
     "windowed": partial(WindowedTransformer, 8, 1, 1, 5, 12, (2,), (3,), window_size=4),
     "language": partial(LanguageModel, 9, 12, 2, 3, 10),
+    "sequence": partial(SequenceClassifier, 5, 12, 2, 3, 10, vocab_size=9),
 }
 MODELS_AND_STAGES = {
     **MODELS,
@@ -62,12 +64,12 @@ def build(name, **options):
 
 
 def inputs(name):
-    return IDS if name == "language" else IMAGES
+    return IDS if name in ("language", "sequence") else IMAGES
 
 
 def embedded(model, name):
     """What enters the first block of a model without positions."""
-    if name == "language":
+    if name in ("language", "sequence"):
         return model.embedding(IDS) * 12**0.5
     x = model.patch_embedding(IMAGES)
     if name == "vision":

@@ -11,6 +11,8 @@ from skimage.metrics import peak_signal_noise_ratio
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.run_folder import load_model, read_metrics, read_settings
+from twinsolve.bench.training import Recipe, generator_of
 from twinsolve.bench.vision.denoising.networks import build_network
 from twinsolve.bench.vision.denoising.training import (
     NoisyPatches,
@@ -20,8 +22,6 @@ from twinsolve.bench.vision.denoising.training import (
     train_denoiser,
     validation_db,
 )
-from twinsolve.bench.vision.run_folder import load_model, read_metrics, read_settings
-from twinsolve.bench.vision.training import Recipe, generator_of
 
 SIGMA = 25 / 255
 RNG = np.random.default_rng(0)

@@ -19,7 +19,9 @@ from sklearn.exceptions import ConvergenceWarning
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.run_folder import load_model
 from twinsolve.bench.terminal import present_folder
+from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.denoising import figures
 from twinsolve.bench.vision.denoising.methods import (
     BUILT_IN,
@@ -58,8 +60,6 @@ from twinsolve.bench.vision.denoising.study import (
     quality,
 )
 from twinsolve.bench.vision.denoising.training import train_denoiser
-from twinsolve.bench.vision.run_folder import load_model
-from twinsolve.bench.vision.training import Recipe
 from twinsolve.datasets import fetch_train400
 from twinsolve.solvers import nonlocal_means
 from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser

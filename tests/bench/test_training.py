@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from twinsolve.bench.vision import training
-from twinsolve.bench.vision.run_folder import load_model, read_metrics, read_settings
-from twinsolve.bench.vision.training import Recipe, train
+from twinsolve.bench import training
+from twinsolve.bench.run_folder import load_model, read_metrics, read_settings
+from twinsolve.bench.training import Recipe, train
 
 HERE = Path(__file__).parent
 N_STEPS = 23

@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from ...datasets.files import write_whole
-from ..provenance import provenance
-from ..terminal import present_folder
+from ..datasets.files import write_whole
+from .provenance import provenance
+from .terminal import present_folder
 
 if TYPE_CHECKING:
     from .training import Recipe
@@ -228,7 +228,7 @@ def load_model(folder: str | os.PathLike[str], weights: str = WEIGHTS) -> nn.Mod
     Parameters
     ----------
     folder : path
-        Folder that `twinsolve.bench.vision.training.train` wrote.
+        Folder that `twinsolve.bench.training.train` wrote.
     weights : str, default="weights.safetensors"
         The averaged weights; ``start.safetensors`` are those that the run started from.
 

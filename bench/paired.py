@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.stats import nct, t
 
-from ..tables import number
+from .tables import number
 
 MARGIN = 1.0  # points: a smaller difference counts as none
 COMPARED = ("difference, points", "p, corrected", "verdict", "seen with 80 % power")
@@ -93,7 +93,7 @@ def paired_difference(values: Any, reference: Any = 0.0) -> Paired:
     Examples
     --------
     >>> import pandas as pd
-    >>> from twinsolve.bench.vision.paired import paired_difference
+    >>> from twinsolve.bench.paired import paired_difference
     >>> print(paired_difference(pd.Series([3.0, 5.0, 4.0]), pd.Series([1.0, 3.0, 1.0])))
     +2.33 ± 1.43
     """

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from twinsolve.bench.vision.training import Recipe, processes, train
+from twinsolve.bench.training import Recipe, processes, train
 
 
 class Small(nn.Module):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_rel
 
-from twinsolve.bench.vision.paired import Paired, judge, n_determined, paired_difference
+from twinsolve.bench.paired import Paired, judge, n_determined, paired_difference
 
 
 def test_interval_over_seeds_alone_is_that_of_the_paired_t_test():

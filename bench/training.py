@@ -17,10 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...unrolled.named_operators import operator_factory, operator_names
-from ...validation import check_integer, check_positive
-from ..jobs import source_of
-from ..timing import Progress
+from ..unrolled.named_operators import operator_factory, operator_names
+from ..validation import check_integer, check_positive
+from .jobs import source_of
 from .run_folder import (
     CHECKPOINT,
     START,
@@ -34,6 +33,7 @@ from .run_folder import (
     steps_begun,
     trim_metrics,
 )
+from .timing import Progress
 
 _PRECISIONS = ("float32", "bfloat16")
 
@@ -191,8 +191,8 @@ def train(
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.bench.vision.training import Recipe
-    >>> from twinsolve.bench.vision.training import train
+    >>> from twinsolve.bench.training import Recipe
+    >>> from twinsolve.bench.training import train
     >>> def batches(seed, step, samples):
     ...     x = torch.linspace(-1, 1, 9) + step
     ...     return x, x.abs()

@@ -1,0 +1,134 @@
+"""Rows of a study beside their baselines: one table and one picture, whatever the score."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from .figures import panels, plain, save
+from .paired import COMPARED, Paired, Verdict, judge, paired_difference
+from .study import PLAIN
+from .tables import Lines, number
+
+CLEAR, OPEN = "#0072B2", "#999999"  # of Okabe and Ito
+INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
+BLANK = ("-",) * len(COMPARED)
+_DEPTH = {"token_cosine": "cosine, difference", "log10_condition": "condition, difference"}
+Column = Callable[[str, Any], str]  # the cell of a row's name and means
+RECIPE: dict[str, Column] = {
+    "rate": lambda _, mean: number(mean.learning_rate, "g"),
+    "steps": lambda _, mean: number(mean.n_steps, ",.0f"),
+    "position scale": lambda _, mean: number(mean.get("position_scale"), "g"),
+}
+SIZE: dict[str, Column] = {
+    "parameters": lambda _, mean: number(mean.parameters, ",.0f"),
+    "MFLOPs": lambda _, mean: number(mean.flops / 1e6, ".2f"),
+    "inference": lambda _, mean: number(mean.inference, ".2f"),
+    "training": lambda _, mean: number(mean.training, ".2f"),
+}
+DEPTH: dict[str, Column] = {
+    "token cosine": lambda _, mean: number(mean.get("token_cosine"), ".4f"),
+    "log10 condition": lambda _, mean: number(mean.get("log10_condition"), ".1f"),
+}
+
+
+def compared_lines(
+    table: pd.DataFrame,
+    apart: Mapping[str, Paired],
+    before: Mapping[str, Column],
+    after: Mapping[str, Column],
+) -> Lines:
+    """A line for each row: means over seeds, and the difference to its baseline, seed by seed.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `run_study` gives it.
+    apart : mapping
+        Differences of the rows to their baselines.
+    before, after : mapping
+        Columns by heading, before and behind those of `COMPARED`.
+    """
+    verdicts, baselines = judge(apart), baselines_of(table)
+    depth = {name: depth_differences(table, name) for name in _DEPTH if "against" in table}
+    depth = {name: found for name, found in depth.items() if found or name in table}
+    lines: list[tuple[str, ...]] = []
+    for row, own in table.groupby("row", sort=False):
+        mean = own.mean(numeric_only=True)
+        compared = verdicts[row].cells if row in verdicts else BLANK
+        lines.append(
+            (
+                str(row), str(len(own)), *(cell(str(row), mean) for cell in before.values()),
+                *compared, *(cell(str(row), mean) for cell in after.values()),
+                *(str(found.get(str(row), "-")) for found in depth.values()),
+                *([baselines.get(str(row), "-")] if "against" in table else []),
+            )
+        )  # fmt: skip
+    against = ["against"] if "against" in table else []
+    head = ("row", "seeds", *before, *COMPARED, *after, *(_DEPTH[x] for x in depth), *against)
+    return head, lines
+
+
+def baselines_of(table: pd.DataFrame) -> dict[str, str]:
+    """The row that each is compared with; tables of old runs compare all with the plain one."""
+    if "against" not in table:
+        return {str(row): PLAIN for row in table.row.unique() if row != PLAIN}
+    known = table.drop_duplicates("row").dropna(subset="against")
+    return dict(zip(known.row, known.against, strict=True))
+
+
+def name_baseline(table: pd.DataFrame) -> str:
+    """The row that all others are compared with, if it is one."""
+    baselines = set(baselines_of(table).values())
+    return baselines.pop() if len(baselines) == 1 else "the baseline"
+
+
+def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
+    """Of a measure of the last tokens, of each row to its baseline, where both have it."""
+    if measure not in table:
+        return {}
+    by_seed = table.pivot(index="seed", columns="row", values=measure)
+    return {
+        row: paired_difference(by_seed[row], by_seed[baseline])
+        for row, baseline in baselines_of(table).items()
+        if by_seed[[row, baseline]].notna().all(axis=None)
+    }
+
+
+def draw_differences(
+    table: pd.DataFrame, apart: Mapping[str, Paired], directory: Path, score: str = "top-1, points"
+) -> None:
+    """Draw differences.png: intervals and token cosines of the rows."""
+    if apart:
+        order = sorted(apart, key=lambda row: apart[row].mean)
+        figure, (left, right) = panels(2, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
+        draw_intervals(left, judge(apart), order)
+        left.set_xlabel(f"{score} to {name_baseline(table)}\n{INTERVAL}")
+        draw_cosines(right, table, order)
+        save(figure, directory / "differences.png")
+
+
+def draw_intervals(axes: Axes, verdicts: Mapping[str, Verdict], order: list[str]) -> None:
+    """Mean differences with their intervals, from below, coloured by their verdicts."""
+    for row, verdict in verdicts.items():
+        colour = CLEAR if verdict.words in ("ahead", "behind") else OPEN
+        half = verdict.apart.half_width if verdict.apart.determined else None
+        axes.errorbar(
+            verdict.apart.mean, order.index(row), xerr=half, fmt="o", color=colour, capsize=2
+        )
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(order)), order, fontsize=8)
+    plain(axes)
+
+
+def draw_cosines(axes: Axes, table: pd.DataFrame, order: list[str]) -> None:
+    cosines = table.groupby("row").token_cosine.mean() if "token_cosine" in table else {}
+    for place, row in enumerate(order):
+        if row in cosines:
+            axes.plot(cosines[row], place, "o", color=CLEAR)
+    if PLAIN in cosines:
+        axes.axvline(cosines[PLAIN], color="black", linewidth=0.8)
+    axes.set_xlabel(f"mean cosine of the last layer's tokens\n(line: {PLAIN})")
+    plain(axes)

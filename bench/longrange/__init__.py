@@ -1,0 +1,1 @@
+"""`twinsolve longrange`: sequences whose class depends on tokens far from each other."""

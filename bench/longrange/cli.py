@@ -1,0 +1,88 @@
+"""The command `twinsolve longrange`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..study_cli import (
+    Against,
+    DataHome,
+    ListAll,
+    Processes,
+    RecipeWords,
+    RowNames,
+    Seeds,
+    Steps,
+    list_rows,
+    report_mistakes,
+    study_options,
+)
+from ..tables import Report
+from ..terminal import Load, Output, load_modules
+
+_QUICK_DATA, _QUICK_STEPS = "listops:n_train=4000,min_length=10,max_length=40", 300
+
+
+def longrange(
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA", help="listops [the default], pathfinder or cifar-pixels."),
+    ] = None,
+    row: RowNames = None,
+    seeds: Seeds = 3,
+    steps: Steps = None,
+    recipe: RecipeWords = None,
+    against: Against = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short expressions and 300 steps; without DATA.")
+    ] = False,
+    n_jobs: Processes = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/longrange"),
+    load: Load = None,
+    list_all: ListAll = False,
+) -> None:
+    """Train classifiers of long sequences that differ in one part, and compare them.
+
+    DATA are listops (values of nested expressions), pathfinder (whether two dots lie on one dashed
+    path, by pixels), both drawn anew and the same each time, or cifar-pixels (CIFAR-10 in grey, by
+    pixels, from the data root). Settings follow a colon: n_train; min_length, max_length, max_depth
+    and max_args of listops; size of pictures: listops:max_length=200, pathfinder:size=32. All are
+    shorter than in the Long Range Arena, so that two cores train them.
+
+    A row is a name of --list, or Sequence:NAME=VALUE,... with the parts that classify knows, such
+    as Sequence:operator=tupe,correction=twicing,residual=boosting. Without --row these are softmax,
+    ALiBi, bilateral and sparse coding. With one seed all rows see the same batches, and start from
+    the same weights wherever they have them in common. Each row takes the learning rate that is
+    best on validation sequences. Settings for --recipe are dim, depth, num_heads, mlp_ratio,
+    batch_size, weight_decay, warm_up, ema_decay, label_smoothing, drop_path and precision.
+
+    Prints mean accuracies beside the share of the most frequent class, and differences to the row's
+    own backbone or to --against: 95 % intervals over seeds and test sequences, and verdicts that
+    are corrected for the number of rows; parameters, operations, speed, and the mean cosine of the
+    last tokens. A row that stays at the share of the most frequent class says nothing of its
+    method. Writes table.json (a line for each row and seed), means.csv and .tex, settings.json,
+    summary.md, and differences and curves (accuracy on validation sequences against steps) as .png
+    and .pdf. Finished and interrupted runs are kept in DIR/runs.
+    """
+    from .report import write_report
+    from .study import SEQUENCES, classify_sequences
+
+    load_modules(load)
+    if list_all:
+        list_rows(SEQUENCES)
+        return
+    if quick and data is not None:
+        raise typer.BadParameter(f"--quick has data of its own: leave out {data}")
+    if quick:
+        data, steps = _QUICK_DATA, steps or _QUICK_STEPS
+    data = data or "listops"
+    settings = {
+        "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
+        "against": against,
+    }  # fmt: skip
+    with report_mistakes():
+        options = study_options(settings, output)
+        table = classify_sequences(data, n_jobs=n_jobs, data_home=data_home, **options)
+    write_report(table, Report("twinsolve longrange", settings, output))

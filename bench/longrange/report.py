@@ -1,0 +1,68 @@
+"""What `twinsolve longrange` says of its table, and its pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ..comparison import DEPTH, RECIPE, SIZE, Column, compared_lines, draw_differences
+from ..figures import legend, panels, plain, save
+from ..paired import note_on_verdicts
+from ..tables import Lines, Report, number, write_table
+from ..vision.classification.report import differences
+
+_BEFORE: dict[str, Column] = {"accuracy %": lambda _, mean: number(mean.accuracy, ".2f")}
+_AFTER: dict[str, Column] = {**RECIPE, **SIZE, "token cosine": DEPTH["token cosine"]}
+
+
+def write_report(table: pd.DataFrame, report: Report) -> None:
+    """Print and write what was found."""
+    write_table(table, report.directory)
+    report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
+    report.add_sentences(notes(table))
+    draw_differences(table, differences(table), report.directory, "accuracy, points")
+    draw_curves(table, report.directory)
+    report.write(["differences", "curves"])
+
+
+def lines_of(table: pd.DataFrame) -> Lines:
+    """A line for each row: means over seeds, and differences to its baseline, seed by seed."""
+    return compared_lines(table, differences(table), _BEFORE, _AFTER)
+
+
+def notes(table: pd.DataFrame) -> list[str]:
+    """What is right without looking, and how to read the table."""
+    first = table.iloc[0]
+    return [
+        f"The most frequent class has {first.most_frequent:.2f} % of the {first.n_test:,} test "
+        f"sequences; chance is {first.chance:g} %. A row that stays there says nothing of its "
+        "method: it may need more steps, a wider network or another recipe.",
+        "Means over seeds, on test sequences that chose nothing; the learning rate of each row is "
+        "the better of the same few on the validation sequences. Inference and training are ratios "
+        "of throughput to the plain row, in processor time of one run, so above 1 is faster. The "
+        "token cosine is of pairs of tokens behind the last block, without padding. Differences "
+        "are to the row under against; those of the cosine are over seeds and not corrected.",
+        note_on_verdicts(differences(table), of="seeds and test sequences"),
+        "Curves are of averaged weights on the validation sequences: means over seeds, with their "
+        "range.",
+    ]
+
+
+def draw_curves(table: pd.DataFrame, directory: Path) -> None:
+    """Draw curves.png: accuracy on the validation sequences against steps."""
+    figure, (axes,) = panels(1, (5, 3.6), margin=1.6)
+    for row, runs in table.groupby("row", sort=False):
+        curves = np.array(runs.curve.to_list())  # (seeds, points, 2)
+        steps, scores = curves[0, :, 0], curves[:, :, 1]
+        (line,) = axes.plot(steps, scores.mean(axis=0), label=str(row))
+        axes.fill_between(
+            steps, scores.min(axis=0), scores.max(axis=0), color=line.get_color(), alpha=0.2
+        )
+    axes.axhline(
+        table.most_frequent.iloc[0], color="black", linewidth=0.8, label="most frequent class"
+    )
+    axes.set_xlabel("steps")
+    axes.set_ylabel("accuracy, %")
+    plain(axes)
+    legend(figure, "right upper")
+    save(figure, directory / "curves.png")

@@ -1,0 +1,58 @@
+"""Options that the commands of studies share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .names import split_settings
+from .study import Task, write_row
+from .terminal import console, progress
+
+DataHome = Annotated[str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")]
+Processes = Annotated[int, typer.Option(help="Processes; -1 is all cores.")]
+ListAll = Annotated[bool, typer.Option("--list", help="List all names and end.")]
+RowNames = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Run this row beside softmax; may be given again."),
+]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of paired seeds.")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")
+]
+RecipeWords = Annotated[
+    str | None,
+    typer.Option(metavar="NAME=VALUE,...", help="Settings in place of the data set's own."),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Compare with this row [each row's own backbone]."),
+]
+
+
+@contextmanager
+def report_mistakes(*others: type[Exception]) -> Iterator[None]:
+    """End the command with a message where what the user asked for cannot be had."""
+    mistakes: tuple[type[Exception], ...] = (FileNotFoundError, ImportError, ValueError, *others)
+    try:
+        yield
+    except mistakes as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def list_rows(task: Task) -> None:
+    """Print every row as a user may type it."""
+    for name, options in task.rows.items():
+        console().print(f"{name:22} {write_row(task, options)}", highlight=False)
+
+
+def study_options(settings: dict[str, Any], output: Path) -> dict[str, Any]:
+    """Arguments of `run_study` from what was typed."""
+    names = ("seeds", "steps", "against")
+    return {
+        "rows": settings["row"], **{name: settings[name] for name in names},
+        "recipe": split_settings(f":{settings['recipe'] or ''}", "recipe")[1],
+        "directory": output / "runs", "progress": progress("Training"),
+    }  # fmt: skip
