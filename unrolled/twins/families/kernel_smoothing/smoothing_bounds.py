@@ -67,9 +67,11 @@ def attain_gain(
     for head, ((y, _), A) in enumerate(zip(pairs, matrices, strict=True)):
         factor = 1.0 if factors is None else factors[head]
         gain = high_frequency_gain(A)
-        found = float((y * split_frequencies(smoothed[head])[1]).sum())
+        product = float((y * split_frequencies(smoothed[head])[1]).sum())
         sides.attained(
-            np.sign(factor) * found, abs(factor) * gain, scale=max(1.0, gain) * max(1, abs(factor))
+            np.sign(factor) * product,
+            abs(factor) * gain,
+            scale=max(1.0, gain) * max(1, abs(factor)),
         )
 
 

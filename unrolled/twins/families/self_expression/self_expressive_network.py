@@ -153,9 +153,9 @@ def _build_pairs(network: SelfExpressiveNetwork, X: Tensor) -> SelfExpressiveNet
     shrinks the product 1 to it.
     """
     gamma, r, n = network.gamma, network.l1_ratio, _N_PAIRS
-    left = max(gamma - r, 0.0) / (gamma + 1 - r)
+    optimum = max(gamma - r, 0.0) / (gamma + 1 - r)
     pairs = SelfExpressiveNetwork(
-        n, hidden_features=(n,), width=n, gamma=gamma, l1_ratio=r, threshold=n * (1 - left),
+        n, hidden_features=(n,), width=n, gamma=gamma, l1_ratio=r, threshold=n * (1 - optimum),
         dtype=X.dtype,
     )  # fmt: skip
     signs = 20.0 * torch.from_numpy(hadamard(n, dtype=float))  # tanh(20) rounds to 1

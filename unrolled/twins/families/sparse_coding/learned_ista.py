@@ -97,13 +97,13 @@ def _weight_scales(layer: LISTA) -> tuple[Array, bool]:
     }.get(layer.parametrization, {})
     if not first:
         return np.ones(n), layer.parametrization == "step"
-    found = {name: np.broadcast_to(as_array(layer.get_parameter(name)), (n, *W.shape))
+    learned = {name: np.broadcast_to(as_array(layer.get_parameter(name)), (n, *W.shape))
              for name, W in first.items()}  # fmt: skip
     if layer.parametrization == "adaptive":
-        found["gram_weight"] = found["gram_weight"].transpose(0, 2, 1) @ found["gram_weight"]
+        learned["gram_weight"] = learned["gram_weight"].transpose(0, 2, 1) @ learned["gram_weight"]
     name = next(iter(first))
-    scales = np.einsum("tij,ij->t", found[name], first[name]) / (first[name] ** 2).sum()
-    same = all(_are_close(found[k], scales[:, None, None] * first[k], layer) for k in first)
+    scales = np.einsum("tij,ij->t", learned[name], first[name]) / (first[name] ** 2).sum()
+    same = all(_are_close(learned[k], scales[:, None, None] * first[k], layer) for k in first)
     return scales, bool(same and (scales > 0).all())
 
 

@@ -120,12 +120,12 @@ def _is_ista(layer: PatchCodingDenoiser) -> bool:
     W, step = layer.dictionary, _list_steps(layer)[0].step()
     eps = 100 * torch.finfo(W.dtype).eps
     return all(
-        not (isinstance(each, GroupCodingStep) and bool(each.sharing.any()))
-        and torch.equal(each.analysis, W)
-        and (each.synthesis is None or torch.equal(each.synthesis, W))
-        and bool((each.step() - step).abs() <= eps * step)
-        and bool((each.threshold() - step * layer.lam / 2).abs().max() <= eps * step * layer.lam)
-        for each in _list_steps(layer)
+        not (isinstance(other, GroupCodingStep) and bool(other.sharing.any()))
+        and torch.equal(other.analysis, W)
+        and (other.synthesis is None or torch.equal(other.synthesis, W))
+        and bool((other.step() - step).abs() <= eps * step)
+        and bool((other.threshold() - step * layer.lam / 2).abs().max() <= eps * step * layer.lam)
+        for other in _list_steps(layer)
     )
 
 
@@ -201,11 +201,12 @@ def _is_pursuit(layer: MixtureOfExpertsDenoiser) -> bool:
     """Whether all layers have one dictionary and one threshold."""
     first = _list_steps(layer)[0]
     return all(
-        bool(each.threshold() == first.threshold())
+        bool(other.threshold() == first.threshold())
         and all(
-            torch.equal(rows, first.router) for rows in (each.router, each.analysis, each.synthesis)
+            torch.equal(rows, first.router)
+            for rows in (other.router, other.analysis, other.synthesis)
         )
-        for each in _list_steps(layer)
+        for other in _list_steps(layer)
     )
 
 
