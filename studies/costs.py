@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import torch
 
+from twinsolve.bench.costs import size_measures, speed_ratios
+from twinsolve.bench.study import PLAIN
 from twinsolve.bench.tables import Lines, Report, number, write_table
 from twinsolve.bench.terminal import progress
-from twinsolve.bench.vision.classification.data import Images
-from twinsolve.bench.vision.classification.measures import size_measures, speed_ratios
 from twinsolve.bench.vision.classification.networks import Classifier
-from twinsolve.bench.vision.classification.study import PLAIN, ROWS
+from twinsolve.bench.vision.classification.study import ROWS
 
 _IMAGE = {"image_size": 224, "in_channels": 3, "num_classes": 1000}
 # Touvron et al. (2021), for DeiT and CaiT; Liu et al. (2021), for Swin.
@@ -45,7 +45,7 @@ _N_TIMED = 2  # images, so that a batch fits into a small memory
 
 def measure_costs(size: str, row: str) -> dict[str, Any]:
     """Parameters, operations of an image, and inference relative to the plain network."""
-    images = Images(torch.rand(_N_TIMED, 3, 224, 224), torch.zeros(_N_TIMED, dtype=torch.int64))
+    images = torch.rand(_N_TIMED, 3, 224, 224)
     plain, model = (_build(size, options) for options in ({}, ROWS[row]))
     return {
         "size": size, "row": row, **size_measures(model, images),

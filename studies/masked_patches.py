@@ -17,27 +17,15 @@ from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 
 from twinsolve.bench.jobs import Job, Options, run_jobs
+from twinsolve.bench.paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
+from twinsolve.bench.parts import with_weights_of
+from twinsolve.bench.study import contents, placed, recipe_of, row_options, train_kept
 from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.training import generator_of, train
 from twinsolve.bench.vision.classification.data import ClassBatches, Images, Splits, load_splits
 from twinsolve.bench.vision.classification.measures import accuracies
-from twinsolve.bench.vision.classification.networks import Classifier, with_weights_of
-from twinsolve.bench.vision.classification.study import (
-    build,
-    contents,
-    placed,
-    recipe_of,
-    row_options,
-    settings_of,
-    train_kept,
-)
-from twinsolve.bench.vision.paired import (
-    COMPARED,
-    Paired,
-    judge,
-    note_on_verdicts,
-    paired_difference,
-)
-from twinsolve.bench.vision.training import generator_of, train
+from twinsolve.bench.vision.classification.networks import Classifier
+from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
 from twinsolve.solvers import locally_linear_weights, nadaraya_watson, sparse_code
 from twinsolve.solvers.solution import Array
 
@@ -173,7 +161,7 @@ def fill_by_network(
     data: str, data_home: str | None, directory: str, settings: dict[str, Any], row: str, seed: int
 ) -> list[dict[str, Any]]:
     """Train one network to fill patches, and two to classify: from its weights, and from none."""
-    splits, options = load_splits(data, data_home), row_options(row)
+    splits, options = load_splits(data, data_home), row_options(IMAGES, row)
     candidate = settings["candidates"][-1]
     start = build(splits, settings, placed(options, candidate), seed)
     torch.manual_seed(seed)
@@ -199,7 +187,9 @@ def fill_by_network(
         model = with_weights_of(build(splits, settings, placed(options, candidate), seed), weights)
         recipe = recipe_of(settings, candidate, seed)
         task = {"data": data, "few": FEW, "weights": name}
-        tuned = train_kept(model, fewer, settings, recipe, task, directory, options=options)
+        tuned, _ = train_kept(
+            IMAGES, model, fewer, settings, recipe, task, directory, options=options
+        )
         found[name] = accuracies(tuned, splits.test)["top1"]
     return [found]
 
