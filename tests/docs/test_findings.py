@@ -14,6 +14,7 @@ import routers as routing
 
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.bench.longrange import report as longrange
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.run_folder import read_metrics
 from twinsolve.bench.tables import markdown
@@ -417,6 +418,7 @@ SUMMARIES = {
     "classify-routers": (classification.lines_of,),
     "classify-adaptation": (adaptation.adapted_lines,),
     "segment": (segmentation.lines_of, segmentation.class_lines),
+    "longrange-listops": (longrange.lines_of,),
 }
 
 
@@ -439,6 +441,7 @@ def classification_notes(table):
 
 NOTES = dict.fromkeys(SUMMARIES, classification_notes) | {
     "classify-adaptation": adaptation.adapted_notes, "segment": segmentation.notes,
+    "longrange-listops": longrange.notes,
 }  # fmt: skip
 
 
@@ -509,7 +512,11 @@ def test_verdicts_quoted_on_segmentation_stand_in_the_committed_results():
 
 @pytest.mark.parametrize(
     ("page", "results", "n_rows"),
-    [("classification", "classify*", 30), ("segmentation", "segment", 10)],
+    [
+        ("classification", "classify*", 30),
+        ("segmentation", "segment", 10),
+        ("longrange", "longrange*", 4),
+    ],
 )
 def test_rows_of_tables_quoted_from_summaries_stand_there(page, results, n_rows):
     """The cells of each row of a page's tables stand in one row of a summary, in their order."""
