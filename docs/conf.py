@@ -64,7 +64,17 @@ html_theme_options = {
 }
 html_context = {"default_mode": "auto"}
 html_sidebars = {
-    page: [] for page in ("index", "errata", "findings", "layers", "methods", "scale", "extending")
+    page: []
+    for page in (
+        "index",
+        "errata",
+        "findings",
+        "layers",
+        "methods",
+        "published",
+        "scale",
+        "extending",
+    )
 }
 html_show_sourcelink = False
 html_copy_source = False

@@ -280,9 +280,10 @@ def denoise(
 
 
 def inspect(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="digits, digits-mixed, or a folder.")
-    ] = "digits",
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="digits, digits-mixed, or folders.  [digits]"),
+    ] = None,
     images: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Pictures to show to the model.")
     ] = None,
@@ -297,7 +298,7 @@ def inspect(
     another operator in each layer; the folder of a training run (settings.json and safetensors); or
     that of a ViT of Hugging Face or timm (config.json and model.safetensors). It is shown test
     digits if it was trained on digits, the folder of pictures that it was trained on, or the two
-    photographs of scikit-learn.
+    photographs of scikit-learn. A run of twinsolve classify is shown the images that test it.
 
     Each layer is run in float64 at its trained parameters and compared with its solver on the
     queries, keys and values that reach it. Measured over depth are how alike tokens become, their
@@ -310,7 +311,18 @@ def inspect(
     Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
     page of figures as .png and .pdf; training.png as well, where a run kept condition numbers. The
     exit code is 1 if a part deviates more than its tolerance.
+
+    Several models are compared: table.json has a row for each model and layer, with what is
+    measured over depth and what was learned, and compare.png a line for each model. They are not
+    held against solvers, heads not against C*.
     """
+    if models and len(models) > 1:
+        _compare_models(models, images, untrained, output)
+    else:
+        _inspect_model((models or ["digits"])[0], images, untrained, output)
+
+
+def _inspect_model(model: str, images: str | None, untrained: bool, output: Path) -> None:
     from .inspection.measures import observe
     from .inspection.sources import find_source
     from .inspection.study import measure, random_layers
@@ -332,6 +344,21 @@ def inspect(
     report.write(["inspect", "training"])
     if not table.passed.dropna().all():
         raise typer.Exit(code=1)
+
+
+def _compare_models(models: list[str], images: str | None, untrained: bool, output: Path) -> None:
+    from .inspection.comparison import comparison_parts, draw_comparison, measure_models
+
+    with report_mistakes(LookupError):
+        table, shown = measure_models(models, images, untrained, progress("Models"))
+    settings = {"models": models, "images": images, "untrained": untrained}
+    report = Report("twinsolve inspect", settings, output)
+    write_table(table, output)
+    report.add_sentences(shown)
+    for title, lines in comparison_parts(table).items():
+        report.add_table(title, lines)
+    draw_comparison(table, output)
+    report.write(["compare"])
 
 
 def segment(

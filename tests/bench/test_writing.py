@@ -44,6 +44,16 @@ COMMANDS = {
         "--steps",
         "1",
     ],
+    "longrange": [
+        "longrange",
+        "listops:n_train=100",
+        "--row",
+        "GRC",
+        "--seeds",
+        "1",
+        "--steps",
+        "1",
+    ],
     "speed": ["speed", "filters", "--case", "graying-dct-64", "--peer", "torch", "--rounds", "1"],
 }
 

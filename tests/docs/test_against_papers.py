@@ -7,6 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from twinsolve.bench.paired import judge
+from twinsolve.bench.vision.classification.report import differences
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -25,6 +28,12 @@ def test_smoothness_and_gradients_over_depth():
         r"J of what attention puts out is ([\d., ]+) in layers", read_page("inspection.md")
     )
     assert [f"{x:.3f}" for x in found] == quoted[1].split(", ")
+    quoted = re.search(r"sum of the weights, J is ([\d., and]+):", read_page("inspection.md"))
+    sums = table[table.J.notna()].sort_values("layer").J_sum
+    assert [f"{x:,.0f}" for x in sums] == re.split(", | and ", quoted[1])
+    rises = [x.iloc[-1] / x.iloc[0] for x in (sums, found)]
+    said = "the last is {:.1f} times the first, where J is {:.1f} times."
+    assert said.format(*rises) in read_page("inspection.md")
     cosines = table[table.J.notna()].sort_values("layer").gradient_cosine
     quoted = re.search(
         r"cosine of the two steps is ([\d., ]+) by layer", read_page("inspection.md")
@@ -32,14 +41,40 @@ def test_smoothness_and_gradients_over_depth():
     assert [f"{x:.2f}" for x in cosines] == quoted[1].split(", ")
 
 
+def test_networks_with_and_without_featscale():
+    page = read_page("inspection.md")
+    digits, cifar10 = map(read_table, ("inspect-featscale", "inspect-featscale-cifar10"))
+    learned = digits.pivot(index="layer", columns="model", values="learned_t_minus_s").dropna(
+        axis=1
+    )
+    first, last = (", ".join(f"{x:.3f}" for x in learned.loc[layer]) for layer in (1, 6))
+    assert f"is {first} in layer 1 and {last} in layer 6, by seed" in page
+    late = learned.loc[3:]
+    n_negative = (late < 0).sum(axis=None)
+    assert f"negative in {n_negative} of the {late.size} layers from the third on" in page
+    raised = cifar10.learned_t_minus_s.dropna()
+    n_positive = f"positive in {(raised > 0).sum()} of {len(raised)} layers"
+    assert f"{n_positive}, {raised.min():.3f} to {raised.max():.3f}." in page
+    for table, words in ((digits, "on digits"), (cifar10, "on CIFAR-10")):
+        first = table[table.layer == 1].mean(numeric_only=True)
+        parts = first.logits_position_position, first.logits_token_token
+        assert re.search("{:.2f} and [^.]*{:.2f} {}".format(*parts, words), page)
+        cosine = table[table.layer == 6].set_index("model").token_cosine
+        changes = [
+            cosine[f"ViT-scale=FeatScale-seed-{k}"] - cosine[f"ViT-seed-{k}"] for k in range(3)
+        ]
+        assert f"{', '.join(f'{x:+.3f}' for x in changes)} {words}" in page
+
+
 def test_cosines_and_times_of_digits():
     table, page = read_table("classify-digits"), read_page("classification.md")
     cosine = table.pivot(index="seed", columns="row", values="token_cosine")
     rise = cosine.sub(cosine["softmax"], axis=0).mean()
-    quoted = re.search(
-        r"rises by (\S+) with GRC, by (\S+) with bilateral \+ GRC and by (\S+) with AttnScale", page
-    ).groups()
-    assert quoted == tuple(f"{rise[row]:.3f}" for row in ("GRC", "bilateral + GRC", "AttnScale"))
+    assert f"rises by {rise['AttnScale']:.3f} with it" in page
+    falls = (
+        f"GRC lowers it by {-rise['GRC']:.3f}, bilateral + GRC by {-rise['bilateral + GRC']:.3f};"
+    )
+    assert falls in page
     assert 0 < rise["FeatScale"] < 0.01
     assert "NeuTRENO and twicing lower it by 0.23." in page
     assert rise[["NeuTRENO", "twicing"]].to_numpy() == pytest.approx([-0.23, -0.23], abs=0.005)
@@ -47,3 +82,20 @@ def test_cosines_and_times_of_digits():
     assert speed.flops["NeuTRENO"] == speed.flops["softmax"]
     times = speed.inference["softmax"] / speed.inference["NeuTRENO"]
     assert f"its inference takes {times:.2f} times that of softmax" in page
+    assert speed.flops["bilateral"] == speed.flops["softmax"]
+    share = speed.inference["bilateral"] / speed.inference["softmax"]
+    assert f"It runs at {share:.2f} of the speed." in page
+
+
+def test_depth_and_scales():
+    tables, page = (
+        [read_table(f"classify-depth-{d}") for d in (6, 12)],
+        read_page("classification.md"),
+    )
+    six, twelve = (table[table.row == "softmax"].mean(numeric_only=True) for table in tables)
+    assert f"{twelve.token_cosine:.2f} against {six.token_cosine:.2f} behind the last" in page
+    assert f"{twelve.top1:.2f} against {six.top1:.2f} %" in page
+    verdicts = [each for table in tables for each in judge(differences(table)).values()]
+    assert {each.words for each in verdicts} == {"equal within 1"}
+    seen = [each.detectable for each in verdicts]
+    assert f"at {min(seen):.2f} to {max(seen):.2f} points" in page

@@ -412,6 +412,10 @@ def router_lines():
 
 
 SUMMARIES = {
+    **{
+        path.name: (classification.lines_of,)
+        for path in sorted((ROOT / "docs/results").glob("classify-*"))
+    },
     "classify-digits": (classification.lines_of, classification.matched_lines),
     "classify-cifar10": (classification.lines_of, classification.matched_lines),
     "classify-path": (classification.lines_of, classify_path.path_lines),
@@ -487,7 +491,7 @@ def test_verdicts_quoted_on_classification_stand_in_the_committed_results():
         assert f"differences of {min(seen)} to {max(seen)} points" in text
         if name == "digits":
             assert f"The other {len(seen)} rows are inconclusive" in text
-            assert [row for row, word in words.items() if word == "equal"] == ["GRC"]
+            assert "equal" not in words.values()
     matched = classification.matched_lines(table_of("classify-digits"))[1]
     told = {row: sum("(" not in cell for cell in cells) for row, *cells in matched}
     assert {row: n for row, n in told.items() if n} == {"ALiBi": 9}

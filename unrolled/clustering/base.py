@@ -66,7 +66,7 @@ def _drop_zero_rows(coef: Array | csr_array, queries: Array, keys: Array) -> Arr
         return coef
     if not isinstance(coef, csr_array):
         return np.where(rows[:, None] & columns, coef, 0)
-    kept = (diags_array(mask.astype(coef.dtype)) for mask in (rows, columns))
-    coef = csr_array(next(kept) @ coef @ next(kept))
+    diagonals = (diags_array(mask.astype(coef.dtype)) for mask in (rows, columns))
+    coef = csr_array(next(diagonals) @ coef @ next(diagonals))
     coef.eliminate_zeros()
     return coef

@@ -66,9 +66,9 @@ def _compare_batch(first: Subject, second: Subject) -> Measurement:
         for keys, places in zip(seen, _HIDDEN, strict=True):
             keys[..., list(places)] = False
         masks, of_each = hiding(seen), [hiding(keys[0]) for keys in seen]
-    found = both.output(masks)
-    parts = zip((first, second), found, of_each, strict=True)
-    return worst([first.judge(out, each.output(own)) for each, out, own in parts])
+    outputs = both.output(masks)
+    parts = zip((first, second), outputs, of_each, strict=True)
+    return worst([first.judge(out, alone.output(own)) for alone, out, own in parts])
 
 
 @operator_law

@@ -210,8 +210,8 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
     def measure(masks: Masks, rows: Array) -> Measurement:
         expected = single.output(masks)[..., rows, :]
-        found = [_hold(single, ~rows, size).output(masks)[..., rows, :] for size in sizes]
-        return _compare_pairs([(x, expected) for x in found], tolerance)
+        outputs = [_hold(single, ~rows, size).output(masks)[..., rows, :] for size in sizes]
+        return _compare_pairs([(x, expected) for x in outputs], tolerance)
 
     for masks, rows in _ways_to_hide(subject.to(dtype), n, 1):
         yield Finding(masks.name, partial(measure, masks, rows), dtype_name(dtype))
@@ -276,14 +276,14 @@ def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 def _compare_held(subject: Subject, masks: Masks, rows: Array) -> Measurement:
     expected = _all_of_rows(_hold(subject, ~rows, 0.0), masks, rows)
-    found = [
+    held = [
         _all_of_rows(_hold(subject, ~rows, value, queries=False), masks, rows)
         for value in (torch.nan, torch.inf)
     ]
     with_queries = _hold(subject, ~rows, torch.nan)
     outputs = with_queries.output(masks), with_queries.matrix(masks)
-    found.append(tuple(x[..., rows, :] for x in outputs))
-    pairs = [pair for each in found for pair in zip(each, expected, strict=False)]
+    held.append(tuple(x[..., rows, :] for x in outputs))
+    pairs = [pair for arrays in held for pair in zip(arrays, expected, strict=False)]
     return worst([subject.judge(*pair) for pair in pairs])
 
 
@@ -293,15 +293,15 @@ def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ..
     parameters = [x for x in subject.layer.parameters() if x.requires_grad]
     on_leaves = subject.on(leaves, subject.context)
     judged = torch.from_numpy(rows)
-    found = [x[..., judged, :] for x in (on_leaves.run(masks), on_leaves.run_matrix(masks))]
-    total = sum(x.square().sum() for x in found)
+    results = [x[..., judged, :] for x in (on_leaves.run(masks), on_leaves.run_matrix(masks))]
+    total = sum(x.square().sum() for x in results)
     assert isinstance(total, Tensor)
     gradients = torch.autograd.grad(
         total, [*leaves, *parameters], allow_unused=True, materialize_grads=True
     )
     of_tokens = (as_array(g)[..., rows, :] for g in gradients[: len(leaves)])
     of_parameters = (as_array(g) for g in gradients[len(leaves) :])
-    return *map(as_array, found), *of_tokens, *of_parameters
+    return *map(as_array, results), *of_tokens, *of_parameters
 
 
 @operator_law

@@ -8,15 +8,7 @@ from .heads import HeadCall, head_value
 from .model_check import ModelReport
 from .origin import Origin, fit_origin
 from .pairs import Derivatives, Inputs, Numerics
-from .registry import (
-    Twin,
-    catalogue,
-    exact_twin,
-    judging_twin,
-    register,
-    twins_of,
-    unregister,
-)
+from .registry import Twin, catalogue, exact_twin, judging_twin, register, twins_of, unregister
 from .relations import (
     Bound,
     FixedPointLimit,

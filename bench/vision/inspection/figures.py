@@ -10,7 +10,7 @@ import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from ....solvers.solution import Array
 from ...figures import forget, panels, plain, save
@@ -115,26 +115,38 @@ def _draw_panel(own: Axes, panel: _Panel, table: pd.DataFrame) -> None:
             dots = {"color": style["color"], "alpha": 0.45, "markersize": 4}
             own.plot(heads.layer, heads[column], ".", **dots)
     if panel.log:
-        own.set_yscale("log")
-        low, high = own.get_ylim()
-        own.yaxis.set_major_formatter("{x:.3g}")
-        own.yaxis.set_minor_formatter("{x:.3g}" if high < 10 * low else NullFormatter())
+        take_logs(own)
     _finish(own, panel.title, panel.unit)
     own.set_xlim(0.5, len(rows) + 0.5)
 
 
-def _finish(own: Axes, title: str, unit: str, x: str = "layer", loc: Any = "upper left") -> None:
+def take_logs(own: Axes) -> None:
+    """A logarithmic scale, with numbers between its powers of ten if it shows few of them."""
+    own.set_yscale("log")
+    low, high = own.get_ylim()
+    own.yaxis.set_major_formatter("{x:,g}")
+    own.yaxis.set_minor_formatter("{x:,g}" if high < 100 * low else NullFormatter())
+    if 10 * low <= high < 100 * low:
+        own.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+
+
+def label_panel(own: Axes, title: str, unit: str, x: str = "layer") -> None:
+    """Title, names of the axes, and their style."""
     own.set_title(title, fontsize=9.5, loc="left")
     own.set_xlabel(x, fontsize=8.5)
     own.set_ylabel(unit, fontsize=8.5)
-    own.tick_params(labelsize=8)
+    own.tick_params(labelsize=8, which="both")
     if x == "layer":
         own.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plain(own)
+
+
+def _finish(own: Axes, title: str, unit: str, x: str = "layer", loc: Any = "upper left") -> None:
+    label_panel(own, title, unit, x)
     if labels := own.get_legend_handles_labels()[1]:
         own.legend(fontsize=7.2, frameon=False, loc=loc)
         if loc == "upper left":
             _make_room(own, _LEGEND_ROW * len(labels))
-    plain(own)
 
 
 def _make_room(own: Axes, share: float) -> None:

@@ -28,6 +28,7 @@ from ....unrolled.diagnostics import (
     high_frequency_bounds,
     jacobian_spectrum,
     lipschitz_constant,
+    logit_parts,
     nonzero_share,
     record,
 )
@@ -35,6 +36,7 @@ from ....unrolled.diagnostics.energies import kernel_energy
 from ....unrolled.laws.subject import map_tensors
 from ....unrolled.models import Block
 from ....unrolled.nonlocal_energy import Neutreno
+from ....unrolled.spectral_filtering import FeatScale
 from ....unrolled.twins import Origin, compare, fit_origin
 
 _MEASURED = {
@@ -44,6 +46,7 @@ _MEASURED = {
     "gradient_cosine": "gradient_cosine",
     "map_similarity": "map_similarity",
     "map_similarity_to_previous": "map_similarity_to_previous",
+    "high_band_intensity": "high_bands",
 }
 _LAM = 0.6  # of the energy where the layer has none: that of the paper
 
@@ -79,7 +82,7 @@ class Layer:
     @property
     def masked(self) -> bool:
         """Whether some keys are hidden from some queries."""
-        return any(x is not None and x is not False for x in self.seen.masks.values())
+        return _hides_keys(self.seen)
 
 
 @torch.no_grad()
@@ -111,7 +114,10 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
                 hook = part.attention_residual.register_forward_hook(keep_branch)
                 stack.callback(hook.remove)
         rows = stack.enter_context(
-            record(model, {**measures, "E": _measure_energy, "": kept.append})
+            record(
+                model,
+                {**measures, "J_sum": _measure_sum, "E": _measure_energy, "": kept.append},
+            )
         )
         model(images)
     layers = []
@@ -127,7 +133,54 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             layer.block, layer.calls["block"] = holder, calls[holder]
             layer.branch = branches[holder.attention_residual]
         layers.append(layer)
+    layers[0].measures.update(logit_columns(layers[0]))
     return layers
+
+
+def logit_columns(layer: Layer) -> dict[str, float]:
+    """How far each part of a first layer's logits tells keys apart: standard deviation over them.
+
+    Tokens and the positions that were added to them are scaled as the norm scales their sum; biases
+    are left out. Nothing where positions are not added to the tokens, or there is no layer norm.
+    """
+    context, operator = layer.seen.arguments.get("context"), layer.seen.operator
+    norm = getattr(layer.block, "attention_norm", None)
+    inputs, keywords = layer.calls.get("block", ((), {}))
+    if (
+        not isinstance(norm, nn.LayerNorm)
+        or context is None
+        or context.positions is None
+        or operator.positions_apart
+        or keywords.get("add_positions")
+        or not {"q", "k"} <= set(operator.reads)
+    ):
+        return {}
+    size = (inputs[0].var(dim=-1, correction=0, keepdim=True) + norm.eps).sqrt()
+    tokens, positions = (
+        ((x - x.mean(dim=-1, keepdim=True)) / size * norm.weight)[:, None]
+        for x in (inputs[0] - context.positions, context.positions)
+    )
+    rows = layer.shell.in_proj_weight.chunk(len(layer.shell.projected))
+    by_name = dict(zip(layer.shell.projected, rows, strict=True))
+    heads = (by_name[name].unflatten(0, (layer.seen.q.shape[1], -1)).mT for name in "qk")
+    parts = logit_parts(tokens, positions, *heads)._asdict()
+    return {
+        f"logits_{name}": float(part.std(dim=-1, correction=0).mean())
+        for name, part in parts.items()
+    }
+
+
+def _hides_keys(seen: Observation) -> bool:
+    return any(x is not None and x is not False for x in seen.masks.values())
+
+
+def _measure_sum(seen: Observation) -> Tensor | None:
+    """J itself, which is the larger the more the kernel weighs; without masks."""
+    share = MEASURES["smoothness"](seen)
+    if share is None or _hides_keys(seen):
+        return None
+    logits = seen.k @ seen.k.mT * seen.k.shape[-1] ** -0.5
+    return share * logits.exp().sum(dim=(-2, -1))
 
 
 def _measure_energy(seen: Observation) -> Tensor | None:
@@ -294,6 +347,8 @@ def learned(layer: Layer) -> dict[str, Tensor]:
             word = name.rpartition(".")[2]
             if word != "log" and parameter.numel() == max(parameter.shape, default=1):
                 found[word] = parameter.detach().double()
+        if isinstance(part, FeatScale):
+            found["t_minus_s"] = (part.t - part.s).detach().double()
     return found
 
 

@@ -21,6 +21,7 @@ _DEPTH: _Columns = _LAYER | {
     "hc_attention_sharp": ("bound by matrices", ".3g"),
     "hc_attention_bound": ("bound by theorem", ".3g"),
     "J": ("J", ".3g"),
+    "J_sum": ("J, undivided", ".3g"),
     "E": ("E", ".3g"),
 }
 _SPECTRA: _Columns = _LAYER | {

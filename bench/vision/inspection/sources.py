@@ -19,6 +19,8 @@ from ....unrolled.models import load_huggingface_state_dict, load_timm_state_dic
 from ....unrolled.models.tokens import PatchEmbedding
 from ...names import close_names
 from ...run_folder import SETTINGS, START, WEIGHTS, load_model, read_metrics, read_settings
+from ..classification.data import load_splits
+from ..classification.networks import Classifier
 from ..denoising.networks import load_shipped
 
 _SHIPPED = Path(__file__).with_name("models")
@@ -213,8 +215,9 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
         A model that comes with the package, the folder of a training run, or that of a ViT of
         Hugging Face or timm.
     images : str, optional
-        Folder of pictures. By default digits that it was not trained on, where it was trained on
-        digits; for a model of these libraries the two photographs of scikit-learn.
+        Folder of pictures. By default those that test it, of a run of `twinsolve classify`; digits
+        that it was not trained on, where it was trained on digits; for a model of these libraries
+        the two photographs of scikit-learn.
     untrained : bool, default=False
         The model as it was before training.
 
@@ -246,7 +249,10 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
         )
     embedding = _find_embedding(model, name)
     shape = embedding.image_shape
-    given = _load_pictures(images or data, shape)
+    if images is None and isinstance(model, Classifier):
+        given = load_splits(data or "").test.levels[:_N_IMAGES].double()
+    else:
+        given = _load_pictures(images or data, shape)
     count = min(len(given), _N_IMAGES, max(2, _N_TOKENS // (embedding.grid[0] * embedding.grid[1])))
     scaled = (given[:count] - _make_column(mean)) / _make_column(std)
     weights = "at the start" if untrained else "trained"
@@ -259,7 +265,7 @@ def _find_embedding(model: nn.Module, name: str) -> PatchEmbedding:
     found = [part for part in model.modules() if isinstance(part, PatchEmbedding)]
     if not found:
         raise ValueError(
-            f"MODEL: {name} is a {type(model).__name__}, which has no tokens of image patches; "
+            f"MODEL: {name} has no tokens of image patches and no attention to look into; "
             "networks that denoise are inspected by twinsolve denoise"
         )
     return found[0]

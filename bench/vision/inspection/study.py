@@ -55,13 +55,12 @@ def inspect_model(
         ``kind`` says what a row is about: a "layer", a "head" of it, or another "module" that has a
         twin. Of layers and modules ``deviation``, ``tolerance`` and ``passed`` are those of
         `twinsolve.check`, in float64. Of layers ``token_cosine`` and ``hc_share`` of what the block
-        gives; ``hc_attention`` behind attention, with the theorem's bound; ``J`` and ``E``;
-        ``gradient_cosine``; ``map_similarity``;
-        condition numbers; Jacobians; learned parameters; and the problem on its own queries and
-        keys that it solves. Of heads singular values and eigenvalues of the matrix, the nearest
-        classical problem on the tokens that enter the layer, and C* of four; the same once more
-        under two nulls, with the tokens permuted (``permuted_*``) and of the network with random
-        weights (``random_*``).
+        gives; ``hc_attention`` behind attention, with the theorem's bound; ``J``, ``J_sum`` and
+        ``E``; ``gradient_cosine``; ``map_similarity``; condition numbers; Jacobians; learned
+        parameters; and the problem on its own queries and keys that it solves. Of heads singular
+        values and eigenvalues of the matrix, the nearest classical problem on the tokens that enter
+        the layer, and C* of four; the same once more under two nulls, with the tokens permuted
+        (``permuted_*``) and of the network with random weights (``random_*``).
 
     Raises
     ------

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ from twinsolve.unrolled.diagnostics import jacobian_spectrum
 OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
 LAYER_COLUMNS = {
     "deviation", "tolerance", "passed", "token_cosine", "hc_share", "hc_attention",
-    "hc_attention_bound", "J", "E", "log10_condition_before", "log10_condition_branch",
+    "hc_attention_bound", "J", "J_sum", "E", "log10_condition_before", "log10_condition_branch",
     "log10_condition_after", "singular_value_2", "eigenvalue_2", "jacobian_attention",
     "jacobian_block", "nonzero_share", "origin", "origin_distance", "fitted_scale",
 }  # fmt: skip
@@ -189,12 +189,35 @@ def test_energies_and_spectra_follow_their_definitions(softmax):
         total = K.sum(axis=(-2, -1))
         row = row_of(table, number + 1)
         np.testing.assert_allclose(row.J, (J / total).mean(), rtol=1e-9)
+        np.testing.assert_allclose(row.J_sum, J.mean(), rtol=1e-9)
         np.testing.assert_allclose(row.E, ((J + pull) / total).mean(), rtol=1e-9)
         heads = table[(table.layer == number + 1) & (table["kind"] == "head")]
         singular = np.linalg.svd(A, compute_uv=False)[..., 1].mean(axis=0)
         np.testing.assert_allclose(heads.singular_value_2, singular, rtol=1e-9)
         sizes = np.sort(np.abs(np.linalg.eigvals(A)), axis=-1)[..., -2].mean(axis=0)
         np.testing.assert_allclose(heads.eigenvalue_2, sizes, rtol=1e-7)
+
+
+def test_logits_of_the_first_layer_come_apart(softmax, mixed):
+    model, table, images = softmax
+    block, norm = model.blocks[0], model.blocks[0].attention_norm
+    with torch.no_grad():
+        x, added = model.intermediates(images)[0].numpy(), model.positions().numpy()
+        weight, W = norm.weight.numpy(), block.attention.in_proj_weight.numpy()
+    size = np.sqrt(x.var(axis=-1, keepdims=True) + norm.eps)
+    scaled = {"token": x - added, "position": np.broadcast_to(added, x.shape)}
+    scaled = {k: (y - y.mean(axis=-1, keepdims=True)) / size * weight for k, y in scaled.items()}
+    W_q, W_k = (part.reshape(model.num_heads, -1, model.dim) for part in np.split(W, 3)[:2])
+    for query, key in product(scaled, scaled):
+        q, k = (
+            np.einsum("bnd,hed->bhne", scaled[name], part)
+            for name, part in ((query, W_q), (key, W_k))
+        )
+        logits = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        found = row_of(table, 1)[f"logits_{query}_{key}"]
+        np.testing.assert_allclose(found, logits.std(axis=-1).mean(), rtol=1e-9)
+    assert np.isnan(row_of(table, 2).logits_token_token)
+    assert "logits_token_token" not in mixed[1]  # bilateral: positions apart
 
 
 def test_conditions_and_high_frequencies_behind_attention(softmax):
@@ -483,6 +506,7 @@ def test_condition_numbers_over_training_are_drawn_where_a_run_kept_them(tmp_pat
     ("make", "arguments", "message"),
     [
         (None, ["nowhere"], "MODEL: must be digits, digits-mixed, the folder of a training run"),
+        (None, ["digits", "digits"], "MODEL: must be different ones"),
         (None, ["digit"], "close ones are digits"),
         ("empty", ["empty"], "got 'empty'"),
         (None, ["digits", "--images", "nowhere"], "images: name a folder of pictures"),

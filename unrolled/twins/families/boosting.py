@@ -34,7 +34,7 @@ from .kernel_smoothing.smoothing_bounds import N_EXTREMAL, diffusion_modes
 
 
 def _innermost(layer: Any) -> tuple[Any, int]:
-    """The smoother under nested twicing, and the steps of boosting, ``2^depth``."""
+    """Return the smoother inside nested twicing, and the number of boosting steps, ``2^depth``."""
     steps = 1
     while isinstance(layer, Twicing):
         layer, steps = layer.base, 2 * steps
@@ -42,7 +42,7 @@ def _innermost(layer: Any) -> tuple[Any, int]:
 
 
 def _solve_twicing(layer: Twicing, call: HeadCall) -> Array:
-    """Twicing as Tukey's passes; of twicing, which is more steps of boosting, by these."""
+    """Solve twicing by Tukey's two passes, and nested twicing by its steps of L2 boosting."""
     smoother, steps = _innermost(layer)
     base = exact_twin(smoother)
 
@@ -76,7 +76,7 @@ def _build_filter(image: Array, base: str = "bilateral", **settings: Any) -> Boo
     return BoostedFilter(bases[base](), **settings, **kind)
 
 
-def _boosted(layer: BoostedFilter, image: Array) -> Array:
+def _solve_filter(layer: BoostedFilter, image: Array) -> Array:
     K = pixel_weights(layer.base, image)
     A, y, tau = K / K.sum(axis=1, keepdims=True), pixels_of(image), head_value(layer.tau, 0)
     if layer.rho >= 0:
@@ -91,12 +91,12 @@ def _boosted(layer: BoostedFilter, image: Array) -> Array:
 _DEPTHS = (1, 2, 5, 10)
 
 
-def _stack(
+def _run_layers(
     residual: nn.Module, X: Tensor, branch: Callable[[Tensor], Tensor], n_layers: int
 ) -> Tensor:
-    """Layers of the same branch, each connected by the residual, as a model runs them.
+    """Run layers with the same branch and residual connection, as a model does.
 
-    Those before the block that the residual reads have none.
+    Layers before the block whose output the residual reads have no residual connection.
     """
     context = Context(first_tokens=X)
     for layer in range(n_layers):
@@ -111,15 +111,15 @@ def _n_plain(residual: Any) -> int:
     return source if source >= 0 else -source - 1
 
 
-def _present(X: Tensor) -> Callable[[Tensor], Tensor]:
-    """Gaussian self-attention of any tokens, at a bandwidth for those that come first."""
+def _attend_present(X: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return Gaussian self-attention of any tokens, with a bandwidth for the tokens X."""
     first = as_array(X)
     operator = Gaussian(local_bandwidth(first, first))
     return lambda tokens: operator(tokens, tokens, tokens)
 
 
-def _frozen(X: Tensor) -> Callable[[Tensor], Tensor]:
-    """Gaussian attention among the tokens X, of any values: a linear filter."""
+def _attend_frozen(X: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return Gaussian attention among the tokens X as a linear filter of any values."""
     tokens = as_array(X)
     operator = Gaussian(local_bandwidth(tokens, tokens))
     return lambda values: operator(X, X, values)
@@ -129,13 +129,13 @@ def _matrix(X: Array) -> Array:
     return smoother_matrix(X, X, bandwidth=local_bandwidth(X, X))
 
 
-def _filter(X: Array) -> Callable[[Array], Array]:
-    """The smoother of the present iterate, ``A(Y) Y``, at a bandwidth for X."""
+def _make_smoother(X: Array) -> Callable[[Array], Array]:
+    """Return the smoother ``A(Y) Y`` of the present iterate Y, with a bandwidth for X."""
     bandwidth = local_bandwidth(X, X)
     return lambda Y: smoother_matrix(Y, Y, bandwidth=bandwidth) @ Y
 
 
-def _t(layer: GeneralizedResidual) -> float:
+def _weight(layer: GeneralizedResidual) -> float:
     return float(layer.t.detach())
 
 
@@ -150,25 +150,25 @@ def _build_boosting(X: Array) -> GeneralizedResidual:
 
 
 def _apply_boosting(
-    layer: GeneralizedResidual, X: Tensor, *, attend: Callable[..., Any] = _present
+    layer: GeneralizedResidual, X: Tensor, *, attend: Callable[..., Any] = _attend_present
 ) -> Tensor:
-    """The branch is ``A - I``: a step of diffusion, so that the residual alone is ``A``."""
+    """Run layers with the branch ``A - I``, a step of diffusion: with the residual it is ``A``."""
     attention = attend(X)
-    return _stack(layer, X, lambda tokens: attention(tokens) - tokens, _n_layers(layer))
+    return _run_layers(layer, X, lambda tokens: attention(tokens) - tokens, _n_layers(layer))
 
 
 def _solve_boosting(layer: GeneralizedResidual, X: Array) -> Array:
-    smooth = _filter(X)
-    return boost(lambda Y: smooth(Y) - Y, X, t=_t(layer), n_iter=_n_layers(layer))
+    smooth = _make_smoother(X)
+    return boost(lambda Y: smooth(Y) - Y, X, t=_weight(layer), n_iter=_n_layers(layer))
 
 
 def _solve_linear_boosting(layer: GeneralizedResidual, X: Array) -> Array:
     diffusion = _matrix(X) - np.eye(len(X))
-    return boost(diffusion, X, t=_t(layer), n_iter=_n_layers(layer))
+    return boost(diffusion, X, t=_weight(layer), n_iter=_n_layers(layer))
 
 
 def _solve_fixed_point(layer: GeneralizedResidual, X: Array) -> Array:
-    return neutreno_fixed_point(X, _matrix(X), lam=_t(layer), tol=1e-12).coef
+    return neutreno_fixed_point(X, _matrix(X), lam=_weight(layer), tol=1e-12).coef
 
 
 def _build_reinjection(X: Array, *, source: int = 0) -> GeneralizedResidual:
@@ -178,15 +178,15 @@ def _build_reinjection(X: Array, *, source: int = 0) -> GeneralizedResidual:
 
 
 def _apply_reinjection(
-    layer: GeneralizedResidual, X: Tensor, *, attend: Callable[..., Any] = _present
+    layer: GeneralizedResidual, X: Tensor, *, attend: Callable[..., Any] = _attend_present
 ) -> Tensor:
-    """The branch is ``(1 - t) A``, so that many layers have a limit."""
+    """Run layers with the branch ``(1 - t) A``, for which many layers have a limit."""
     attention, t = attend(X), layer.t
-    return _stack(layer, X, lambda tokens: (1 - t) * attention(tokens), _n_layers(layer))
+    return _run_layers(layer, X, lambda tokens: (1 - t) * attention(tokens), _n_layers(layer))
 
 
 def _solve_reinjection(layer: GeneralizedResidual, X: Array) -> Array:
-    t, n_layers, smooth = _t(layer), _n_layers(layer), _filter(X)
+    t, n_layers, smooth = _weight(layer), _n_layers(layer), _make_smoother(X)
     source: Any = layer.source
     first = _n_plain(layer)
     blocks = np.arange(n_layers)
@@ -197,30 +197,30 @@ def _solve_reinjection(layer: GeneralizedResidual, X: Array) -> Array:
 
 
 def _solve_reinjection_limit(layer: GeneralizedResidual, X: Array) -> Array:
-    """``t (I - (1 - t) A)^-1 X``: the fixed point of NeuTRENO at ``lam = t / (1 - t)``."""
-    lam = _t(layer) / (1 - _t(layer))
+    """Solve for ``t (I - (1 - t) A)^-1 X``, NeuTRENO's fixed point at ``lam = t / (1 - t)``."""
+    lam = _weight(layer) / (1 - _weight(layer))
     return neutreno_fixed_point(X, _matrix(X), lam=lam, tol=1e-12).coef
 
 
 def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> Inequalities:
-    """Growth of a difference of two inputs against K_n; equal to it for the branch ``L id``."""
+    """A difference of two inputs grows at most by K_n; the branch ``L id`` attains it."""
     tokens, sides = as_array(X), Inequalities()
     largest = float(np.linalg.norm(_matrix(tokens), 2))
     difference = torch.flip(X, (0,)) - X
-    before, attention = as_array(difference), _frozen(X)
+    before, attention = as_array(difference), _attend_frozen(X)
     for n_layers in _DEPTHS:
-        grown = as_array(_stack(layer, difference, attention, n_layers))
-        bound = boosting_lipschitz_bound(largest, n_layers, t=_t(layer))
+        grown = as_array(_run_layers(layer, difference, attention, n_layers))
+        bound = boosting_lipschitz_bound(largest, n_layers, t=_weight(layer))
         sides.at_most(np.linalg.norm(grown), bound * np.linalg.norm(before))
-        for L in (0.1, _t(layer), 0.8):
-            grown = as_array(_stack(layer, difference, partial(torch.mul, L), n_layers))
-            bound = boosting_lipschitz_bound(L, n_layers, t=_t(layer))
+        for L in (0.1, _weight(layer), 0.8):
+            grown = as_array(_run_layers(layer, difference, partial(torch.mul, L), n_layers))
+            bound = boosting_lipschitz_bound(L, n_layers, t=_weight(layer))
             sides.attained((before * grown).sum(), bound * (before**2).sum())
     return sides
 
 
 def _apply_residual(layer: Residual, X: Tensor) -> Tensor:
-    return layer(X, _frozen(X)(X))
+    return layer(X, _attend_frozen(X)(X))
 
 
 def _solve_residual(layer: Residual, X: Array) -> Array:
@@ -228,8 +228,8 @@ def _solve_residual(layer: Residual, X: Array) -> Array:
 
 
 def _apply_diffusing(layer: Residual, X: Tensor) -> Tensor:
-    """The branch takes each token to the mean of those near it."""
-    return layer(X, _frozen(X)(X) - X)
+    """Run the layer with the branch ``A - I``: the output is the mean of nearby tokens."""
+    return layer(X, _attend_frozen(X)(X) - X)
 
 
 def _solve_diffusing(layer: Residual, X: Array) -> Array:
@@ -237,10 +237,11 @@ def _solve_diffusing(layer: Residual, X: Array) -> Array:
 
 
 def _snr_bound(layer: Residual, X: Tensor) -> Inequalities:
-    """What a residual connection gains in SNR, for tokens X and noise of a tenth of their size.
+    """The gain in SNR by a residual connection, for tokens X and noise of a tenth of their size.
 
-    The gain of noise along an eigenvector e of A is the bound. Its parts are held too, as a factor
-    leaves it as it is: ``<x, x + A x> = (1 + a b) |x|^2`` and ``<e, e + A e> = (1 + g) |e|^2``.
+    For noise along an eigenvector e of A the gain equals the bound. A factor on the output would
+    leave the gain as it is; so its parts are compared too: ``<x, x + A x> = (1 + a b) |x|^2`` and
+    ``<e, e + A e> = (1 + g) |e|^2``.
     """
     sides = Inequalities()
     bound, gain, *_ = _snr_gain(layer, X, np.random.default_rng(0).standard_normal(X.shape))
@@ -251,20 +252,23 @@ def _snr_bound(layer: Residual, X: Tensor) -> Inequalities:
     modes = diffusion_modes(np.exp(-precision / 2 * cdist(tokens, tokens, "sqeuclidean")))[1]
     bound, gain, *parts = _snr_gain(layer, few, np.outer(modes[:, -2], np.ones(X.shape[1])))
     sides.attained(bound, gain)
-    for found, expected in parts:
-        sides.attained(found, expected)
+    for part in parts:
+        sides.attained(*part)
     return sides
 
 
 def _snr_gain(layer: Residual, X: Tensor, noise: Array) -> tuple[Any, ...]:
-    """Bound and gain, then ``<x, y>`` and what it is, for x the tokens and the noise."""
-    signal, attention = as_array(X), _frozen(X)
+    """Return the bound and the gain, then ``<x, layer(x)>`` and its expected value.
+
+    x are first the tokens and then the noise.
+    """
+    signal, attention = as_array(X), _attend_frozen(X)
     A = _matrix(signal)
     noise = noise * 0.1 * np.linalg.norm(signal) / np.linalg.norm(noise)
-    kept, left = (
+    signal_out, noise_out = (
         as_array(layer(part, attention(part))) for part in (X, torch.from_numpy(noise).to(X.dtype))
     )
-    sizes = [float(np.linalg.norm(x)) for x in (signal, noise, kept, left)]
+    sizes = [float(np.linalg.norm(x)) for x in (signal, noise, signal_out, noise_out)]
     size, noise_size = sizes[0] ** 2, sizes[1] ** 2
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = np.divide(sizes[2], sizes[3]) / np.divide(sizes[0], sizes[1])
@@ -273,8 +277,8 @@ def _snr_gain(layer: Residual, X: Tensor, noise: Array) -> tuple[Any, ...]:
     return (
         snr_gain_bound(share, min(cosine, 1.0), noise_share),
         gain,
-        ((signal * kept).sum(), (1 + share * cosine) * size),
-        ((noise * left).sum(), (1 + noise_share) * noise_size),
+        ((signal * signal_out).sum(), (1 + share * cosine) * size),
+        ((noise * noise_out).sum(), (1 + noise_share) * noise_size),
     )
 
 
@@ -284,7 +288,7 @@ def _logit_range(layer: nn.Module, X: Array) -> float:
 
 
 def _contraction(layer: GeneralizedResidual) -> int:
-    """Layers that shrink differences to 0.7 add up rounding as 1 / (1 - 0.7) of them would."""
+    """Layers that shrink differences by 0.7 accumulate the rounding of 1 / (1 - 0.7) layers."""
     return 4
 
 
@@ -321,7 +325,7 @@ _twicing(
         "of-embedded-means": partial(_build_filter, base="embedded"),
         "sos-of-nonlocal-means": partial(_build_filter, base="nonlocal", n_iter=3, rho=1.0),
     },
-    solve=solve_each_image(_boosted),
+    solve=solve_each_image(_solve_filter),
     inputs=Inputs("image"),
     numerics=Numerics(
         logit_range=lambda layer, images: float(np.ptp(images)) ** 2 / 0.16,
@@ -335,7 +339,7 @@ _residual = partial(
     source="Revisiting Transformers with Insights from Image Filtering",
     layer=GeneralizedResidual,
     numerics=Numerics(_logit_range, _n_layers),
-    derivatives=Derivatives(of=("parameters",)),  # attention is at a bandwidth for the tokens
+    derivatives=Derivatives(of=("parameters",)),  # the bandwidth of attention depends on the tokens
 )
 _boosting = partial(
     _residual,
@@ -349,8 +353,8 @@ _reinjection = partial(
     inputs=Inputs("features", apply=_apply_reinjection),
     covers=lambda layer: layer.source is not None,
 )
-_LINEAR_BOOSTING = Inputs("features", apply=partial(_apply_boosting, attend=_frozen))
-_LINEAR_REINJECTION = Inputs("features", apply=partial(_apply_reinjection, attend=_frozen))
+_LINEAR_BOOSTING = Inputs("features", apply=partial(_apply_boosting, attend=_attend_frozen))
+_LINEAR_REINJECTION = Inputs("features", apply=partial(_apply_reinjection, attend=_attend_frozen))
 _ITERATES = Iterate(n_iter=_DEPTHS)
 _LIMIT = FixedPointLimit(n_iter=100, evidence="solver")
 _CONTRACTION = Numerics(_logit_range, _contraction)

@@ -1,6 +1,6 @@
 """Twins: token graying by SVD and by cosine transform.
 
-Evidence is a formula: a power of singular values or of coefficients is all that graying is.
+The evidence is a formula: graying is a power of singular values or of coefficients.
 """
 
 import math
@@ -28,18 +28,18 @@ def _solve(layer: TokenGraying, X: Array) -> Array:
 
 
 def _of_full_rank(X: Array) -> Array:
-    """Without features that are zero in all tokens, which make the condition number infinite."""
+    """Drop the features that are zero in all tokens: they make the condition number infinite."""
     return X[:, (X != 0).any(axis=0)]
 
 
 def _condition_bound(layer: TokenGraying, X: Tensor) -> Inequalities:
-    """``kappa(X~) = kappa(X)^eps``, and what is left of s_1 and s_d along their own vectors."""
+    """``kappa(X~) = kappa(X)^eps``, and the new s_1 and s_d along their singular vectors."""
     sides, tokens = Inequalities(), _of_full_rank(as_array(X))
     grayed = as_array(layer(X[:, (X != 0).any(dim=0)]))
     sides.attained(condition_number(grayed), condition_number(tokens) ** layer.eps)
     U, s, Rt = np.linalg.svd(tokens, full_matrices=False)
-    left = ((U.T @ grayed) * Rt).sum(axis=1)[[0, -1]]
-    sides.attained(left, s[0] * (s / s[0])[[0, -1]] ** layer.eps)
+    new = ((U.T @ grayed) * Rt).sum(axis=1)[[0, -1]]
+    sides.attained(new, s[0] * (s / s[0])[[0, -1]] ** layer.eps)
     return sides
 
 
@@ -49,7 +49,7 @@ def _condition_range(layer: TokenGraying, X: Array) -> float:
 
 
 def _power_slope(layer: TokenGraying, X: Array) -> float:
-    """Slope of the power law at the least coefficient that float32 tells from rounding."""
+    """Slope of the power law at the smallest coefficient above the rounding of float32."""
     least = math.log2(2 * X.size) * float(np.finfo(np.float32).eps)
     return layer.eps * least ** (layer.eps - 1)
 
@@ -62,7 +62,7 @@ _add = partial(
     solve=_solve,
     inputs=Inputs("features"),
 )
-# The power of the task makes less of the brightest direction, and not yet as much of noise.
+# The power of the task weakens the brightest direction without making noise as strong.
 for transform, equation, eps in (("svd", "SK-A1", 0.5), ("dct", "SK-A2", 0.8)):
     build = partial(_build, transform=transform)
     _add(

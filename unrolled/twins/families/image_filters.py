@@ -1,4 +1,4 @@
-"""Twins: non-local means, bilateral filters, embedded patches and the denoiser of their steps."""
+"""Twins: non-local means, bilateral filters, embedded patches, and a denoiser made of these."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -25,7 +25,7 @@ from ..relations import Identity
 _WINDOWS: dict[str, Any] = {"patch_size": 3, "patch_distance": 2}
 _build_bilateral = image_builder(BilateralFilter, sigma_color=0.25, sigma_spatial=1.5)
 _build_embedded = image_builder(EmbeddedMeans, of_channels=True, h=1.0, noise=0.1, **_WINDOWS)
-# At decays for which few distances are near the noise level, where weights bend.
+# Decays for which few distances are near the noise level, at which weights have a kink.
 _DECAYS = {"sigma": 0.1, "h": 5.0, "h_later": 5.0}
 _build_network = image_builder(
     NonLocalMeansDenoiser, of_channels=True, n_layers=2, **_DECAYS, **_WINDOWS
@@ -33,9 +33,10 @@ _build_network = image_builder(
 
 
 def pixel_weights(layer: nn.Module, image: Array) -> Array:
-    """``K_ij`` of the pixels of an image (channels, height, width), row by row; 0 out of windows.
+    """Return the weights K_ij between all pixels of an image (channels, height, width).
 
-    Of `BilateralFilter`, `EmbeddedMeans` and `NonLocalMeansAttention`, from all pairs.
+    Pixels are numbered row by row; weights outside the window are 0. The layer is a
+    `BilateralFilter`, `EmbeddedMeans` or `NonLocalMeansAttention`.
     """
     reach: int | None
     if isinstance(layer, BilateralFilter):
@@ -44,14 +45,14 @@ def pixel_weights(layer: nn.Module, image: Array) -> Array:
         W = as_array(layer.embedding)
         features = _patches(image, W.shape[-1]) @ W.reshape(len(W), -1).T
         noise = 2 * float(layer.noise.detach()) ** 2
-        reach, exponents = layer.patch_distance, _excess(features, noise, head_value(layer.h, 0))
+        reach, exponents = layer.patch_distance, _patch_exponents(layer, features, noise)
     elif isinstance(layer, NonLocalMeansAttention):
         patches = _patches(image, layer.patch_size)
         features = patches / patches.shape[1] ** 0.5
         noise = 2 * layer.sigma**2
-        reach, exponents = layer.patch_distance, _excess(features, noise, head_value(layer.h, 0))
+        reach, exponents = layer.patch_distance, _patch_exponents(layer, features, noise)
     else:
-        raise TypeError(f"layer: averages no pixels, got {type(layer).__name__}")
+        raise TypeError(f"layer: must average pixels, got {type(layer).__name__}")
     weights = np.exp(-exponents)
     if reach is not None:
         places = _places(image)
@@ -60,17 +61,20 @@ def pixel_weights(layer: nn.Module, image: Array) -> Array:
 
 
 def pixels_of(image: Array) -> Array:
-    """Pixels as rows, of shape (height * width, channels)."""
+    """Return the pixels as rows, of shape (height * width, channels)."""
     return image.reshape(len(image), -1).T
 
 
 def image_of(pixels: Array, like: Array) -> Array:
-    """The image of these rows, of the shape of another."""
+    """Return the image with these pixels as rows, in the shape of the image `like`."""
     return pixels.T.reshape(like.shape)
 
 
 def certify_average(twin: Twin, layer: nn.Module, inputs: Tensors) -> float:
-    """Pixels of the first image minimise ``sum_j w_ij |u_i - y_j|^2``: its slopes vanish there."""
+    """Return how far pixels u_i of the first output are from minimising sum_j w_ij |u_i - y_j|^2.
+
+    y_j are the pixels of the image and w_ij the `pixel_weights`.
+    """
     image, smoothed = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
     weights, u = pixel_weights(layer, image), pixels_of(smoothed)
     return gradient_residual(
@@ -94,16 +98,16 @@ def _bilateral_exponents(layer: BilateralFilter, image: Array) -> Array:
 
 
 def _patches(image: Array, size: int) -> Array:
-    """Reflect-padded patches as rows, of shape (height * width, channels * size^2)."""
+    """Return the patches with reflected borders, of shape (height * width, channels * size^2)."""
     border = ((size - 1) // 2, size // 2)
     padded = np.pad(image, ((0, 0), border, border), mode="reflect")
     windows = sliding_window_view(padded, (size, size), axis=(1, 2))
     return windows.transpose(1, 2, 0, 3, 4).reshape(image[0].size, -1)
 
 
-def _excess(features: Array, noise: float, h: float) -> Array:
+def _patch_exponents(layer: Any, features: Array, noise: float) -> Array:
     squares = cdist(features, features, "sqeuclidean")
-    return np.asarray(np.maximum(squares - noise, 0) / h**2)
+    return np.asarray(np.maximum(squares - noise, 0) / head_value(layer.h, 0) ** 2)
 
 
 def _solve_bilateral(layer: BilateralFilter, image: Array) -> Array:
@@ -143,7 +147,7 @@ def _means_options(patch_distance: int | None, sigma: float) -> dict[str, Any]:
     return options
 
 
-def _searches(layer: NonLocalMeansAttention, *, whole_image: bool) -> bool:
+def _has_search(layer: NonLocalMeansAttention, *, whole_image: bool) -> bool:
     return (layer.patch_distance is None) == whole_image
 
 
@@ -162,7 +166,7 @@ def _means_range(layer: NonLocalMeansAttention, images: Array) -> float:
     return float(np.ptp(images)) ** 2 / head_value(layer.h, 0) ** 2
 
 
-def _average(layer: EmbeddedMeans, guide: Array, values: Array) -> Array:
+def _average_pixels(layer: EmbeddedMeans, guide: Array, values: Array) -> Array:
     return embedded_means(
         guide,
         values,
@@ -173,8 +177,8 @@ def _average(layer: EmbeddedMeans, guide: Array, values: Array) -> Array:
     )
 
 
-def _spread(layer: EmbeddedMeans, images: Array) -> float:
-    """The largest squared distance that patches could have, of which weights are exponentials."""
+def _bound_spread(layer: EmbeddedMeans, images: Array) -> float:
+    """Return an upper bound of the squared distances of patches, the exponents of the weights."""
     W = as_array(layer.embedding) / head_value(layer.h, 0)
     windows = sliding_window_view(images, W.shape[2:], axis=(2, 3))
     responses = np.einsum("kcyx,bcijyx->bkij", W, windows)
@@ -182,14 +186,14 @@ def _spread(layer: EmbeddedMeans, images: Array) -> float:
 
 
 def _solve_embedded(layer: EmbeddedMeans, image: Array) -> Array:
-    return _average(layer, image, image)
+    return _average_pixels(layer, image, image)
 
 
 def _denoise(network: NonLocalMeansDenoiser, noisy: Array) -> Array:
     u, layers = noisy, cast(Iterable[NonLocalMeansStep], network.layers)
     for step in layers:
         tau, rho, lam = (float(x.detach()) for x in (step.tau, step.rho, step.lam))
-        smoothed = _average(step.means, u, noisy + rho * u)
+        smoothed = _average_pixels(step.means, u, noisy + rho * u)
         u = (1 - lam) * (tau * smoothed - (tau * rho + tau - 1) * u) + lam * noisy
     return u
 
@@ -226,7 +230,7 @@ _add(
         "wide-window": partial(_build_embedded, patch_distance=9),
     },
     solve=solve_each_image(_solve_embedded),
-    numerics=Numerics(logit_range=_spread),
+    numerics=Numerics(logit_range=_bound_spread),
 )
 _add(
     name="nonlocal-means-network",
@@ -258,6 +262,6 @@ for name, equation, patch_distance, sigma in (
         build=partial(_build_means, patch_distance=patch_distance, sigma=sigma),
         options=_means_options(patch_distance, sigma),
         solve=solve_each_image(_solve_means),
-        covers=partial(_searches, whole_image=patch_distance is None),
+        covers=partial(_has_search, whole_image=patch_distance is None),
         numerics=Numerics(logit_range=_means_range),
     )

@@ -1,4 +1,4 @@
-"""The Lasso of each head, solved to a certificate, and certificates of the steps towards it."""
+"""The certified Lasso of each head, and certificates of the steps of ISTA."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def solved_lasso(
     nonnegative: bool = False,
     **penalty: Any,
 ) -> Problem:
-    """The Lasso, or the elastic net, of queries in keys; `rate` is proved for its solution."""
+    """Solve the Lasso, or the elastic net, of queries in keys; ``rate(coef)`` is its `rate`."""
     solution = sparse_code(
         q, k, tol=_TOL, zero_diagonal=zero_diagonal, nonnegative=nonnegative, **penalty
     )
@@ -52,9 +52,10 @@ def certify_steps(
     lam: Callable[[int, int], Any],
     **settings: Any,
 ) -> float:
-    """Iterates minimise the model of the Lasso around the ones before: the first and the last.
+    """Return the worst `proximal_residual` of the first and the last step in all heads.
 
-    `points` are queries and keys of each head, `step` and `lam` those of a head and an iteration.
+    `points` holds the queries and keys of each head; ``step(head, t)`` and ``lam(head, t)`` are
+    those of iteration t.
     """
 
     def codes(n_iter: int) -> Array:

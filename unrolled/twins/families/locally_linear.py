@@ -37,7 +37,7 @@ def _solve(layer: LocallyLinear, call: HeadCall) -> Array:
 
 
 def _neighbors(layer: LocallyLinear, call: HeadCall) -> list[Array]:
-    """Nearest keys of each query, without its own if the layer leaves that out."""
+    """Return the nearest keys of each query, without itself if the layer has a zero diagonal."""
     q, k = call.q, call.k
     squares = cdist(q, k, "sqeuclidean")
     if layer.zero_diagonal:
@@ -50,7 +50,7 @@ def _neighbors(layer: LocallyLinear, call: HeadCall) -> list[Array]:
 
 
 def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:
-    """The constrained least squares of each query and its nearest keys, and the output at them."""
+    """Return the worst of `affine_residual` and `mean_residual` in all heads."""
     residuals = []
     weights, outputs = layer_matrix(twin, layer, *inputs[:2]), layer_output(twin, layer, inputs)
     for call, A, u in zip(calls_of_heads(twin, inputs), weights, outputs, strict=True):
@@ -60,10 +60,9 @@ def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:
             np.fill_diagonal(distances, np.inf)
         count = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
         residuals += [
-            affine_residual(A, q, k, n_neighbors=count, reg=layer.reg,
-                            distances=distances),
+            affine_residual(A, q, k, n_neighbors=count, reg=layer.reg, distances=distances),
             mean_residual(u, A, v),
-        ]  # fmt: skip
+        ]
     return float(np.max(residuals))
 
 

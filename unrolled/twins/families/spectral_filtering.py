@@ -1,6 +1,6 @@
-"""Twins: the equalisers of frequencies, AttnScale and FeatScale, and their rivals.
+"""Twins: the equalisers of frequencies, AttnScale and FeatScale, and alternatives to them.
 
-LayerScale and re-attention are formulas: products and standardised maps, with no problem behind.
+LayerScale (products) and re-attention (standardised maps) are formulas: they solve no problem.
 """
 
 from functools import partial
@@ -91,13 +91,13 @@ def _solve(layer: AttnScale, call: HeadCall) -> Array:
 
 
 def _certify(twin: Twin, layer: AttnScale, inputs: Tensors) -> float:
-    """With the spectrum of each row scaled back at all frequencies but zero, rows are the base's.
+    """Undo the scaling of all frequencies but zero, and judge the base's rows by their entropy.
 
-    These have the largest entropy at their logits; see `entropic_residual`.
+    See `entropic_residual`.
     """
     weights, residuals = layer_matrix(twin, layer, *inputs[:2]), []
-    for call, found in zip(calls_of_heads(twin, inputs), weights, strict=True):
-        spectrum = np.fft.rfft(found, axis=1)
+    for call, scaled in zip(calls_of_heads(twin, inputs), weights, strict=True):
+        spectrum = np.fft.rfft(scaled, axis=1)
         spectrum[:, 1:] /= 1 + _omega(layer, call.head)
         A = np.fft.irfft(spectrum, n=len(call.k), axis=1)
         residuals.append(entropic_residual(A, smoother_logits(layer.base, call)))
@@ -105,9 +105,9 @@ def _certify(twin: Twin, layer: AttnScale, inputs: Tensors) -> float:
 
 
 def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``, by the sharp gain and by Theorem 3.
+    """``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``, with the sharp gain and with Theorem 3's.
 
-    The first is an equality along the singular vectors of H A H, the second for two tokens.
+    The first bound is attained along the singular vectors of H A H, the second by two tokens.
     """
     sides, out = Inequalities(), as_array(layer(q, k, v))
     factors = [1 + _omega(layer, head) for head in range(len(q))]
@@ -129,13 +129,16 @@ def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Inequaliti
 
 
 def _share_of_signal(X: Array) -> float:
-    """Of the variance of patches: noise is as large in every direction, the least among them."""
+    """Return the share of signal in the variance of patches.
+
+    Noise is equally large in all directions, and is the whole variance in the weakest one.
+    """
     variances = np.linalg.eigvalsh(np.cov(X.T))
     return float(1 - variances[0] / variances.mean())
 
 
 def _build_wiener_scale(X: Array) -> FeatScale:
-    """Wiener's factor on all that differs from the mean."""
+    """Scale the deviations from the mean by Wiener's factor."""
     layer = FeatScale(X.shape[1], dtype=torch.float64)
     layer.t.data.fill_(_share_of_signal(X) - 1)
     return layer
@@ -157,15 +160,15 @@ def _solve_feat_scale(layer: FeatScale, X: Array) -> Array:
     return scale_frequencies(X, s, t)
 
 
-def _hidden(n: int) -> tuple[Array, Array]:
-    """Some tokens, the first among them, and some pairs, of which all hide the second from some."""
+def _make_masks(n: int) -> tuple[Array, Array]:
+    """Return which tokens are padding (the first is), and which pairs hide the second token."""
     rows, columns = np.indices((n, n))
     return np.arange(n) % 5 == 0, (3 * rows + 7 * columns) % 4 == 3
 
 
 def _apply_masked(layer: FeatScale, X: Tensor) -> Tensor:
-    """With each mask, and all; the padding also as numbers."""
-    padding, pairs = (torch.from_numpy(x) for x in _hidden(len(X)))
+    """Run the layer with each kind of mask and with all; padding also as an additive mask."""
+    padding, pairs = (torch.from_numpy(x) for x in _make_masks(len(X)))
     added = X.new_zeros(len(X)).masked_fill(padding, -torch.inf)
     masks: tuple[dict[str, Any], ...] = (
         {"key_padding_mask": padding},
@@ -178,8 +181,8 @@ def _apply_masked(layer: FeatScale, X: Tensor) -> Tensor:
 
 
 def _solve_masked(layer: FeatScale, X: Array) -> Array:
-    """Each token has the mean of those that it sees, and 0 where it sees none."""
-    n, (padding, pairs) = len(X), _hidden(len(X))
+    """Scale around the mean of the tokens that each token sees; it is 0 if it sees none."""
+    n, (padding, pairs) = len(X), _make_masks(len(X))
     s, t = (as_array(weights) for weights in (layer.s, layer.t))
     unpadded, unpaired, past = np.tile(~padding, (n, 1)), ~pairs, np.tri(n, dtype=bool)
     sets = (unpadded, unpaired, past, unpadded & past, unpadded & unpaired & past)
@@ -188,7 +191,7 @@ def _solve_masked(layer: FeatScale, X: Array) -> Array:
 
 
 def _certify_feat_scale(twin: Twin, layer: FeatScale, inputs: Tensors) -> float:
-    """The spectrum of each feature over the tokens has the gain 1 + s at zero, 1 + t elsewhere."""
+    """Check that the spectrum of a feature has the gain 1 + s at frequency zero, else 1 + t."""
     before, after = (
         np.fft.rfft(x, axis=0, norm="ortho")
         for x in (as_array(inputs[0]), layer_output(twin, layer, inputs))
@@ -201,18 +204,18 @@ def _certify_feat_scale(twin: Twin, layer: FeatScale, inputs: Tensors) -> float:
 def _feat_scale_bound(layer: FeatScale, X: Tensor) -> Inequalities:
     """``|HC[FeatScale(A X)]|_F <= max|1 + t| |H A H|_2 |HC X|_F`` after Gaussian attention.
 
-    An equality for the feature of the largest factor along the singular vectors of H A H.
+    It is attained by the feature with the largest factor, along the singular vectors of H A H.
     """
     sides, tokens = Inequalities(), as_array(X)
     A = smoother_matrix(tokens, tokens, bandwidth=local_bandwidth(tokens, tokens))
     factors = 1 + as_array(layer.t)
     feature = int(np.abs(factors).argmax())
 
-    def scaled(smoothed: Array) -> Tensor:
+    def scale(smoothed: Array) -> Tensor:
         return layer(torch.from_numpy(smoothed).to(X.dtype))
 
     before, after = (
-        np.linalg.norm(split_frequencies(x)[1]) for x in (tokens, as_array(scaled(A @ tokens)))
+        np.linalg.norm(split_frequencies(x)[1]) for x in (tokens, as_array(scale(A @ tokens)))
     )
     sides.at_most(after, abs(factors[feature]) * high_frequency_gain(A) * before)
     few = tokens[:N_EXTREMAL]
@@ -221,7 +224,7 @@ def _feat_scale_bound(layer: FeatScale, X: Tensor) -> Inequalities:
     def smooth(z: Tensor) -> Tensor:
         features = np.zeros((len(few), layer.dim))
         features[:, feature] = as_array(z)[0, :, 0]
-        return scaled(A @ features)[None, :, [feature]]
+        return scale(A @ features)[None, :, [feature]]
 
     attain_gain(sides, smooth, [A], X, [factors[feature]])
     return sides
@@ -239,7 +242,7 @@ def _solve_layer_scale(layer: LayerScale, X: Array) -> Array:
 
 
 def _build_reattention(q: Array, k: Array, v: Array) -> ReAttention:
-    """Three heads at least, of one, two, three times the bandwidth, so that there is a mixture."""
+    """Build at least three heads with one, two, three ... times the bandwidth, and mix them."""
     n_heads = max(len(q), 3)
     base = Gaussian(local_bandwidth(q, k), num_heads=n_heads, learnable=True, dtype=torch.float64)
     widths = torch.arange(1, n_heads + 1, dtype=torch.float64).reshape(-1, 1, 1)
@@ -255,9 +258,9 @@ def _build_reattention(q: Array, k: Array, v: Array) -> ReAttention:
 
 
 def _build_narrow(q: Array, k: Array, v: Array) -> ReAttention:
-    """A narrow map less the mean of it and two flat ones, and the weight that this takes from rows.
+    """Build a narrow map minus the mean of it and two flat maps; a bias restores the row sums.
 
-    So small that standardisation is nearly a division by the square root of its eps.
+    The maps are so small that standardisation nearly divides by the square root of its eps.
     """
     base = Gaussian(local_bandwidth(q, k), num_heads=3, learnable=True, dtype=torch.float64)
     layer = ReAttention(base, 3, dtype=torch.float64)
@@ -271,7 +274,7 @@ def _build_narrow(q: Array, k: Array, v: Array) -> ReAttention:
 
 
 def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Tensor:
-    """Tokens of fewer heads serve several of the layer's."""
+    """Run the layer; if the tokens have fewer heads than the layer, repeat these heads."""
     n_heads = tokens[0].shape[-3]
     repeated = torch.arange(layer.num_heads) % n_heads
 
@@ -284,11 +287,11 @@ def _apply_reattention(layer: ReAttention, *tokens: Tensor, **given: Any) -> Ten
 
 
 def _solve_reattention(layer: ReAttention, call: HeadCall) -> Array:
-    """Each pair of the mixed maps is standardised over the heads."""
+    """Standardise each entry of the mixed maps over the heads."""
     mixed = np.tensordot(_theta(layer), _base_maps(layer, _all_heads(call)), axes=(0, 0))
     gamma, beta = (as_array(w) for w in layer.norm.parameters())
     normed = (mixed[call.head] - mixed.mean(axis=0)) / np.sqrt(mixed.var(axis=0) + _NORM_EPS)
-    return _shown(gamma[call.head] * normed + beta[call.head], call) @ call.v
+    return _hide_keys(gamma[call.head] * normed + beta[call.head], call) @ call.v
 
 
 def _all_heads(call: HeadCall) -> AllHeads:
@@ -299,14 +302,14 @@ def _theta(layer: ReAttention) -> Array:
     return as_array(layer.theta)
 
 
-def _shown(A: Array, call: HeadCall) -> Array:
+def _hide_keys(A: Array, call: HeadCall) -> Array:
     return A if call.visible is None else np.where(call.visible, A, 0)
 
 
 def _base_maps(layer: ReAttention, given: AllHeads) -> Array:
-    """Maps of all heads by the base's own solver.
+    """Solve for the maps of all heads by the solver of the base, a softmax.
 
-    Weights of hidden keys are left out of a row, whose base is a softmax, before it is normalised.
+    Weights of hidden keys are set to zero before a row is normalised.
     """
     base, maps = exact_twin(layer.base), []
     for head in range(layer.num_heads):
@@ -321,15 +324,15 @@ def _base_maps(layer: ReAttention, given: AllHeads) -> Array:
 
 
 def _reattention_terms(layer: ReAttention, call: HeadCall) -> Array:
-    """What errors of the base's maps, relative to these, come to: a condition number.
+    """Return how much relative errors of the base's maps grow: the sizes of the output's terms.
 
-    With ``z_g = (M_g - mean M) / s`` and ``s^2 = var M + 1e-5``, errors dM of the mixed maps add ::
+    Let ``z_g = (M_g - mean M) / s`` and ``s^2 = var M + 1e-5``. Errors dM of mixed maps M add ::
 
         gamma_h / s (dM_h - mean_g dM_g - z_h mean_g z_g dM_g)
 
-    to A'_h, which is large where the maps are alike and s small. Of a relative error of the maps,
-    ``|dM_h|`` is at most so many times ``B_h = sum_g |Theta_gh| A_g``, and the sizes are those of
-    the formula with B for dM, and |beta| besides.
+    to A'_h. This is large if the maps are alike and s is small. A relative error e of the maps A_g
+    makes ``|dM_h|`` at most e times ``B_h = sum_g |Theta_gh| A_g``. The sizes are therefore the
+    formula with B in place of dM, plus |beta|.
     """
     maps, theta, h = _base_maps(layer, _all_heads(call)), _theta(layer), call.head
     mixed, B = (np.tensordot(weights, maps, axes=(0, 0)) for weights in (theta, np.abs(theta)))
@@ -337,7 +340,7 @@ def _reattention_terms(layer: ReAttention, call: HeadCall) -> Array:
     s = np.sqrt(mixed.var(axis=0) + _NORM_EPS)
     z = np.abs(mixed - mixed.mean(axis=0)) / s
     errors = B[h] + B.mean(axis=0) + z[h] * (z * B).mean(axis=0)
-    return _shown(gamma[h] / s * errors + beta[h], call) @ np.abs(call.v)
+    return _hide_keys(gamma[h] / s * errors + beta[h], call) @ np.abs(call.v)
 
 
 _OF_BASE = numerics_of_base()

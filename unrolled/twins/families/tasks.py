@@ -1,4 +1,4 @@
-"""Tasks of layers that cluster or denoise in another way than by their outputs."""
+"""Task fields of twins whose layers do not cluster or denoise by their plain outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +21,13 @@ def expressing(
     coefficients: Callable[[Any, Tensor], Tensor],
     solve: Callable[[Any, Array], Array],
 ) -> dict[str, Any]:
-    """Fields of a twin whose layer takes points alone, for tokens as points: ``C v``.
+    """Return the fields of a task in which a layer on points expresses tokens: its output is C v.
 
-    `coefficients` are the layer's and `solve` gives the solver's, of the points in each other.
+    `coefficients` computes the layer's coefficients C of the points in each other, and `solve` the
+    solver's.
     """
 
-    def solved(layer: nn.Module, call: HeadCall) -> Array:
+    def solve_head(layer: nn.Module, call: HeadCall) -> Array:
         return solve(layer, call.q) @ call.v
 
     return {
@@ -37,17 +38,17 @@ def expressing(
             apply=lambda layer, q, k, v: (coefficients(layer, q[0]) @ v[0])[None],
         ),
         "build": lambda q, k, v: build(q[0]),
-        "solve": solved,
+        "solve": solve_head,
     }
 
 
 def levels(X: Tensor) -> Tensor:
-    """Of the pixels of each patch, (n_patches, n_pixels, 1)."""
+    """Return the grey levels of the pixels of each patch, of shape (n_patches, n_pixels, 1)."""
     return X[..., None]
 
 
 def distances(X: Tensor) -> Tensor:
-    """Squared distances of pixels to the middle of their square patch, (n_patches, n_pixels, 1)."""
+    """Return squared distances of pixels to the middle of their patch, in the shape of `levels`."""
     side = round(X.shape[1] ** 0.5)
     along = (torch.arange(side, dtype=X.dtype) - (side - 1) / 2) ** 2
     return (along[:, None] + along).reshape(-1, 1).expand(len(X), -1, 1)
@@ -62,10 +63,10 @@ def filtering(
     relation: Relation | None = None,
     sides: Callable[..., Inequalities] | None = None,
 ) -> dict[str, Any]:
-    """A patch as its own smoothing gives it: queries and keys are `points`, values the levels.
+    """Return the fields of a task in which a layer on tokens smooths each patch of an image.
 
-    `build`, `solve`, `apply` and `sides` are those of a twin of tokens; all heads of the layer are
-    the same.
+    Queries and keys are the `points` of the patch, values its grey levels. `build`, `solve`,
+    `apply` and `sides` are those of a twin of tokens; all heads of the layer are equal.
     """
 
     def tensors(X: Tensor) -> tuple[Tensor, ...]:
@@ -77,15 +78,14 @@ def filtering(
     if sides is not None:
         relation = Bound(sides=lambda layer, X: sides(layer, *tensors(X)))
 
-    def solved(layer: nn.Module, X: Array) -> Array:
-        return np.stack(
-            [solve(layer, HeadCall(*one)).ravel() for one in zip(*arrays(X), strict=True)]
-        )
+    def solve_patches(layer: nn.Module, X: Array) -> Array:
+        patches = zip(*arrays(X), strict=True)
+        return np.stack([solve(layer, HeadCall(*patch)).ravel() for patch in patches])
 
     return {
         "relation": relation or Identity(),
         "inputs": Inputs("patches", apply=lambda layer, X: apply(layer, *tensors(X))[..., 0]),
         "build": lambda X: build(*arrays(X)),
-        "solve": solved,
+        "solve": solve_patches,
         "numerics": PATCHES,
     }

@@ -1,4 +1,4 @@
-"""Twins: kernel regression on fixed, chosen or near neighbours, and attention on graphs."""
+"""Twins: kernel regression on fixed, chosen or nearby neighbours, and graph attention."""
 
 from functools import partial
 from typing import Any
@@ -35,25 +35,25 @@ _N_LARGEST = 10
 
 
 def _grid_width(q: Array) -> int:
-    """Tokens of a square image lie on their grid; others are a sequence."""
+    """Return the width of the grid if the tokens are those of a square image, or else 1."""
     side = round(q.shape[-2] ** 0.5)
     return side if side**2 == q.shape[-2] else 1
 
 
-def _geometry(layer: Any, call: HeadCall) -> tuple[int, int]:
-    """Number of columns and of class tokens."""
+def _grid_geometry(layer: Any, call: HeadCall) -> tuple[int, int]:
+    """Return the number of columns and of class tokens."""
     if call.grid is not None:
         return call.grid[1], call.n_class_tokens
     return layer.grid.width or 1, layer.grid.n_class_tokens
 
 
-def _on_grid(places: Array, width: int, n_class: int) -> Array:
-    """Row and column of tokens; class tokens stand nowhere."""
+def _grid_positions(places: Array, width: int, n_class: int) -> Array:
+    """Return the row and column of tokens; those of class tokens mean nothing."""
     return np.stack(np.divmod(places - n_class, width), axis=1)
 
 
 def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float) -> Array:
-    """Regression of each query on its neighbours alone."""
+    """Regress each query on its neighbours."""
     rows = [
         regress_by_dot_products(q[i : i + 1], k[near], v[near], scale)
         for i, near in enumerate(neighbors)
@@ -61,11 +61,11 @@ def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float)
     return np.concatenate(rows)
 
 
-def _near(layer: Local | CrissCross, call: HeadCall) -> Array:
-    """Which keys each query sees."""
-    width, n_class = _geometry(layer, call)
+def _find_near(layer: Local | CrissCross, call: HeadCall) -> Array:
+    """Return which keys each query sees, of shape (n_queries, n_keys)."""
+    width, n_class = _grid_geometry(layer, call)
     places = call.places
-    rows, columns = (_on_grid(x, width, n_class) for x in places)
+    rows, columns = (_grid_positions(x, width, n_class) for x in places)
     offsets = np.abs(rows[:, None] - columns[None])
     if isinstance(layer, Local):
         near = offsets.max(axis=2) <= layer.radius
@@ -76,32 +76,32 @@ def _near(layer: Local | CrissCross, call: HeadCall) -> Array:
 
 def _solve_fixed(layer: Local | CrissCross, call: HeadCall) -> Array:
     q, k = call.q, call.k
-    near = [np.flatnonzero(row) for row in _near(layer, call)]
+    near = [np.flatnonzero(row) for row in _find_near(layer, call)]
     return _regress(near, q, k, call.v, scale_of(layer, q))
 
 
 def _fixed_logits(layer: Local | CrissCross, call: HeadCall) -> Array:
-    return np.where(_near(layer, call), dot_product_logits(layer, call), -np.inf)
+    return np.where(_find_near(layer, call), dot_product_logits(layer, call), -np.inf)
 
 
 def _solve_top_k(layer: TopK, call: HeadCall) -> Array:
     q, k = call.q, call.k
     scale = scale_of(layer, q)
     if call.bias is not None:
-        # One more feature of the keys for each query, which it alone reads, is a bias.
+        # The bias is one more feature of the keys for each query, which no other query reads.
         q, k = np.c_[q, np.eye(len(q))], np.c_[k, call.bias.T / scale]
     sizes = np.linalg.norm(q, axis=1) * np.linalg.norm(k, axis=1).max()
     return _regress(choose_largest(q @ k.T, layer.n_largest, sizes, call), q, k, call.v, scale)
 
 
 def _certify_top_k(twin: Twin, layer: TopK, inputs: Tensors) -> float:
-    """The best weights of any `n_largest` keys, so that the choice of these is judged too."""
+    """Judge the weights as the best ones of any `n_largest` keys: this judges the choice too."""
     residual = partial(entropic_residual, n_largest=layer.n_largest)
     return weights_certificate(dot_product_logits, residual)(twin, layer, inputs)
 
 
 def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
-    """Points to cluster are a sequence: symmetries of a square would leave clusters to rounding."""
+    """Build on a grid; points to cluster are a sequence, as a square's symmetries leave ties."""
     width = _grid_width(q) if v.shape[-1] == 1 else 1
     return SpatialGaussian(1.2, width=width, dtype=torch.float64)
 
@@ -109,19 +109,14 @@ def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
 def _build_spatial_heads(q: Array, k: Array, v: Array) -> SpatialGaussian:
     return move_parameters(
         SpatialGaussian(
-            1.2,
-            width=5,
-            n_class_tokens=2,
-            num_heads=len(q),
-            learnable=True,
-            dtype=torch.float64,
+            1.2, width=5, n_class_tokens=2, num_heads=len(q), learnable=True, dtype=torch.float64
         )
     )
 
 
 def _solve_spatial(layer: SpatialGaussian, call: HeadCall) -> Array:
-    """The bilateral filter of infinite range width on the whole grid, then on its tokens alone."""
-    width, n_class = _geometry(layer, call)
+    """Solve by the bilateral filter with infinite range width on the grid, cut to its tokens."""
+    width, n_class = _grid_geometry(layer, call)
     query_places, key_places = call.places
     n_tokens = max(1, 1 + max(query_places.max(), key_places.max()) - n_class)
     n_rows = -(-n_tokens // width)
@@ -137,10 +132,10 @@ def _solve_spatial(layer: SpatialGaussian, call: HeadCall) -> Array:
 
 
 def _spatial_logits(layer: SpatialGaussian, call: HeadCall) -> Array:
-    """Minus half the squared distances on the grid; class tokens are at none of any token."""
-    width, n_class = _geometry(layer, call)
+    """Return ``-d^2 / (2 h^2)`` with distances d on the grid, which are 0 for class tokens."""
+    width, n_class = _grid_geometry(layer, call)
     places = call.places
-    squares = cdist(*(_on_grid(x, width, n_class) for x in places), "sqeuclidean")
+    squares = cdist(*(_grid_positions(x, width, n_class) for x in places), "sqeuclidean")
     squares[np.logical_or.outer(*(x < n_class for x in places))] = 0
     return -squares / (2 * head_value(layer.bandwidth, call.head) ** 2)
 
@@ -207,13 +202,13 @@ _on_graph(
 )
 
 
-_WINDOW = 1.2  # of a window's Gaussian, in pixels
+_WINDOW = 1.2  # width of a window's Gaussian, in pixels
 
 
 def _build_logistic(
     q: Array, k: Array, v: Array, *, negative_slope: float | None, of_heads: bool = True
 ) -> Logistic:
-    """Weights at which terms are of size 2, and a negative bias."""
+    """Build with weights that make the largest terms 2, and with a negative bias."""
     layer = Logistic(
         q.shape[-1],
         num_heads=len(q) if of_heads else None,
@@ -231,7 +226,7 @@ def _build_logistic(
 
 
 def _build_window(q: Array, k: Array, v: Array, *, negative_slope: float | None) -> Logistic:
-    """Weights fall as a Gaussian of the distance to the middle of a window."""
+    """Build with weights that fall as a Gaussian of the distance to the middle of a window."""
     layer = Logistic(1, negative_slope=negative_slope, dtype=torch.float64)
     with torch.no_grad():
         for weight in (layer.query_weight, layer.key_weight):  # terms are negative
@@ -273,7 +268,7 @@ def _logistic_logits(layer: Logistic, call: HeadCall) -> Array:
 def _bound_gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """``|HC[A v]|_F <= |H A H|_2 |HC v|_F <= bound(alpha) |HC v|_F`` with ``alpha = |u_K| gamma``.
 
-    The first is an equality along the singular vectors of H A H.
+    The first bound is attained along the singular vectors of H A H.
     """
     sides = Inequalities()
     for head, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
@@ -289,9 +284,9 @@ def _bound_gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> Inequalitie
 
 
 def _attain_alpha(sides: Inequalities, layer: Logistic, k: Tensor) -> None:
-    """Logits of a row range over ``2 alpha``, or slope times that where all are negative.
+    """The logits of a row have the range ``2 alpha``, or slope times that if all are negative.
 
-    It is reached by keys of size gamma along u_K, for queries far along u_Q.
+    Keys of size gamma along u_K attain it, for queries far along u_Q.
     """
     slope = layer.negative_slope or 1.0
     queries, keys, alphas = [], [], []

@@ -1,7 +1,7 @@
-"""Twins: regression with kernels by name, function and features, sparsemax, linear and balanced.
+"""Twins: regression with kernels by name, function and features; sparsemax; linear and balanced.
 
-Iterates of Sinkhorn balancing are a formula: rows and columns are divided by their sums, on the
-entries instead of the logarithms. The limit alone is a projection.
+The evidence for iterates of Sinkhorn balancing is a formula: rows and columns of entries, not of
+logarithms, are divided by their sums. Only the limit solves a problem: it is a projection.
 """
 
 import copy
@@ -41,7 +41,7 @@ from .regression import (
     scale_of,
 )
 
-_FAR = 1e13  # times s_1^2: the limit up to 1e-13
+_FAR = 1e13  # penalty over s_1^2: the limit is reached up to 1e-13
 
 
 def student_kernel(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -72,7 +72,7 @@ def _solve_kernel(layer: Kernel, call: HeadCall) -> Array:
 
 
 def _kernel_logits(layer: Kernel, call: HeadCall) -> Array:
-    """Logarithms of the kernel: its values are the weights before they sum to one."""
+    """Return the logarithms of the kernel, whose values are weights up to the sum of a row."""
     q, k = call.q, call.k
     q, k = (x / head_value(layer.bandwidth, call.head) for x in (q, k))
     if layer.kernel == "exponential":
@@ -82,14 +82,14 @@ def _kernel_logits(layer: Kernel, call: HeadCall) -> Array:
 
 
 def squared_features(x: torch.Tensor) -> torch.Tensor:
-    """Features of another kernel than the default."""
+    """Features of a kernel that is not the default."""
     return torch.cat([x.square(), x + x.square() + 1], dim=-1)
 
 
 class Landmarks(torch.nn.Module):
-    """Gaussians around given points, which near tokens share, and a little that all share.
+    """Features: Gaussians around given points, which nearby tokens share, and a small constant.
 
-    Without that, weights of tokens far from all points would be rounding.
+    Without the constant, weights of tokens far from all points would be rounding.
     """
 
     def __init__(self, points: Array, bandwidth: float) -> None:
@@ -108,7 +108,7 @@ def _build_local_features(q: Array, k: Array, v: Array) -> FeatureKernel:
 
 
 def _features(layer: FeatureKernel, x: Array) -> Array:
-    """``elu(x) + 1``, or the user's own map, evaluated in float64."""
+    """Evaluate ``elu(x) + 1``, or the user's own map, in float64."""
     if layer.feature_map is None:
         return np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
     feature_map = copy.deepcopy(layer.feature_map)
@@ -119,9 +119,9 @@ def _features(layer: FeatureKernel, x: Array) -> Array:
 
 
 def _solve_features(layer: FeatureKernel, call: HeadCall) -> Array:
-    """Between unit queries a and keys b of norm B, ``a . b = (1 + B^2)(1 - r^2) / 2``.
+    """Solve by the Epanechnikov kernel ``1 - r^2`` of ``r = |a - b| / (1 + B^2)^(1/2)``.
 
-    That is the Epanechnikov kernel of ``r = |a - b| / (1 + B^2)^(1/2)``.
+    For unit queries a and keys b of norm B, ``a . b = (1 + B^2)(1 - r^2) / 2``.
     """
     a, b = (_features(layer, x) for x in (call.q, call.k))
     a, b = lift(a / np.linalg.norm(a, axis=1, keepdims=True), b)
@@ -135,7 +135,7 @@ def _feature_logits(layer: FeatureKernel, call: HeadCall) -> Array:
 
 
 def build_sparsemax(q: Array, k: Array, v: Array) -> Sparsemax:
-    """At three bandwidths, as the weights end where those of a Gaussian fall to a third or so."""
+    """Build at three bandwidths: weights are zero where those of a Gaussian are about a third."""
     return Sparsemax(scale=(3 * local_bandwidth(q, k)) ** -2)
 
 
@@ -147,7 +147,7 @@ def _solve_sparsemax(layer: Sparsemax, call: HeadCall) -> Array:
 
 
 def _solve_linear(layer: Linear, call: HeadCall) -> Array:
-    """The limit ``lam C -> X X^T`` on queries and keys together, of which one block is q k^T."""
+    """Solve for the limit ``lam C -> X X^T`` of queries and keys together; one block is q k^T."""
     X = np.concatenate([call.q, call.k])
     lam = _FAR * max(float(np.linalg.norm(X, 2)) ** 2, 1e-300)
     products = lam * least_squares_self_expression(X, lam=lam)[: len(call.q), len(call.q) :]
@@ -155,7 +155,7 @@ def _solve_linear(layer: Linear, call: HeadCall) -> Array:
 
 
 def _build_bound(q: Array, k: Array, v: Array) -> Linear:
-    """The penalty is twice the largest s_1^2 of a head: G / lam is 3/2 of C there."""
+    """Build with a penalty of twice the largest s_1^2 of a head, where G / lam is 3/2 of C."""
     return Linear(scale=0.5 / max(float(np.linalg.norm(x, 2)) ** 2 for x in k))
 
 
@@ -241,11 +241,11 @@ _linear(
 
 
 _TOL = 1e-12
-_SHIFT = 0.01  # of two keys, by which two tokens are out of balance
+_SHIFT = 0.01  # of two keys: it puts two tokens out of balance
 
 
 def _build_balanced(q: Array, k: Array, v: Array, *, share: float = 0.5) -> Sinkhorn:
-    """On logits that differ by 2 at most: balancing takes a few iterations, but more than one."""
+    """Build with logits that differ by at most 2: balancing takes more than one iteration."""
     spread = max(float(cdist(a, b).max()) for a, b in zip(q, k, strict=True))
     return Sinkhorn(Gaussian(share * spread, dtype=torch.float64))
 
@@ -255,9 +255,9 @@ def _base_matrix(layer: Sinkhorn, call: HeadCall) -> Array:
 
 
 def _solve_iterates(layer: Sinkhorn, call: HeadCall) -> Array:
-    """The scaling written out, on the entries of the visible tokens, which are its queries too.
+    """Scale the entries between visible tokens, which are queries and keys.
 
-    A hidden query weighs the visible keys as they are scaled for the others.
+    A hidden query weights the visible keys with the scales of the visible queries.
     """
     seen = _visible_tokens(call)
     P = _base_matrix(layer, call)[:, seen]
@@ -268,7 +268,7 @@ def _solve_iterates(layer: Sinkhorn, call: HeadCall) -> Array:
 
 
 def _solve_limit(layer: Sinkhorn, call: HeadCall) -> Array:
-    """The limit of the visible tokens; a hidden query has the row that their columns leave it."""
+    """Solve for the limit of visible tokens, whose column scales also give the hidden rows."""
     seen = _visible_tokens(call)
     A = _base_matrix(layer, call)[:, seen]
     with np.errstate(divide="ignore"):
@@ -281,7 +281,7 @@ def _solve_limit(layer: Sinkhorn, call: HeadCall) -> Array:
 
 
 def _visible_tokens(call: HeadCall) -> Array:
-    """Keys that a mask does not hide."""
+    """Return the indices of keys that the mask does not hide from all queries."""
     if call.visible is None:
         return np.arange(len(call.k))
     return np.flatnonzero(call.visible.any(axis=0))
@@ -294,27 +294,27 @@ def _balanced_logits(layer: Sinkhorn, call: HeadCall) -> Array:
 
 
 def _bound_rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """Hilbert's distance ``d(A) = osc(log A - log P)`` to the limit P: ``d(A_n) <= t^2n d(A)``.
+    """``d(A_n) <= t^2n d(A)`` for Hilbert's distance ``d(A) = osc(log A - log P)`` to the limit P.
 
-    The theorem of Birkhoff and Hopf, with ``t = tanh(max osc(log A_i - log A_m) / 4)`` over pairs
-    of rows and osc the range over keys, the same for every query. Two tokens near balance attain
-    it up to the square of how far they are from it.
+    This is the theorem of Birkhoff and Hopf, with ``t = tanh(max osc(log A_i - log A_m) / 4)`` over
+    all pairs of rows; osc is the range over keys. Two tokens near balance attain the bound up to
+    the square of their deviation from balance.
     """
     sides = Inequalities()
-    _contract(sides, layer, q, k)
+    _compare_distances(sides, layer, q, k)
     close = copy.deepcopy(layer)
     close.base = Gaussian(1.0)
     # At q = k = +-x without the shift, t = tanh(x^2): such that a quarter of the distance is left.
     x = np.sqrt(np.arctanh(0.25 ** (0.5 / max(layer.n_iter, 1))))
     pair = torch.tensor([[[x], [-x]]], dtype=q.dtype)
-    _contract(sides, close, pair, pair + _SHIFT, share=1 - _SHIFT)
+    _compare_distances(sides, close, pair, pair + _SHIFT, share=1 - _SHIFT)
     return sides
 
 
-def _contract(
+def _compare_distances(
     sides: Inequalities, layer: Sinkhorn, q: Tensor, k: Tensor, share: float | None = None
 ) -> None:
-    """Both distances of each query, and that rows sum to 1; a `share` of the bound is reached."""
+    """Add the bound for each query, with the `share` that is reached, and row sums of 1."""
     for head, (a, b, found) in heads((q, k, layer(q, k, identity_values(k)))):
         with np.errstate(divide="ignore", invalid="ignore"):
             matrix = _base_matrix(layer, HeadCall(a, b, b, head))
@@ -347,7 +347,7 @@ _OPTIONS = {
     "features": lambda q, k, v: Sinkhorn(FeatureKernel(), n_iter=3),
 }
 _LOCAL = partial(_build_balanced, share=0.25)  # as local as still converges in a hundred iterations
-_projected = partial(
+_limit_relation = partial(
     FixedPointLimit, certificate=weights_certificate(_balanced_logits, balanced_residual)
 )
 _balanced(
@@ -359,11 +359,11 @@ _balanced(
 )
 _balanced(
     name="sinkhorn-limit",
-    relation=_projected(n_iter=40),  # rows of logarithms differ by 4 at most: tanh(1)^80 < 1e-9
+    relation=_limit_relation(n_iter=40),  # rows of logits differ by at most 4: tanh(1)^80 < 1e-9
     build=_build_balanced,
     options=_OPTIONS,
     solve=_solve_limit,
-    task={"build": _LOCAL, "relation": _projected(n_iter=100)},
+    task={"build": _LOCAL, "relation": _limit_relation(n_iter=100)},
 )
 _balanced(
     name="sinkhorn-rate",

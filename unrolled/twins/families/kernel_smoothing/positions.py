@@ -1,4 +1,4 @@
-"""Twins: regression on tokens with positions, in an elliptical metric, and bilateral filters."""
+"""Twins: regression on tokens with positions or an elliptical metric, and bilateral filters."""
 
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from .regression import add_smoother, local_bandwidth, regress_by_dot_products
 
 
 def sinusoids(n: int, width: int) -> Array:
-    """Positions of IF-5, cut to an odd width if need be."""
+    """Return the sinusoidal positions of IF-5; an odd width cuts the last one."""
     angles = np.arange(n)[:, None] / 10_000 ** (2 * np.arange((width + 1) // 2) / (width + 1))
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(n, -1)[:, :width]
 
@@ -36,7 +36,7 @@ def _build_given_slopes(q: Array, k: Array, v: Array) -> ALiBi:
 
 
 def _slope(layer: ALiBi, head: int) -> float:
-    """``2^(-8 h / H)`` for H = 2^n heads h; more have every other slope of 2 H heads."""
+    """Return ``2^(-8 h / H)`` for head h of H = 2^n; further heads take every other one of 2 H."""
     relative = head_value(layer.relative_slope, head)
     if layer.slopes is not None:
         return layer.slopes[head] * relative
@@ -46,7 +46,7 @@ def _slope(layer: ALiBi, head: int) -> float:
 
 
 def _solve_alibi(layer: ALiBi, call: HeadCall) -> Array:
-    # Index i as i ones and then zeros: the squared distance of two of these is |i - j|.
+    # Index i becomes i ones followed by zeros: the squared distance of i and j is then |i - j|.
     q, k = call.q, call.k
     query_places, key_places = call.places
     ones = np.tri(1 + max(query_places.max(), key_places.max()), k=-1)
@@ -75,8 +75,8 @@ def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
     return layer
 
 
-def _projected(layer: Tupe, call: HeadCall) -> list[Array]:
-    """Positions of queries and of keys, projected for one head."""
+def _project_positions(layer: Tupe, call: HeadCall) -> list[Array]:
+    """Project the positions of queries and of keys for one head."""
     own = slice(call.head * call.q.shape[1], (call.head + 1) * call.q.shape[1])
     weights = np.split(as_array(layer.position_weight), 2)
     return [call.positions[p] @ w[own].T for p, w in zip(call.places, weights, strict=True)]
@@ -84,13 +84,13 @@ def _projected(layer: Tupe, call: HeadCall) -> list[Array]:
 
 def _solve_tupe(layer: Tupe, call: HeadCall) -> Array:
     q, k = call.q, call.k
-    p_q, p_k = _projected(layer, call)
+    p_q, p_k = _project_positions(layer, call)
     return regress_by_dot_products(np.c_[q, p_q] / np.sqrt(2 * q.shape[1]), np.c_[k, p_k], call.v)
 
 
 def _tupe_logits(layer: Tupe, call: HeadCall) -> Array:
     q, k = call.q, call.k
-    p_q, p_k = _projected(layer, call)
+    p_q, p_k = _project_positions(layer, call)
     return (q @ k.T + p_q @ p_k.T) / np.sqrt(2 * q.shape[1])
 
 
@@ -99,13 +99,13 @@ def _positions(q: Array, k: Array, v: Array) -> Context:
 
 
 def _tupe_range(layer: Tupe, q: Array, k: Array, v: Array) -> float:
-    """With positions of the width that the layer was made for."""
+    """Return the logit range with positions of the width that the layer was built for."""
     positions = torch.from_numpy(sinusoids(k.shape[1], layer.position_weight.shape[1]))
     return range_of(_tupe_logits, lambda *tokens: Context(positions=positions))(layer, q, k, v)
 
 
 def _consecutive_values(q: Array, k: Array, v: Array) -> Context:
-    """Values of two layers, as wide as the keys, that change by another amount in each feature."""
+    """Return values of two layers, as wide as the keys; each feature changes differently."""
     change = np.cos(np.arange(k.shape[-1])) * k**2
     return Context(values=torch.from_numpy(k + change), previous_values=torch.from_numpy(k.copy()))
 
@@ -120,7 +120,7 @@ def _metric(layer: Elliptical, call: HeadCall) -> Array:
 
 
 def _solve_elliptical(layer: Elliptical, call: HeadCall) -> Array:
-    # Half of the metric on either side: distances are measured by its root.
+    # Queries and keys each get the square root of the metric.
     root = np.sqrt(_metric(layer, call))
     return regress_by_dot_products(call.q * root / call.q.shape[1] ** 0.5, call.k * root, call.v)
 
@@ -179,7 +179,7 @@ _elliptical(
 def _build_bilateral(
     q: Array, k: Array, v: Array, *, positions: bool, distances: bool
 ) -> Bilateral:
-    """Bandwidths of its own for each head, as training would leave them."""
+    """Build with a bandwidth for each head, as training leaves them."""
     return move_parameters(
         Bilateral(
             1.5 * q.shape[-1] ** 0.25 if positions else float("inf"),
@@ -195,7 +195,7 @@ def _build_bilateral(
 def _build_fixed_bilateral(
     q: Array, k: Array, v: Array, *, positions: bool, distances: bool, given: tuple[str, ...]
 ) -> Bilateral:
-    """The same for all heads, and at its default where it is not given."""
+    """Build with the bandwidths in `given` for all heads, and with the default of the others."""
     position = 1.5 * q.shape[-1] ** 0.25 if "positions" in given else None
     token = 1.2 * local_bandwidth(q, k) if "tokens" in given else None
     return Bilateral(position if positions else float("inf"), token, distances=distances)
@@ -214,7 +214,7 @@ def _list_bilateral_options(positions: bool, distances: bool) -> dict[str, Any]:
 
 
 def _projected_positions(q: Array, k: Array, v: Array) -> Context:
-    """Sinusoidal positions, projected at random to the width of each head."""
+    """Return sinusoidal positions with a random projection to the width of each head."""
     heads, _, width = q.shape
     weights = np.random.default_rng(0).standard_normal((2, heads, width, width)) / np.sqrt(width)
     pair = [
@@ -224,7 +224,7 @@ def _projected_positions(q: Array, k: Array, v: Array) -> Context:
     return Context(projected_positions=(pair[0], pair[1]))
 
 
-def _widths(layer: Bilateral, q: Array, head: int) -> tuple[float, float]:
+def _bandwidths(layer: Bilateral, q: Array, head: int) -> tuple[float, float]:
     token, position = (
         q.shape[-1] ** 0.25 if bandwidth is None else head_value(bandwidth, head)
         for bandwidth in (layer.token_bandwidth, layer.position_bandwidth)
@@ -234,7 +234,7 @@ def _widths(layer: Bilateral, q: Array, head: int) -> tuple[float, float]:
 
 def _solve_bilateral(layer: Bilateral, call: HeadCall) -> Array:
     q, k, v = call.tokens
-    token, position = _widths(layer, q, call.head)
+    token, position = _bandwidths(layer, q, call.head)
     positions: Any = (np.zeros((len(q), 0)), np.zeros((len(k), 0)))
     if layer.uses_positions:
         positions = call.projected_positions
@@ -247,8 +247,8 @@ def _solve_bilateral(layer: Bilateral, call: HeadCall) -> Array:
 
 
 def _bilateral_logits(layer: Bilateral, call: HeadCall) -> Array:
-    """Likeness of tokens and of positions, each at its width, by distances or by dot products."""
-    token, position = _widths(layer, call.q, call.head)
+    """Return the logits: similarity of tokens and of positions, each with its bandwidth."""
+    token, position = _bandwidths(layer, call.q, call.head)
     logits = _likeness(layer.distances, call.q, call.k, token)
     if layer.uses_positions:
         p_q, p_k = call.projected_positions
@@ -261,7 +261,7 @@ def _likeness(distances: bool, a: Array, b: Array, width: float) -> Array:
 
 
 def _filter_image(layer: Bilateral, images: Tensor) -> Tensor:
-    """Pixels as tokens, with their places as positions."""
+    """Run the layer on pixels as tokens, with their places as positions."""
     pixels = images.flatten(2).mT[:, None]
     return layer(pixels, pixels, pixels, context=_places(images))[:, 0].mT.reshape(images.shape)
 
@@ -275,14 +275,14 @@ def _places(images: Tensor) -> Context:
 
 def _solve_image(layer: Bilateral, image: Array) -> Array:
     whole = 2 * max(image.shape[-2:]) - 1
-    color, spatial = _widths(layer, np.moveaxis(image, 0, -1), 0)
+    color, spatial = _bandwidths(layer, np.moveaxis(image, 0, -1), 0)
     return bilateral_filter(
         image, win_size=whole, sigma_color=color, sigma_spatial=spatial, channel_axis=0
     )
 
 
 def _certify_images(twin: Twin, layer: Bilateral, inputs: Tensors) -> float:
-    """As `weights_certificate`, of the pixels of the first image."""
+    """Judge the pixels of the first image as `weights_certificate` does."""
     image = inputs[0][:1]
     pixels, context = image.flatten(2).mT[:, None], _places(image)
     places = as_array(context.projected_positions[0])  # type: ignore[index]
@@ -298,7 +298,7 @@ def _certify_images(twin: Twin, layer: Bilateral, inputs: Tensors) -> float:
 
 
 def _image_logit_range(layer: Bilateral, images: Array) -> float:
-    color, spatial = _widths(layer, np.moveaxis(images, 1, -1), 0)
+    color, spatial = _bandwidths(layer, np.moveaxis(images, 1, -1), 0)
     diagonal = (images.shape[-1] - 1) ** 2 + (images.shape[-2] - 1) ** 2
     return float(np.ptp(images)) ** 2 / (2 * color**2) + diagonal / (2 * spatial**2)
 

@@ -1,6 +1,7 @@
-"""Twins: Nadaraya-Watson regression and softmax-type attention.
+"""Twins: Nadaraya-Watson regression and softmax attention.
 
-Dot products serve as distances, so that regression on distances serves dot-product kernels.
+Dot products are turned into distances, so that regression on distances also solves kernels of dot
+products.
 """
 
 from collections.abc import Callable
@@ -14,13 +15,7 @@ from .....solvers import nadaraya_watson
 from ....attention import Attention
 from ....kernel_smoothing import Gaussian, Softmax
 from ....laws.subject import as_array
-from ...certificates import (
-    Logits,
-    entropic_residual,
-    mean_residual,
-    range_of,
-    weights_certificate,
-)
+from ...certificates import Logits, entropic_residual, mean_residual, range_of, weights_certificate
 from ...heads import Array, HeadCall, Tensors, head_value, move_parameters
 from ...pairs import Inputs, Numerics, Rounded, layer_output
 from ...registry import Twin, add_twin
@@ -32,27 +27,27 @@ _N_QUERIES = 64
 
 
 def lift(q: Array, k: Array) -> tuple[Array, Array]:
-    """Points with the same dot products whose keys all have the same norm, by one coordinate more.
+    """Return points with the same dot products and one more coordinate, with keys of equal norm.
 
-    Then ``|q - k|^2`` is ``-2 q . k`` up to a term of the query.
+    For these ``|q - k|^2`` is ``-2 q . k`` up to a term that depends only on the query.
     """
     squares = (k**2).sum(axis=1)
     return np.c_[q, np.zeros(len(q))], np.c_[k, np.sqrt(squares.max() - squares)]
 
 
 def regress_by_dot_products(q: Array, k: Array, v: Array, scale: float = 1.0) -> Array:
-    """``softmax(scale q k^T) v`` as Gaussian regression."""
+    """Return ``softmax(scale q k^T) v``, computed by Gaussian regression."""
     return nadaraya_watson(*lift(q, k), v, bandwidth=scale**-0.5)
 
 
 def scale_of(layer: object, q: Array) -> float:
-    """The scale of the dot products that a layer uses on queries of this width."""
+    """Return the scale of a layer's dot products for queries of this width."""
     scale = getattr(layer, "scale", None)
     return q.shape[-1] ** -0.5 if scale is None else float(scale)
 
 
 def dot_product_range(scale: float, q: Array, k: Array) -> float:
-    """Largest range of the logits ``scale q . k`` over the heads."""
+    """Return the largest range of the logits ``scale q . k`` of a head."""
     return scale * max(float(np.ptp(a @ b.T)) for a, b in zip(q, k, strict=True))
 
 
@@ -65,10 +60,10 @@ OF_DOT_PRODUCTS = Numerics(range_of(dot_product_logits))
 
 
 def local_bandwidth(q: Array, k: Array) -> float:
-    """A bandwidth for data at hand, by that of a few queries of the first head.
+    """Return a bandwidth that suits the data: the one for 64 queries of the first head.
 
-    The median of their rows' perplexities is 5, the smallest that is usual with t-SNE, or half of
-    the keys if they are fewer than ten. This is found by bisection, to a percent.
+    It makes the median perplexity of their weights 5, the smallest value that is usual for t-SNE,
+    or half the number of keys if there are fewer than ten. Bisection finds it to a percent.
     """
     queries, keys = q.reshape(-1, *q.shape[-2:])[0], k.reshape(-1, *k.shape[-2:])[0]
     squares = cdist(queries[:: 1 + len(queries) // _N_QUERIES], keys, "sqeuclidean")
@@ -90,7 +85,7 @@ def build_gaussian(q: Array, k: Array, v: Array) -> Gaussian:
 
 
 def build_gaussian_heads(q: Array, k: Array, v: Array) -> Gaussian:
-    """Learned bandwidths of each head."""
+    """Build with a learned bandwidth for each head."""
     bandwidth = local_bandwidth(q, k)
     return move_parameters(
         Gaussian(bandwidth, num_heads=len(q), learnable=True, dtype=torch.float64)
@@ -117,7 +112,7 @@ def gaussian_logits(layer: Any, call: HeadCall) -> Array:
 
 
 def smoother_logits(layer: Any, call: HeadCall) -> Array:
-    """Of a Gaussian smoother, or one of dot products."""
+    """Return the logits of a Gaussian smoother or of one of dot products."""
     logits = dot_product_logits if isinstance(layer, Softmax) else gaussian_logits
     return logits(layer, call)
 
@@ -134,7 +129,10 @@ def add_smoother(
     inputs: Inputs = _INPUTS,
     **fields: Any,
 ) -> Twin:
-    """Register a twin whose weights solve a problem on the simplex at these logits of a head."""
+    """Register a twin whose weights solve a problem on the simplex with these logits.
+
+    See `weights_certificate` for `logits` and `residual`.
+    """
     return add_twin(
         **{
             "family": "kernel_smoothing",
@@ -147,7 +145,7 @@ def add_smoother(
 
 
 def _build_mahalanobis(X: Array) -> Attention:
-    """One head that shares its query and key projection W: the metric is W W^T."""
+    """Build one head with the same projection W of queries and keys: the metric is W W^T."""
     dim = X.shape[-1]
     W = np.random.default_rng(0).standard_normal((dim, dim)) / np.sqrt(dim)
     layer = Attention(dim, 1, operator=Gaussian(local_bandwidth(X @ W, X @ W)), bias=False)
@@ -158,7 +156,7 @@ def _build_mahalanobis(X: Array) -> Attention:
 
 
 def _build_biased_mahalanobis(X: Array) -> Attention:
-    """All projections drawn, with biases, and the default bandwidth."""
+    """Build with random projections and biases and the default bandwidth."""
     dim, generator = X.shape[-1], torch.Generator().manual_seed(1)
     layer = Attention(dim, 1, operator=Gaussian(), dtype=torch.float64)
     with torch.no_grad():
@@ -193,7 +191,7 @@ def _solve_mahalanobis(layer: Attention, X: Array) -> Array:
 
 
 def _certify_mahalanobis(twin: Twin, layer: Attention, inputs: Tensors) -> float:
-    """The shell's weights at distances between projected tokens, and its output at these."""
+    """Return the residuals of the shell's weights, and of its output for these weights."""
     X = as_array(inputs[0])
     w_q, _, w_v = np.split(as_array(layer.in_proj_weight), 3)
     b_v = b_out = np.zeros(X.shape[1])

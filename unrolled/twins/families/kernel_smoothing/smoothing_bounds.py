@@ -1,7 +1,7 @@
-"""Twins: what attention does to frequencies, to its logits and with depth, and its bounds.
+"""Twins: bounds of attention on frequencies, on changes of its logits and with depth.
 
-The random walk of many layers is a formula, a product of matrices; its limit is solved for. Steps
-on the nonlocal smoothness are those of symmetric attention.
+The evidence for the random walk of many layers is a formula, a product of matrices; its limit has a
+solver. Symmetric attention takes gradient steps on the nonlocal smoothness.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ from .regression import (
 
 _DEPTH = 3
 _N_KEYS = 8
-_FAR = 40.0  # a logit so far above the others that they have no share
+_FAR = 40.0  # a logit so far above the others that their weights vanish
 N_EXTREMAL = 64
 
 
@@ -56,40 +56,43 @@ def attain_gain(
     like: Tensor,
     factors: Sequence[float] | None = None,
 ) -> None:
-    """``<y, HC[A z]> = factor |H A H|_2`` of each head, along singular vectors y and z of H A H.
+    """Add ``<y, HC[A z]> = factor |H A H|_2`` for each head, with singular vectors y, z of H A H.
 
-    The layer smooths values of shape (heads, n_keys, 1); no more than rounding of A z counts.
+    ``smooth(z)`` runs the layer on values of shape (heads, n_keys, 1). Only rounding of A z is
+    accepted.
     """
-    pairs = [_sharpest(A) for A in matrices]
+    pairs = [_extremal_vectors(A) for A in matrices]
     z = torch.from_numpy(np.stack([z for _, z in pairs])).to(like.dtype)
     smoothed = as_array(smooth(z))
     for head, ((y, _), A) in enumerate(zip(pairs, matrices, strict=True)):
         factor = 1.0 if factors is None else factors[head]
         gain = high_frequency_gain(A)
-        found = float((y * split_frequencies(smoothed[head])[1]).sum())
+        product = float((y * split_frequencies(smoothed[head])[1]).sum())
         sides.attained(
-            np.sign(factor) * found, abs(factor) * gain, scale=max(1.0, gain) * max(1, abs(factor))
+            np.sign(factor) * product,
+            abs(factor) * gain,
+            scale=max(1.0, gain) * max(1, abs(factor)),
         )
 
 
-def _sharpest(A: Array) -> tuple[Array, Array]:
-    """Unit vectors with ``y^T H A H z = |H A H|_2``, as columns."""
+def _extremal_vectors(A: Array) -> tuple[Array, Array]:
+    """Return unit columns y and z with ``y^T H A H z = |H A H|_2``."""
     left, _, right = np.linalg.svd(split_frequencies(A)[1])
     return left[:, :1], right[:1].T
 
 
 def opposite_tokens(x: Tensor) -> Tensor:
-    """The first token of each head, and its negative: logits of size alpha, of either sign."""
+    """Return the first token of each head and its negative: their logits are +-alpha."""
     return torch.stack([x[:, 0], -x[:, 0]], dim=1)
 
 
 def opposite_values(like: Tensor) -> Tensor:
-    """Values 1 and -1 of two tokens, for each head."""
+    """Return the values 1 and -1 of two tokens for each head."""
     return torch.tensor([[1.0], [-1.0]], dtype=like.dtype).expand(len(like), 2, 1)
 
 
 def diffusion_modes(K: Array) -> tuple[Array, Array, Array]:
-    """Eigenvalues of ``A = D^-1 K``, ascending, its eigenvectors E, and the degrees d.
+    """Return the ascending eigenvalues of ``A = D^-1 K``, its eigenvectors E and the degrees d.
 
     K is symmetric, so that ``E^T D E = I``.
     """
@@ -100,22 +103,22 @@ def diffusion_modes(K: Array) -> tuple[Array, Array, Array]:
 
 
 def head_matrices(solve: Callable[[HeadCall], Array], q: Tensor, k: Tensor) -> list[Array]:
-    """The matrix of each head, of a solver of one."""
+    """Return the matrix of each head by a solver of one head."""
     return [solve(HeadCall(a, b, np.eye(len(b)), head)) for head, (a, b) in heads((q, k))]
 
 
 def build_mixing(q: Array, k: Array, v: Array) -> Softmax:
-    """Logits within a range of 2: they are bounded by alpha = 1 up to a shift of each row."""
+    """Build with logits in a range of 2: up to a shift of each row they are at most alpha = 1."""
     return Softmax(scale=2 / dot_product_range(1.0, q, k))
 
 
 def build_local(q: Array, k: Array, v: Array) -> Softmax:
-    """Logits as Gaussian attention has them, of which nearby keys have the largest."""
+    """Build with the logits of Gaussian attention, which are largest for nearby keys."""
     return Softmax(scale=local_bandwidth(q, k) ** -2)
 
 
 def attention_matrix(layer: Softmax, q: Array, k: Array) -> Array:
-    """The layer's matrix, as that of a regression."""
+    """Return the layer's matrix, computed by the regression solver."""
     return smoother_matrix(*lift(q, k), bandwidth=scale_of(layer, q) ** -0.5)
 
 
@@ -123,20 +126,22 @@ def _alpha(layer: Softmax, q: Array, k: Array) -> float:
     return float(np.ptp(scale_of(layer, q) * q @ k.T, axis=1).max()) / 2
 
 
-def _size(x: Array) -> float:
+def _high_frequency_size(x: Array) -> float:
     return float(np.linalg.norm(split_frequencies(x)[1]))
 
 
-def _one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+def _bound_one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and the same with the bound from the logits.
 
-    The first is an equality along the singular vectors of H A H, the second for two tokens.
+    The first bound is attained along the singular vectors of H A H, the second by two tokens.
     """
     sides = Inequalities()
     for _, (queries, keys, values, smoothed) in heads((q, k, v, layer(q, k, v))):
         sharp = high_frequency_gain(attention_matrix(layer, queries, keys))
         bound = high_frequency_gain_bound(len(keys), _alpha(layer, queries, keys))
-        sides.at_most(_size(smoothed), np.array([sharp, bound]) * _size(values))
+        sides.at_most(
+            _high_frequency_size(smoothed), np.array([sharp, bound]) * _high_frequency_size(values)
+        )
     few_q, few_k = q[:, :N_EXTREMAL], k[:, :N_EXTREMAL]
     matrices = [attention_matrix(layer, a, b) for _, (a, b) in heads((few_q, few_k))]
     attain_gain(sides, partial(layer, few_q, few_k), matrices, v)
@@ -148,12 +153,12 @@ def _one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     return sides
 
 
-def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """Ranges shrink by ``tau(A_1) ... tau(A_L)`` at least, high frequencies by ``tanh(alpha)^L``.
+def _bound_many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Ranges shrink at least by ``tau(A_1) ... tau(A_L)``, high frequencies by ``tanh(alpha)^L``.
 
-    Queries and keys change places from layer to layer, so that the matrices differ. The first is an
-    equality for one layer and values 1 and -1 by the sign of a difference of rows; both are at any
-    depth for two tokens.
+    Queries and keys are exchanged from layer to layer, so that the matrices differ. For one layer
+    the first bound is attained by values 1 and -1, the signs of a difference of rows. For two
+    tokens both bounds are attained at any depth.
     """
     turns = [(q, k), (k, q)]
     taus, alphas = [], []
@@ -173,7 +178,7 @@ def _many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalitie
         for head, (before, after, tokens, two) in heads((v, u, pair, extreme)):
             bound = high_frequency_gain_bound(len(after), float(alpha[head]), n_layers=depth)
             sides.at_most(np.ptp(after, axis=0).max(), factors[head] * np.ptp(before, axis=0).max())
-            sides.at_most(_size(after), bound * _size(before))
+            sides.at_most(_high_frequency_size(after), bound * _high_frequency_size(before))
             bound = high_frequency_gain_bound(2, _alpha(layer, tokens, tokens), n_layers=depth)
             sides.attained(two, bound * np.array([[1], [-1]]), scale=1)
     return sides
@@ -189,8 +194,8 @@ def _attain_mixing(sides: Inequalities, layer: Softmax, q: Tensor, k: Tensor) ->
         sides.attained(found[i] - found[j], 2 * ergodicity_coefficient(A), scale=2)
 
 
-def _stability(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|sm(c + n) - sm(c)| <= min(sqrt 2, |n| / 2)`` for each query, and that times ``|V|_2``."""
+def _bound_change(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|sm(c + n) - sm(c)| <= min(sqrt 2, |n| / 2)``, and the same times ``|V|_2`` for outputs."""
     rng = np.random.default_rng(0)
     sides, scale = Inequalities(), scale_of(layer, as_array(q))
     for size in (1e-2, 1e-1, 1.0):
@@ -209,10 +214,10 @@ def _stability(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
 
 
 def _attain_stability(sides: Inequalities, layer: Softmax, like: Tensor) -> None:
-    """Two equal logits far above the others, moved apart by 2 t: ``tanh(t) / sqrt 2``.
+    """Two cases that attain the bounds, with logits far above the others.
 
-    That is ``tanh(t) / t`` of the bound. From one logit far above the others to another it is
-    sqrt 2.
+    Two equal logits that move apart by 2 t change the weights by ``tanh(t) / sqrt 2``, a share
+    ``tanh(t) / t`` of the bound. A move from one such logit to another changes them by sqrt 2.
     """
     k = torch.eye(_N_KEYS, dtype=like.dtype)[None]
     one = _FAR / scale_of(layer, as_array(k)) * k
@@ -225,7 +230,7 @@ def _attain_stability(sides: Inequalities, layer: Softmax, like: Tensor) -> None
         return np.linalg.norm(as_array(difference)[0], axis=-1)
 
     sizes = as_array(t)[:, 0]
-    # Logits are rounded on their own scale.
+    # The rounding of logits is relative to their size.
     sides.attained(
         distance(moved, two), sizes / np.sqrt(2), share=np.tanh(sizes) / sizes, scale=_FAR
     )
@@ -237,14 +242,14 @@ def _n_iter(layer: Any) -> int:
 
 
 def _apply(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The layer `n_iter` times, with the queries and keys of the first."""
+    """Run the layer `n_iter` times with the same queries and keys."""
     for _ in range(_n_iter(layer)):
         v = layer(q, k, v)
     return v
 
 
 def _solve_walk(layer: Softmax, call: HeadCall) -> Array:
-    """Expected values after a walk of `n_iter` steps."""
+    """Solve for the expected values after a random walk of `n_iter` steps."""
     return random_walk_values(
         call.v, attention_matrix(layer, call.q, call.k), n_steps=_n_iter(layer)
     )
@@ -265,17 +270,17 @@ _add = partial(
     solve=solve_softmax,
     numerics=OF_DOT_PRODUCTS,
 )
-_add(name="softmax-gain-bound", relation=Bound(sides=_one_layer), equation="AO-6")
+_add(name="softmax-gain-bound", relation=Bound(sides=_bound_one_layer), equation="AO-6")
 _add(
     name="softmax-depth-bound",
-    relation=Bound(sides=_many_layers),
+    relation=Bound(sides=_bound_many_layers),
     equation="AO-C2",
     numerics=Numerics(range_of(dot_product_logits), passes=lambda layer: _DEPTH),
 )
 _add(
     name="softmax-stability",
     family="kernel_smoothing",
-    relation=Bound(sides=_stability),
+    relation=Bound(sides=_bound_change),
     equation="IF-22, IF-23",
     source="Revisiting Transformers with Insights from Image Filtering",
     build=build_local,
@@ -311,13 +316,13 @@ _N_STEPS = 2
 
 
 def _weights(layer: Symmetric, k: Array) -> Array:
-    """``exp(scale k_i . k_j)`` up to one common factor."""
+    """Return ``exp(scale k_i . k_j)`` up to a common factor."""
     logits = scale_of(layer, k) * k @ k.T
     return np.asarray(np.exp(np.minimum(logits, logits.T) - logits.max()))
 
 
 def _solve_symmetric(layer: Symmetric, call: HeadCall) -> Array:
-    """A step of descent for each token, on the smoothness among it and the keys that it sees."""
+    """Take a step of descent for each token on the smoothness of it and the keys that it sees."""
     k, v = call.k, call.v
     visible = call.visible
     if visible is None and call.bias is None:
@@ -339,10 +344,10 @@ def _solve_symmetric(layer: Symmetric, call: HeadCall) -> Array:
 
 
 def _certify_symmetric(twin: Twin, layer: Symmetric, inputs: Tensors) -> float:
-    """Each output minimises J in its own token, with the others where they were.
+    """Return how far each output is from minimising J in its own token, with the others fixed.
 
-    J is then ``1/2 sum_j K_ij |u_i - v_j|^2`` up to a constant. Weights are over the largest of
-    their row.
+    J is then ``1/2 sum_j K_ij |u_i - v_j|^2`` up to a constant. The weights of a row are divided by
+    the largest one.
     """
     residuals = []
     for _, (k, v, u) in heads((*inputs[1:], torch.from_numpy(layer_output(twin, layer, inputs)))):
@@ -360,14 +365,14 @@ def _certify_symmetric(twin: Twin, layer: Symmetric, inputs: Tensors) -> float:
     return float(np.max(residuals))
 
 
-def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``J(A v) <= J(v)``, and ``J(A e) = mu^2 J(e)`` of the slowest and the fastest mode."""
+def _bound_energy(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``J(A v) <= J(v)``, and ``J(A e) = mu^2 J(e)`` for the slowest and the fastest mode e."""
     sides = Inequalities()
     for _, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
         K = _weights(layer, keys)
         sides.at_most(smoothness(smoothed, K), smoothness(values, K))
     few, modes = _modes(layer, k)
-    smoothed = as_array(layer(few, few, _columns([E for _, E, _ in modes], k)))
+    smoothed = as_array(layer(few, few, _stack_modes([E for _, E, _ in modes], k)))
     for (mu, E, _), found, (_, (keys,)) in zip(modes, smoothed, heads((few,)), strict=True):
         K = _weights(layer, keys)
         for column, rate in enumerate(mu):
@@ -376,10 +381,10 @@ def _descent(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     return sides
 
 
-def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|A^n v - 1 pi^T v|_pi <= rate^n |v - 1 pi^T v|_pi``, as A is symmetric in that norm.
+def _bound_mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|A^n v - 1 pi^T v|_pi <= rate^n |v - 1 pi^T v|_pi``, since A is symmetric in this norm.
 
-    An equality for the slowest eigenvector: ``<e, A^n e>_pi = rate^n``.
+    The slowest eigenvector e attains it: ``<e, A^n e>_pi = rate^n``.
     """
     walks = []
     for _, (keys, values) in heads((k, v)):
@@ -387,7 +392,7 @@ def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
         A = K / K.sum(axis=1, keepdims=True)
         walks.append((K.sum(axis=1) / K.sum(), random_walk_limit(values, A), random_walk_rate(A)))
     few, modes = _modes(layer, k)
-    start = extreme = _columns([E for _, E, _ in modes], k)
+    start = extreme = _stack_modes([E for _, E, _ in modes], k)
     sides, u = Inequalities(), v
     for n in range(1, _N_STEPS + 1):
         u, extreme = layer(q, k, u), layer(few, few, extreme)
@@ -400,7 +405,7 @@ def _mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
 
 
 def _modes(layer: Symmetric, k: Tensor) -> tuple[Tensor, list[tuple[Array, Array, Array]]]:
-    """A few tokens; of each head the slowest and fastest mode among them, and the degrees."""
+    """Return a few tokens and, for each head, their slowest and fastest mode and the degrees."""
     few, modes = k[:, :N_EXTREMAL], []
     for _, (keys,) in heads((few,)):
         mu, E, d = diffusion_modes(_weights(layer, keys))
@@ -408,7 +413,7 @@ def _modes(layer: Symmetric, k: Tensor) -> tuple[Tensor, list[tuple[Array, Array
     return few, modes
 
 
-def _columns(E: list[Array], like: Tensor) -> Tensor:
+def _stack_modes(E: list[Array], like: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(E)).to(like.dtype)
 
 
@@ -429,10 +434,10 @@ _symmetric(
     equation="NT-10",
     options={"default-scale": lambda q, k, v: Symmetric()},
 )
-_symmetric(name="symmetric-attention-descent", relation=Bound(sides=_descent), equation="NT-J")
+_symmetric(name="symmetric-attention-descent", relation=Bound(sides=_bound_energy), equation="NT-J")
 _symmetric(
     name="symmetric-attention-mixing",
-    relation=Bound(sides=_mixing),
+    relation=Bound(sides=_bound_mixing),
     equation="NT-20",
     numerics=Numerics(_SYMMETRIC_RANGE, passes=lambda layer: _N_STEPS),
 )

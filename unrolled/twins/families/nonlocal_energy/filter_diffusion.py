@@ -1,4 +1,4 @@
-"""Twins: steps of diffusion by learned filters, and the network of them."""
+"""Twins: steps of diffusion by learned filters, and networks of such steps."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,9 +39,9 @@ _build_network = image_builder(FilterDiffusionDenoiser, **_NETWORK)
 
 
 def energy_of(layer: FilterDiffusion, similar: Array | None = None) -> dict[str, Any]:
-    """The solver's bank, potentials and lam at the layer's parameters.
+    """Return the solver's bank, potentials and lam at the layer's parameters.
 
-    A `NonlocalFilterDiffusion` needs indices of the windows `similar` to each.
+    For a `NonlocalFilterDiffusion`, `similar` holds the indices of the windows similar to each.
     """
     filters = np.tensordot(as_array(layer.coefficients), dct_filters(layer.filter_size), axes=1)
     thresholds = np.exp(as_array(layer.log_threshold))[:, None] * _RATIOS
@@ -55,14 +55,11 @@ def energy_of(layer: FilterDiffusion, similar: Array | None = None) -> dict[str,
 
 
 def step_of(
-    layer: FilterDiffusion,
-    u: Array,
-    f: Array,
-    similar: dict[tuple[int, ...], Array] | None = None,
+    layer: FilterDiffusion, u: Array, f: Array, similar: dict[tuple[int, ...], Array] | None = None
 ) -> Array:
-    """The solver's step at the layer's parameters, for images of any leading shape.
+    """Take the solver's step from u near f at the layer's parameters, for any leading shape.
 
-    `similar`, of a `NonlocalFilterDiffusion`, holds the indices of similar windows of each image.
+    For a `NonlocalFilterDiffusion`, `similar` holds the indices of similar windows of each image.
     """
     stepped = np.empty(u.shape)
     energy = energy_of(layer) if similar is None else {}
@@ -74,11 +71,12 @@ def step_of(
 
 
 def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: Any = None) -> float:
-    """``<n (u - v), d> = sum_i <rho_i'(K_i u), K_i d> + lam <n (u - f), d>`` for random d.
+    """Check ``<n (u - v), d> = sum_i <rho_i'(K_i u), K_i d> + lam <n (u - f), d>`` for random d.
 
-    The condition that v minimises ``<grad E(u), v - u> + 1/2 |v - u|_n^2``, without adjoints.
+    With this the output v minimises ``<grad E(u), v - u> + 1/2 |v - u|_n^2``. The condition needs
+    no adjoints of the filters K_i; n counts the windows of each pixel.
     """
-    (u, *_), (found, *_) = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
+    (u, *_), (v, *_) = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
     f = upside_down(u)
     energy = energy_of(layer, similar(layer, f) if similar is not None else None)
     bank, lam = energy["bank"], energy["lam"]
@@ -87,12 +85,12 @@ def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: An
     for direction in np.random.default_rng(0).standard_normal((_N_DIRECTIONS, *u.shape)):
         d = direction / counts
         expected = (pull * bank(d)).sum() + lam * ((u - f) * direction).sum()
-        residuals.append(abs(((u - found) * direction).sum() - expected))
-    return max(residuals) / np.abs(found).max()
+        residuals.append(abs(((u - v) * direction).sum() - expected))
+    return max(residuals) / np.abs(v).max()
 
 
-def _of_each(function: Callable[[Array], Array], images: Array) -> dict[tuple[int, ...], Array]:
-    """Values of a function of an image, by the places of the images."""
+def _map_images(function: Callable[[Array], Array], images: Array) -> dict[tuple[int, ...], Array]:
+    """Return ``function(image)`` for each image, by its index in the leading axes."""
     return {place: function(images[place]) for place in np.ndindex(images.shape[:-2])}
 
 
@@ -103,7 +101,7 @@ def _similar_in(network: Any, image: Array) -> Array:
 
 def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
     nonlocally = isinstance(network, NonlocalFilterDiffusionDenoiser)
-    u, similar = images, _of_each(partial(_similar_in, network), images) if nonlocally else None
+    u, similar = images, _map_images(partial(_similar_in, network), images) if nonlocally else None
     for step in network.steps:
         u = step_of(cast(FilterDiffusion, step), u, images, similar)
     return u
@@ -113,8 +111,8 @@ _AROUND: dict[str, Any] = {"window": 2, "n_similar": 4}
 
 
 def _build_shared(image: Array, **settings: Any) -> NonlocalFilterDiffusion:
-    """With weights of the similar windows that are not those at the start."""
-    return _shared(image_builder(NonlocalFilterDiffusion, **_STEP)(image, **settings))
+    """Build with weights of the similar windows that differ from the initial ones."""
+    return _move_sharing(image_builder(NonlocalFilterDiffusion, **_STEP)(image, **settings))
 
 
 def _build_nonlocal(
@@ -123,11 +121,11 @@ def _build_nonlocal(
     build = image_builder(NonlocalFilterDiffusionDenoiser, **_NETWORK, **_AROUND)
     network: NonlocalFilterDiffusionDenoiser = build(image, **settings)
     for step in network.steps if shared else ():
-        _shared(cast(NonlocalFilterDiffusion, step))
+        _move_sharing(cast(NonlocalFilterDiffusion, step))
     return network
 
 
-def _shared(layer: NonlocalFilterDiffusion) -> NonlocalFilterDiffusion:
+def _move_sharing(layer: NonlocalFilterDiffusion) -> NonlocalFilterDiffusion:
     with torch.no_grad():
         layer.sharing.copy_(torch.linspace(-0.2, 1.2, len(layer.sharing)))
     return layer
@@ -143,11 +141,11 @@ def _similar_to(layer: FilterDiffusion, image: Array) -> Array:
 
 
 def _solve_shared(layer: NonlocalFilterDiffusion, u: Array, f: Array) -> Array:
-    return step_of(layer, u, f, _of_each(partial(_similar_to, layer), f))
+    return step_of(layer, u, f, _map_images(partial(_similar_to, layer), f))
 
 
-def _sides(apply: _Step, solve: _Step, observe: Callable[[Any], Any]) -> dict[str, Any]:
-    """Layer and solver on an image to step from, and on another to be near."""
+def _step_fields(apply: _Step, solve: _Step, observe: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the fields of a twin that steps from an image near ``observe(image)``."""
     return {
         "inputs": Inputs("image", apply=lambda layer, image: apply(layer, image, observe(image))),
         "solve": lambda layer, images: solve(layer, images, observe(images)),
@@ -172,8 +170,8 @@ for name, source, layer, build, apply, solve, certificate in (
             "even-windows": partial(build, filter_size=4),
             "no-fidelity": partial(build, lam=0.0),
         },
-        **_sides(apply, solve, upside_down),
-        task=_sides(apply, solve, lambda images: images) | {"relation": Identity()},
+        **_step_fields(apply, solve, upside_down),
+        task=_step_fields(apply, solve, lambda images: images) | {"relation": Identity()},
     )
 _network = partial(
     _add,

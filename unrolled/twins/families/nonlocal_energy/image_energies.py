@@ -44,12 +44,12 @@ _RIDGE: dict[str, Any] = {"lam": 0.05, "threshold": 0.1, "filter_size": 3}
 _NETWORK: dict[str, Any] = {"sigma": 0.1, "threshold": 3.0, "filter_size": 3}
 _build_ridge = image_builder(ConvexRidge, **_RIDGE, **_ACCURATE)
 _build_network = image_builder(ConvexRidgeDenoiser, **_NETWORK, **_ACCURATE)
-# Off the start, where many frequencies attain the norm of W, which has no gradient there.
+# At the start many frequencies attain the norm of W, so that it has no gradient there.
 _off_ties = build_moved
 
 
 def ridge_of(layer: ConvexRidge) -> tuple[FilterBank, Potentials]:
-    """W and psi at the layer's parameters, as the solver takes them."""
+    """Return W and psi at the layer's parameters, as arguments of the solver."""
     coefficients, logs, log_curvatures = (
         as_array(x) for x in (layer.coefficients, layer.log_threshold, layer.log_curvature)
     )
@@ -60,8 +60,8 @@ def ridge_of(layer: ConvexRidge) -> tuple[FilterBank, Potentials]:
     return bank, Potentials(np.exp(logs)[:, None] * _KNOTS, curvatures - beyond)
 
 
-def _promised(layer: Any, inputs: Tensors, found: Array, expected: Array) -> Measurement:
-    """Root mean square distances of planes, in grey levels, as the layer's `tol` and rounding."""
+def _measure_promise(layer: Any, inputs: Tensors, found: Array, expected: Array) -> Measurement:
+    """Measure root mean square distances of planes against the layer's `tol` and rounding."""
     images = inputs[0]
     eps = torch.finfo(torch.promote_types(images.dtype, torch.float32)).eps
     rounding = 4 * eps * float(images.abs().max()) / (1 - layer.rho)
@@ -80,22 +80,23 @@ def _solve_ridge(layer: ConvexRidge, images: Array) -> Array:
 
 
 def _certify_ridge(twin: Twin, layer: ConvexRidge, inputs: Tensors) -> float:
-    """Distances from the minimiser: of the output, and what the layer's proof is off for the input.
+    """Return the worst of two residuals: that of the output and that of the layer's own proof.
 
-    In grey levels the first, which the solver's gradient proves; as a share the second, of the
-    layer and of one whose potentials are concave in parts.
+    The first is the distance of the output from the minimiser, in grey levels, which the solver's
+    gradient proves. The second is the relative error of the distance that the layer proves for its
+    input, also for a layer whose potentials are concave in parts.
     """
     outputs = layer_output(twin, layer, inputs)
-    residuals = list(_distances(layer, inputs[0], outputs))
+    residuals = list(_bound_distances(layer, inputs[0], outputs))
     for ridge in (layer, move_parameters(copy.deepcopy(layer))):
         proved = as_array(ridge.certificate(inputs[0], inputs[0])).ravel()
-        expected = _distances(ridge, inputs[0], as_array(inputs[0]))
+        expected = _bound_distances(ridge, inputs[0], as_array(inputs[0]))
         residuals += list(np.abs(proved / expected - 1))
     return float(max(residuals))
 
 
-def _distances(layer: ConvexRidge, images: Tensor, outputs: Array) -> Array:
-    """What the solver's gradients prove of the outputs' distance from the minimisers."""
+def _bound_distances(layer: ConvexRidge, images: Tensor, outputs: Array) -> Array:
+    """Return the distances of outputs from the minimisers that the solver's gradients prove."""
     bank, potentials = ridge_of(layer)
     pairs = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (as_array(images), outputs)), strict=True)
     distances = []
@@ -119,7 +120,7 @@ def _build(image: Array, embedded: bool = False, **settings: Any) -> NonlocalEne
 
 
 def upside_down(images: Any) -> Any:
-    """Images other than those observed: to step from, or to be near."""
+    """Turn images upside down: images that differ from the observed ones."""
     return images.flip(-2) if isinstance(images, Tensor) else images[..., ::-1, :]
 
 
@@ -132,21 +133,25 @@ def _step(layer: NonlocalEnergyStep, u: Array, f: Array) -> Array:
 
 
 def _certify(twin: Twin, layer: NonlocalEnergyStep, inputs: Tensors) -> float:
-    """Minimises ``s sum_j a_ij |v - u_j|^2 + s lam |v - f_i|^2 + (1 - s - s lam) |v - u_i|^2``."""
+    """Return how far the output is from minimising the step's energy for each pixel v.
+
+    It is ``s sum_j a_ij |v - u_j|^2 + s lam |v - f_i|^2 + (1 - s - s lam) |v - u_i|^2``, with the
+    step s and the pixels u_j before the step and f_i observed.
+    """
     f, stepped = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
     u, K = pixels_of(upside_down(f)), pixel_weights(layer.base, f)
     s, lam = head_value(layer.step, 0), head_value(layer.lam, 0)
     own = np.eye(len(K))
     weights = [s * K / K.sum(axis=1, keepdims=True), s * lam * own, (1 - s - s * lam) * own]
-    found = pixels_of(stepped)
+    after = pixels_of(stepped)
     return gradient_residual(
         lambda moved: pair_energies(
             np.concatenate(weights, axis=1), moved, np.concatenate([u, pixels_of(f), u])
         ),
-        found,
+        after,
         gradient=0.0,
         curvature=np.ones(len(K)),
-        unit=found,
+        unit=after,
     )
 
 
@@ -156,7 +161,7 @@ _ridge = partial(
     equation="FE-3",
     source="Goujon, Neumayer and Unser (2024)",
     inputs=Inputs("image"),
-    numerics=Numerics(passes=lambda layer: 10, promised=_promised),
+    numerics=Numerics(passes=lambda layer: 10, promised=_measure_promise),
     derivatives=Derivatives(twice=()),
 )
 _ridge(

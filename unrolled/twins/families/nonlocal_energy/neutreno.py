@@ -46,7 +46,7 @@ def _build(*, relaxed: bool, **settings: Any) -> Callable[..., Neutreno]:
 
 
 def _build_heads(*, relaxed: bool) -> Callable[..., Neutreno]:
-    """Learned penalties and bandwidths of each head."""
+    """Return a build with learned penalties and bandwidths for each head."""
     return lambda q, k, v: move_parameters(
         Neutreno(
             build_gaussian_heads(q, k, v),
@@ -59,7 +59,7 @@ def _build_heads(*, relaxed: bool) -> Callable[..., Neutreno]:
     )
 
 
-def _options(*, relaxed: bool) -> dict[str, Callable[..., Any]]:
+def _list_options(*, relaxed: bool) -> dict[str, Callable[..., Any]]:
     return {
         "default-penalty": lambda q, k, v: Neutreno(build_gaussian(q, k, v), relaxed=relaxed),
         "penalties-of-heads": _build_heads(relaxed=relaxed),
@@ -67,7 +67,7 @@ def _options(*, relaxed: bool) -> dict[str, Callable[..., Any]]:
 
 
 def _other_first_values(q: Array, k: Array, v: Array) -> Context:
-    """Within a tenth of the values, as those of the first layer may be."""
+    """Return first values that differ from the values by up to a tenth."""
     shares = 0.1 * np.cos(np.arange(v.shape[1]))[:, None]
     return Context(first_values=torch.from_numpy((1 + shares) * v))
 
@@ -77,7 +77,7 @@ def _same_first_values(q: Array, k: Array, v: Array) -> Context:
 
 
 def _transitions(layer: Any, call: HeadCall) -> Array:
-    """The smoother, of the keys that each query sees."""
+    """Return the matrix of the smoother on the keys that each query sees."""
     A = smoother_matrix(call.q, call.k, bandwidth=head_value(layer.base.bandwidth, call.head))
     if call.bias is None and call.visible is None:
         return A
@@ -95,7 +95,7 @@ def _kernel(layer: Any, q: Array, head: int) -> Array:
 
 
 def _solve(layer: Neutreno, call: HeadCall) -> Array:
-    """Filter by the base's own solver, and pull."""
+    """Filter by the solver of the base, and pull to the first values."""
     base, lam = exact_twin(layer.base), head_value(layer.lam, call.head)
     u = call.v
     for _ in range(layer.n_iter):
@@ -119,7 +119,7 @@ def _solve_iterates(layer: Neutreno, call: HeadCall) -> Array:
 
 
 def _solve_fixed_point(layer: Neutreno, call: HeadCall) -> Array:
-    """Queries that see no key walk to a token of value zero, which stays where it is."""
+    """Solve for the fixed point; queries that see no key walk to an added token of value zero."""
     A, f = _transitions(layer, call), call.first_values
     n, lost = len(f), A.sum(axis=1) == 0
     if lost.any():
@@ -128,8 +128,8 @@ def _solve_fixed_point(layer: Neutreno, call: HeadCall) -> Array:
     return neutreno_fixed_point(f, A, lam=head_value(layer.lam, call.head), tol=1e-11).coef[:n]
 
 
-def _promised(layer: Any, inputs: Tensors, found: Array, expected: Array) -> Measurement:
-    """Relative errors, as the layer's `tol` and rounding let them be."""
+def _measure_promise(layer: Any, inputs: Tensors, found: Array, expected: Array) -> Measurement:
+    """Measure the relative error against the layer's `tol` and rounding."""
     eps = torch.finfo(torch.promote_types(inputs[0].dtype, torch.float32)).eps
     rounding = 16 * eps * (1 + 1 / float(layer.base.lam().detach().min()))
     return Measurement(largest_difference(found, expected), layer.tol + rounding)
@@ -141,10 +141,11 @@ def _solve_minimum(layer: Any, call: HeadCall) -> Array:
 
 
 def _certify_steps(twin: Twin, layer: Neutreno, inputs: Tensors) -> float:
-    """Each iterate is a step on E in each token, with the others where the last one left them.
+    """Judge the first iterates as steps on E in each token, with the other tokens fixed.
 
-    Up to a constant ``E(u_i) = 1/2 sum_j K_ij |u_i - v_j|^2 + lam d_i / 2 |u_i - f_i|^2``. The
-    step is the gradient over ``d_i``, the sum of the row's weights, or to the minimum if relaxed.
+    Up to a constant ``E(u_i) = 1/2 sum_j K_ij |u_i - v_j|^2 + lam d_i / 2 |u_i - f_i|^2``, with the
+    tokens v_j of the iterate before. The step is the gradient divided by ``d_i = sum_j K_ij``; if
+    relaxed, it goes to the minimum.
     """
     calls = list(calls_of_heads(twin, inputs))
     states = [
@@ -160,7 +161,7 @@ def _certify_steps(twin: Twin, layer: Neutreno, inputs: Tensors) -> float:
 
 
 def _step_residual(layer: Neutreno, call: HeadCall, before: Array, after: Array) -> float:
-    """Weights are over the largest of their row."""
+    """Judge one step of one head; the weights of a row are divided by the largest one."""
     logits, f = smoother_logits(layer.base, call), call.first_values
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     degrees, lam = weights.sum(axis=1), head_value(layer.lam, call.head)
@@ -175,10 +176,10 @@ def _step_residual(layer: Neutreno, call: HeadCall, before: Array, after: Array)
     return gradient_residual(energy, before, step, curvature=degrees, unit=after)
 
 
-def _trajectory(
+def _run_iterates(
     layer: Neutreno, q: Tensor, k: Tensor, v: Tensor, first_values: Tensor
 ) -> list[Array]:
-    """Iterates of the layer, from u = v; of shape (heads, tokens, width)."""
+    """Return the layer's iterates from u = v, each of shape (heads, tokens, width)."""
     before, states = layer.n_iter, [v]
     for layer.n_iter in range(1, _STEPS + 1):
         states.append(layer(q, k, v, context=Context(first_values=first_values)))
@@ -191,10 +192,10 @@ def _energy(layer: Neutreno, x: Array, u: Array, f: Array, head: int) -> float:
     return regularized_energy(u, f, K, lam, fidelity="degree")
 
 
-def _energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``E(u_{n+1}) <= E(u_n)``; along a mode, ``E(u_n) - E* = (mu - lam)^2n (E(u_0) - E*)``."""
+def _bound_energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``E(u_{n+1}) <= E(u_n)``, and ``E(u_n) - E* = (mu - lam)^2n (E(u_0) - E*)`` along a mode."""
     sides = Inequalities()
-    states = _trajectory(layer, q, k, v, v)
+    states = _run_iterates(layer, q, k, v, v)
     for head, (x, f) in heads((q, v)):
         E = np.array([_energy(layer, x, state[head], f, head) for state in states])
         sides.at_most(E[1:], E[:-1])
@@ -210,13 +211,13 @@ def _energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     return sides
 
 
-def _distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+def _bound_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """``|u_n - u*| <= rate^n |u_0 - u*|`` in the norm of the degrees.
 
     Along eigenvectors e, ``<e, u_n - u*> = (mu - lam)^n <e, u_0 - u*>``.
     """
     sides = Inequalities()
-    states, limits = _trajectory(layer, q, k, v, v), _limits(layer, q, k, v)
+    states, limits = _run_iterates(layer, q, k, v, v), _limits(layer, q, k, v)
     for head, (x,) in heads((q,)):
         A, lam = _transitions(layer, HeadCall(x, x, x, head)), head_value(layer.lam, head)
         d = _kernel(layer, x, head).sum(axis=1, keepdims=True)
@@ -232,39 +233,41 @@ def _distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities
 def _along_modes(
     layer: Neutreno, q: Tensor
 ) -> tuple[list[tuple[Array, Array, Array]], list[Array], Array]:
-    """On a few tokens, factors ``mu - lam``, eigenvectors and degrees of each head.
+    """Run the layer along eigenvectors on a few tokens.
 
-    And the iterates from minus the first values, which are eigenvectors, with their limits: that
-    of the constant vector, of the slowest other one, and of the fastest.
+    Returns factors ``mu - lam``, eigenvectors and degrees of each head; the iterates, which start
+    from minus the first values; and their limits. The first values are the constant eigenvector,
+    the slowest other one and the fastest.
     """
     few, modes = q[:, :N_EXTREMAL], []
     for head, (x,) in heads((few,)):
         mu, E, d = diffusion_modes(_kernel(layer, x, head))
-        kept = [-1, -2, 0]
-        modes.append((mu[kept] - head_value(layer.lam, head), E[:, kept], d))
+        chosen = [-1, -2, 0]
+        modes.append((mu[chosen] - head_value(layer.lam, head), E[:, chosen], d))
     first = torch.from_numpy(np.stack([E for _, E, _ in modes])).to(q.dtype)
-    states = _trajectory(layer, few, few, -first, first)
+    states = _run_iterates(layer, few, few, -first, first)
     return modes, states, _limits(layer, few, few, first)
 
 
-def _safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|u_n - u*|_max <= (1 + lam)^-n |u_0 - u*|_max``, an equality for a constant error."""
+def _bound_safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """``|u_n - u*|_max <= (1 + lam)^-n |u_0 - u*|_max``; a constant error attains it."""
     rates = np.array([1 / (1 + head_value(layer.lam, head)) for head in range(len(q))])
     powers, sides = rates[:, None] ** _POWERS, Inequalities()
     limit = _limits(layer, q, k, v)
-    errors = np.stack([abs(u - limit).max((1, 2)) for u in _trajectory(layer, q, k, v, v)], axis=1)
+    states = _run_iterates(layer, q, k, v, v)
+    errors = np.stack([abs(u - limit).max((1, 2)) for u in states], axis=1)
     sides.at_most(errors[:, 1:], errors[:, :1] * powers)
     q, k, v = (x[:, :N_EXTREMAL] for x in (q, k, v))
     limit = _limits(layer, q, k, v)
     size = np.abs(limit).max()
     start = torch.from_numpy(limit + size).to(q.dtype)
-    apart = np.stack([u - limit for u in _trajectory(layer, q, k, start, v)], axis=1)
+    apart = np.stack([u - limit for u in _run_iterates(layer, q, k, start, v)], axis=1)
     sides.attained(apart[:, 1:], apart[:, :1] * powers[..., None, None], scale=size)
     return sides
 
 
 def _limits(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Array:
-    """Fixed points ``((1 + lam) I - A)^-1 lam v`` of the heads where the first values are v."""
+    """Solve for the fixed point ``((1 + lam) I - A)^-1 lam v`` of each head with first values v."""
     limits = []
     for head, (x, y, f) in heads((q, k, v)):
         A, lam = _transitions(layer, HeadCall(x, y, f, head)), head_value(layer.lam, head)
@@ -278,32 +281,35 @@ def _logit_range(layer: Any, q: Array, k: Array, v: Array) -> float:
 
 
 def _passes(layer: Any) -> int:
-    """Of a contraction by c only about ``1 / (1 - c) = 1 + 1 / lam`` passes leave rounding."""
+    """Return the passes whose rounding counts: about ``1 / (1 - c) = 1 + 1 / lam``.
+
+    The relaxed iteration contracts by ``c = 1 / (1 + lam)``.
+    """
     neutreno: Any = layer.base if isinstance(layer, Solved) else layer
-    kept = 1 + int(1 / head_value(neutreno.lam, 0))
+    n_passes = 1 + int(1 / head_value(neutreno.lam, 0))
     base = exact_twin(neutreno.base)
     if layer is neutreno:
-        kept = min(neutreno.n_iter, kept) if neutreno.relaxed else neutreno.n_iter
-    return int(kept * base.numerics.passes(neutreno.base))
+        n_passes = min(neutreno.n_iter, n_passes) if neutreno.relaxed else neutreno.n_iter
+    return int(n_passes * base.numerics.passes(neutreno.base))
 
 
 def _is_gaussian(layer: Neutreno) -> bool:
     return isinstance(layer.base, Gaussian) and layer.base.bandwidth is not None
 
 
-def _explicit(layer: Neutreno) -> bool:
+def _is_explicit(layer: Neutreno) -> bool:
     return _is_gaussian(layer) and not layer.relaxed
 
 
-def _safe(layer: Neutreno) -> bool:
+def _is_safe(layer: Neutreno) -> bool:
     return _is_gaussian(layer) and layer.relaxed
 
 
-def _of_neutreno(layer: Solved) -> bool:
+def _solves_neutreno(layer: Solved) -> bool:
     return isinstance(layer.base, Neutreno) and _is_gaussian(layer.base)
 
 
-def _solved(build: Callable[..., Neutreno]) -> Callable[..., Solved]:
+def _build_solved(build: Callable[..., Neutreno]) -> Callable[..., Solved]:
     return lambda q, k, v: Solved(build(q, k, v), tol=1e-12)
 
 
@@ -317,25 +323,25 @@ _add = partial(
     numerics=_NUMERICS,
 )
 _neutreno = partial(_add, layer=Neutreno, build=_build(relaxed=False))
-_explicit_steps = partial(_neutreno, inputs=_SAME(pairing="self"), covers=_explicit)
+_explicit_steps = partial(_neutreno, inputs=_SAME(pairing="self"), covers=_is_explicit)
 _safe_steps = partial(
-    _neutreno, build=_build(relaxed=True), inputs=_SAME(pairing="cross"), covers=_safe
+    _neutreno, build=_build(relaxed=True), inputs=_SAME(pairing="cross"), covers=_is_safe
 )
 _of_solved = partial(
     _add,
     relation=Identity(1e-8, evidence="solver"),
     equation="NT-FP",
     layer=Solved,
-    build=_solved(_build(relaxed=False)),
-    covers=_of_neutreno,
-    numerics=Numerics(_logit_range, _passes, promised=_promised),
+    build=_build_solved(_build(relaxed=False)),
+    covers=_solves_neutreno,
+    numerics=Numerics(_logit_range, _passes, promised=_measure_promise),
     derivatives=Derivatives(twice=()),
 )
 _neutreno(
     name="neutreno-attention",
     relation=Identity(certificate=_certify_steps),
     equation="NT-22",
-    options=_options(relaxed=False)
+    options=_list_options(relaxed=False)
     | {
         "iterated": _build(relaxed=False, n_iter=3, learnable=False),
         "relaxed": _build(relaxed=True, n_iter=2),
@@ -357,23 +363,23 @@ _neutreno(
     name="neutreno-gradient-step",
     relation=Identity(certificate=_certify_steps),
     equation="NT-26",
-    options=_options(relaxed=False),
+    options=_list_options(relaxed=False),
     solve=_solve_gradient_step,
     inputs=_OTHER(pairing="self"),
-    covers=lambda layer: _explicit(layer) and layer.n_iter == 1,
+    covers=lambda layer: _is_explicit(layer) and layer.n_iter == 1,
 )
 _explicit_steps(
     name="neutreno-iterates",
     relation=Iterate(certificate=_certify_steps),
     equation="NT-24",
-    options=_options(relaxed=False),
+    options=_list_options(relaxed=False),
     solve=_solve_iterates,
 )
 _safe_steps(
     name="neutreno-safe-iterates",
     relation=Iterate(certificate=_certify_steps),
     equation="NT-rel",
-    options=_options(relaxed=True),
+    options=_list_options(relaxed=True),
     solve=_solve_iterates,
 )
 _safe_steps(
@@ -385,27 +391,27 @@ _safe_steps(
 )
 _explicit_steps(
     name="neutreno-energy",
-    relation=Bound(sides=_energies),
+    relation=Bound(sides=_bound_energies),
     equation="NT-CONV",
     solve=_solve_iterates,
 )
 _explicit_steps(
     name="neutreno-rate",
-    relation=Bound(sides=_distances),
+    relation=Bound(sides=_bound_distances),
     equation="NT-CONV",
     solve=_solve_iterates,
 )
 _safe_steps(
     name="neutreno-safe-rate",
-    relation=Bound(sides=_safe_distances),
+    relation=Bound(sides=_bound_safe_distances),
     equation="NT-rel",
     solve=_solve_iterates,
 )
 _of_solved(
     name="neutreno-solved",
     options={
-        "relaxed": _solved(_build(relaxed=True)),
-        "penalties-of-heads": _solved(_build_heads(relaxed=False)),
+        "relaxed": _build_solved(_build(relaxed=True)),
+        "penalties-of-heads": _build_solved(_build_heads(relaxed=False)),
     },
     solve=lambda layer, call: _solve_fixed_point(layer.base, call),
     inputs=_OTHER(pairing="cross"),

@@ -29,7 +29,7 @@ def build_ridge(
     relative: bool = False,
     of_heads: bool = False,
 ) -> Ridge:
-    """The penalty is a share of the largest eigenvalue of the keys' Gram matrix."""
+    """Build with a share of the largest eigenvalue of the keys' Gram matrix as penalty."""
     largest = 1.0 if relative else max(float(np.linalg.norm(keys, 2)) ** 2 for keys in k)
     settings: Any = {"zero_diagonal": zero_diagonal, "relative": relative}
     if of_heads:
@@ -38,7 +38,11 @@ def build_ridge(
 
 
 def penalty(layer: Any, k: Array, head: int) -> float:
-    """The layer's penalty; relative ones are of the largest at which something is left."""
+    """Return the layer's penalty for these keys.
+
+    A relative penalty is multiplied by a scale: for `LowRank` it makes a penalty of 1 the smallest
+    with zero coefficients.
+    """
     lam = head_value(layer.lam, head)
     if not layer.relative:
         return lam
@@ -53,7 +57,7 @@ def solve_ridge(layer: Ridge, call: HeadCall) -> Array:
 
 
 def regress_ridge(layer: Ridge, call: HeadCall) -> Array:
-    """Regression of the queries on the keys; one for each query where a key is left out."""
+    """Regress the queries on the keys; with a zero diagonal, each query on the other keys."""
     q, k, v = call.tokens
     regression = RidgeRegression(alpha=penalty(layer, k, call.head), fit_intercept=False)
     if not layer.zero_diagonal:
@@ -80,11 +84,11 @@ def _certify_ridge(twin: Twin, layer: Ridge, inputs: Tensors) -> float:
 
 
 def covers(layer: Ridge, *, zero_diagonal: bool, relative: bool = False) -> bool:
-    """Layers with this diagonal, and only relative penalties if `relative`."""
+    """Whether a layer has this diagonal and, if `relative`, a relative penalty."""
     return layer.zero_diagonal == zero_diagonal and (layer.relative or not relative)
 
 
-def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+def _bound_large_penalty(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """``|C - G / lam|_2 = s_1^4 / (lam (s_1^2 + lam))``."""
     sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
@@ -93,7 +97,7 @@ def _large_lam(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     return sides
 
 
-def _options(settings: dict[str, Any]) -> dict[str, Any]:
+def _list_options(settings: dict[str, Any]) -> dict[str, Any]:
     options = {"penalties-of-heads": partial(build_ridge, **settings, of_heads=True)}
     if not settings.get("relative"):
         options["relative"] = partial(build_ridge, **settings, relative=True)
@@ -101,24 +105,24 @@ def _options(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_low_rank(q: Array, k: Array, v: Array) -> LowRank:
-    """Half of the directions of the first keys are active."""
+    """Build so that half of the directions of the first head's keys are active."""
     s = np.linalg.svd(k[0], compute_uv=False)
     return LowRank(2 * float(np.median(s[s > 1e-6 * s[0]])) ** 2, dtype=torch.float64)
 
 
 def build_near_limit(q: Array, k: Array, v: Array) -> LowRank:
-    """The weakest direction of the keys is halved."""
+    """Build so that the weakest direction of the keys is halved."""
     s = np.concatenate([_singular_values(keys)[[0, -1]] for keys in k])
     return LowRank(max(float(s.min()), 1e-3 * float(s.max())) ** 2, dtype=torch.float64)
 
 
 def build_relative(q: Array, k: Array, v: Array) -> LowRank:
-    """Directions with a third of the largest singular value are active."""
+    """Build so that directions with over a third of the largest singular value are active."""
     return LowRank(1 / 9, relative=True, dtype=torch.float64)
 
 
 def build_heads(q: Array, k: Array, v: Array) -> LowRank:
-    """Learned penalties of each head."""
+    """Build with learned penalties for each head."""
     lam = build_low_rank(q, k, v).lam.initial
     return move_parameters(LowRank(lam, num_heads=len(q), learnable=True, dtype=torch.float64))
 
@@ -128,7 +132,7 @@ def solve_low_rank(layer: LowRank, call: HeadCall) -> Array:
 
 
 def filter_low_rank(layer: LowRank, call: HeadCall) -> Array:
-    """The filter from the keys' singular value decomposition, as its definition has it."""
+    """Filter by the singular value decomposition of the keys, as in the definition."""
     U, s, Rt = np.linalg.svd(call.k, full_matrices=False)
     lam = penalty(layer, call.k, call.head)
     active = s > np.sqrt(lam / 2)
@@ -138,10 +142,10 @@ def filter_low_rank(layer: LowRank, call: HeadCall) -> Array:
 
 
 def _certify_low_rank(twin: Twin, layer: LowRank, inputs: Tensors) -> float:
-    """Codes of the keys are optimal, and those of queries are as linear as their points are.
+    """Judge the codes of the keys by `nuclear_residual`, and those of queries by linearity.
 
-    Queries are ``B k`` up to what no key spans, and their codes B times those of the keys.
-    Directions of the keys that are rounding in float32 count as not spanned.
+    The part of the queries in the span of the keys is ``B k``: their codes must be B times those of
+    the keys. Directions of the keys that are only rounding in float32 do not count.
     """
     q, k = inputs[:2]
     of_keys, of_queries = layer_matrix(twin, layer, k, k), layer_matrix(twin, layer, q, k)
@@ -155,8 +159,8 @@ def _certify_low_rank(twin: Twin, layer: LowRank, inputs: Tensors) -> float:
     return float(np.max(residuals))
 
 
-def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """The layer's objective equals the solved problem's dual value, which no objective is under."""
+def _bound_objective(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """The layer's objective equals the dual value of the solved problem, its lower bound."""
     sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         lam = penalty(layer, X, head)
@@ -169,10 +173,10 @@ def _optimality(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities
     return sides
 
 
-def _small_lam(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+def _bound_small_penalty(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """``|C - C_0|_2 = min(1, lam / (2 s_r^2))``.
 
-    C_0 is the noiseless solution and s_r the smallest s > 0, whose direction is lost at 1.
+    C_0 is the noiseless solution and s_r the smallest s > 0. At 1 its direction is lost.
     """
     sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
@@ -209,7 +213,7 @@ for name, inputs, settings, equation in _RIDGES:
         relation=_REGRESSED if inputs is _CROSS else _SOLVED,
         equation=equation,
         build=partial(build_ridge, **settings),
-        options=_options(settings),
+        options=_list_options(settings),
         solve=solve_ridge if inputs is _SELF else regress_ridge,
         inputs=inputs,
         covers=partial(covers, **settings),
@@ -217,7 +221,7 @@ for name, inputs, settings, equation in _RIDGES:
     )
 _ridge(
     name="ridge-large-penalty",
-    relation=Bound(sides=_large_lam),
+    relation=Bound(sides=_bound_large_penalty),
     equation="SE-14",
     source="Attention: Self-Expression Is All You Need, eq. 14",
     build=partial(build_ridge, share=3.0),
@@ -232,9 +236,7 @@ _low_rank = partial(
     build=build_low_rank,
 )
 _certified = partial(
-    _low_rank,
-    relation=Identity(1e-8, certificate=_certify_low_rank),
-    fitted={"lam": None},
+    _low_rank, relation=Identity(1e-8, certificate=_certify_low_rank), fitted={"lam": None}
 )
 _certified(
     name="low-rank-self-expression",
@@ -260,16 +262,16 @@ _certified(
 )
 _low_rank(
     name="low-rank-optimality",
-    relation=Bound(sides=_optimality),
+    relation=Bound(sides=_bound_objective),
     equation="SE-LRR",
     solve=solve_low_rank,
     inputs=_SELF,
-    # Rounding of all N^2 coefficients adds to each of N singular values.
+    # The rounding of all N^2 coefficients changes each of the N singular values.
     numerics=Numerics(logit_range=lambda layer, q, k, v: float(np.sqrt(k.shape[-2]))),
 )
 _low_rank(
     name="low-rank-small-penalty",
-    relation=Bound(1e-8, sides=_small_lam),
+    relation=Bound(1e-8, sides=_bound_small_penalty),
     equation="SE-LRR0",
     build=build_near_limit,
     solve=solve_low_rank,

@@ -1,6 +1,6 @@
-"""Twins: the self-expressive network, its formula, and the elastic net that bounds its loss.
+"""Twins: the self-expressive network by its formula, and the elastic net that bounds its loss.
 
-Evidence is a formula: coefficients are the output of a network, which solves nothing itself.
+The evidence is a formula: the coefficients are the output of a network, which solves no problem.
 """
 
 from functools import partial
@@ -22,11 +22,11 @@ from ..tasks import expressing
 
 _TOL = 1e-12
 _N_PAIRS = 8
-_SMALL, _SHARE = 0.3, 0.3  # of weights where tanh is nearly linear; of products, as threshold
+_SMALL, _SHARE = 0.3, 0.3  # weights with nearly linear tanh; threshold as a share of products
 
 
 def _build(X: Array, **settings: Any) -> SelfExpressiveNetwork:
-    """Weights drawn large enough for products of many sizes, some below the threshold."""
+    """Build with weights so large that products have many sizes, some below the threshold."""
     generator = torch.Generator().manual_seed(0)
     first: dict[str, Any] = {"hidden_features": (32, 32), "width": 16, "threshold": 0.3}
     network = SelfExpressiveNetwork(X.shape[1], dtype=torch.float64, **first | settings)
@@ -43,7 +43,7 @@ def _build(X: Array, **settings: Any) -> SelfExpressiveNetwork:
 
 
 def _build_products(X: Array) -> SelfExpressiveNetwork:
-    """Coefficients are nearly inner products, less a share of the largest that there may be."""
+    """Build so that coefficients are about inner products minus a share of the largest one."""
     dim = X.shape[1]
     network = SelfExpressiveNetwork(
         dim, hidden_features=(), width=dim, threshold=_SHARE * _SMALL**2 * dim, dtype=torch.float64
@@ -71,14 +71,14 @@ def _solve(network: SelfExpressiveNetwork, X: Array) -> Array:
 
 
 def _products(network: SelfExpressiveNetwork, X: Array) -> Array:
-    """Coefficients of all points in all, each in itself too."""
-    Q, K = _perceptron(network.query, X), _perceptron(network.key, X)
+    """Return the coefficients of all points in all points, including themselves."""
+    Q, K = _run_perceptron(network.query, X), _run_perceptron(network.key, X)
     b, products = float(network.threshold().detach().double()), Q @ K.T
     shrunk = np.where(np.abs(products) > b, products - np.sign(products) * b, 0)
     return np.asarray(shrunk / network.width)
 
 
-def _perceptron(perceptron: torch.nn.Module, X: Array) -> Array:
+def _run_perceptron(perceptron: torch.nn.Module, X: Array) -> Array:
     weights = [as_array(w) for w in perceptron.parameters()]
     *hidden, (W, b) = zip(weights[::2], weights[1::2], strict=True)
     for V, a in hidden:
@@ -96,13 +96,13 @@ def _penalty(network: SelfExpressiveNetwork, C: Array) -> Array:
 
 
 def _output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
-    """Reconstructions, coefficients, and losses in units of gamma."""
+    """Return reconstructions, coefficients, and losses divided by gamma."""
     loss = network.objective(X)[:, None] / network.gamma
     return torch.cat([network(X), _coefficients(network, X), loss.to(X.dtype)], dim=1)
 
 
 def _training_output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
-    """What training differentiates: reconstructions, also of new points, and losses."""
+    """Return what training differentiates: reconstructions, also of new points, and losses."""
     loss = network.objective(X)[:, None] / network.gamma
     of_batch = (network.loss(X, torch.arange(0, len(X), 2)) / network.gamma).expand(len(X), 1)
     return torch.cat([network(X), network(X.flip(0), X), loss, of_batch], dim=1).to(X.dtype)
@@ -119,41 +119,43 @@ def _solve_training(network: SelfExpressiveNetwork, X: Array) -> Array:
 def _bound(network: SelfExpressiveNetwork, X: Tensor) -> Inequalities:
     """No loss is below the certified optimum of the elastic net; a network of pairs attains it."""
     sides = Inequalities()
-    lowest = _lowest(network, X)
+    lowest = _lower_bounds(network, X)
     for losses in _losses(network, X):
         sides.at_most(lowest, losses)
-    pairs = _of_pairs(network, X)
+    pairs = _build_pairs(network, X)
     tokens = torch.eye(_N_PAIRS, dtype=X.dtype).repeat_interleave(2, dim=0)
-    lowest = _lowest(network, tokens)
+    lowest = _lower_bounds(network, tokens)
     for losses in _losses(pairs, tokens):
         sides.attained(lowest, losses)
     return sides
 
 
-def _lowest(network: SelfExpressiveNetwork, X: Tensor) -> Array:
-    """Certified lower bound of the elastic net for each token."""
+def _lower_bounds(network: SelfExpressiveNetwork, X: Tensor) -> Array:
+    """Return the certified lower bound of the elastic net for each token."""
     tokens, scale = as_array(X), network.gamma / 2
     solution = sparse_self_expression(tokens, lam=1 / scale, l1_ratio=network.l1_ratio, tol=_TOL)
     return scale * (solution.objective - solution.gap * (tokens**2).sum(axis=1))
 
 
 def _losses(network: SelfExpressiveNetwork, X: Tensor) -> tuple[Array, Array]:
-    """The network's own losses, and those of its output and its coefficients."""
+    """Return the network's own losses, and those computed from its output and coefficients."""
     C, tokens = network.coefficients(X).toarray().astype(np.float64), as_array(X)
     residuals = tokens - as_array(network(X))
     of_output = network.gamma / 2 * (residuals**2).sum(axis=1) + _penalty(network, C)
     return as_array(network.objective(X)), of_output
 
 
-def _of_pairs(network: SelfExpressiveNetwork, X: Tensor) -> SelfExpressiveNetwork:
-    """A network that gives equal unit vectors orthogonal signs, and each its twin by the optimum.
+def _build_pairs(network: SelfExpressiveNetwork, X: Tensor) -> SelfExpressiveNetwork:
+    """Build a network with the optimal coefficients for pairs of equal unit vectors.
 
-    That is ``c = (gamma - r) / (gamma + 1 - r)``, which the threshold leaves of products of size 1.
+    It maps the vector of a pair to signs that are orthogonal to those of other pairs. The optimal
+    coefficient of a point on its equal is ``c = (gamma - r) / (gamma + 1 - r)``; the threshold
+    shrinks the product 1 to it.
     """
     gamma, r, n = network.gamma, network.l1_ratio, _N_PAIRS
-    left = max(gamma - r, 0.0) / (gamma + 1 - r)
+    optimum = max(gamma - r, 0.0) / (gamma + 1 - r)
     pairs = SelfExpressiveNetwork(
-        n, hidden_features=(n,), width=n, gamma=gamma, l1_ratio=r, threshold=n * (1 - left),
+        n, hidden_features=(n,), width=n, gamma=gamma, l1_ratio=r, threshold=n * (1 - optimum),
         dtype=X.dtype,
     )  # fmt: skip
     signs = 20.0 * torch.from_numpy(hadamard(n, dtype=float))  # tanh(20) rounds to 1
@@ -174,7 +176,7 @@ _network = partial(
     task=expressing(_build_products, _coefficients, _solve_coefficients),
     numerics=Numerics(passes=lambda network: len(network.query)),
 )
-_given = partial(
+_with_coefficients = partial(
     _network,
     solve=_solve,
     inputs=Inputs("features", apply=_output),
@@ -184,7 +186,7 @@ _OPTIONS = {
     "lasso": partial(_build, l1_ratio=1.0, gamma=20.0),
     "shallow": partial(_build, hidden_features=(), width=8),
 }
-_given(name="self-expressive-network", relation=Identity(), options=_OPTIONS)
+_with_coefficients(name="self-expressive-network", relation=Identity(), options=_OPTIONS)
 _network(
     name="self-expressive-network-training",
     relation=Identity(),
@@ -192,4 +194,4 @@ _network(
     solve=_solve_training,
     inputs=Inputs("features", apply=_training_output),
 )
-_given(name="self-expressive-network-bound", relation=Bound(sides=_bound))
+_with_coefficients(name="self-expressive-network-bound", relation=Bound(sides=_bound))

@@ -1,4 +1,4 @@
-"""Twins: ISTA and ADMM for self-expression, their unrolled forms, and what these tend to."""
+"""Twins: ISTA and ADMM for self-expression, their unrolled forms, and the limits of these."""
 
 import copy
 from functools import partial
@@ -24,7 +24,7 @@ _N_LAYERS = 5
 
 
 def _build(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledSelfExpression:
-    """Some percent of the penalty that makes the median row zero; steps grow to the safe one."""
+    """Build at 3 % of the penalty that makes the median row zero; steps grow to the safe one."""
     largest = [lam_max(a, b, zero_diagonal=True) for a, b in zip(q, k, strict=True)]
     lam = 0.03 * (1.0 if settings.get("relative") else float(np.median(largest)))
     layer = UnrolledSelfExpression(_N_LAYERS, lam, dtype=torch.float64, **settings)
@@ -36,7 +36,7 @@ def _build(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledSelfExpress
 
 
 def _build_learned(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
-    """A feature map, and penalties that differ from iteration to iteration."""
+    """Build with a feature map and with penalties that differ between iterations."""
     layer, generator = _build(q, k, v), torch.Generator().manual_seed(0)
     features = torch.nn.Linear(q.shape[-1], q.shape[-1], dtype=torch.float64)
     with torch.no_grad():
@@ -49,7 +49,7 @@ def _build_learned(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
 
 
 def _features(layer: UnrolledSelfExpression, points: Array) -> Array:
-    """A network of the user's own, evaluated in float64."""
+    """Evaluate the layer's feature map, which may be a user's network, in float64."""
     features = copy.deepcopy(layer.features).double().eval()
     with torch.no_grad():
         return np.asarray(features(torch.from_numpy(points)).cpu())
@@ -60,15 +60,15 @@ def _steps(layer: UnrolledSelfExpression, Z: Array, n_iter: int) -> Array:
     return iteration_values(layer.step, n_iter) / (norm if norm > 0 else 1.0)
 
 
-def _lams(
+def _penalties(
     layer: UnrolledSelfExpression, Q: Array, K: Array, n_iter: int, zero_diagonal: bool = True
 ) -> Array:
-    """Penalties of each iteration and row, of shape (n_iter, n_rows)."""
+    """Return the penalties of each iteration and row, of shape (n_iter, n_rows)."""
     return iteration_values(layer.lam, n_iter)[:, None] * _scales(layer, Q, K, zero_diagonal)
 
 
 def _scales(layer: UnrolledSelfExpression, Q: Array, K: Array, zero_diagonal: bool) -> Array:
-    """What penalties are relative to, for each row."""
+    """Return the factor of the penalties for each row: its largest penalty if they are relative."""
     if not layer.relative:
         return np.ones(len(Q))
     largest = lam_max(Q, K, zero_diagonal=zero_diagonal)
@@ -81,9 +81,9 @@ def _is_ista(layer: UnrolledSelfExpression) -> bool:
 
 
 def _solve_recursion(layer: UnrolledSelfExpression, call: HeadCall) -> Array:
-    """``C <- S_th(Z We + C S)`` with the n x n matrix S, a column of C after the other."""
+    """Iterate ``C <- S_th(Z We + C S)`` with the n x n matrix S and a zero diagonal of C."""
     Z, n = _features(layer, call.q), len(call.q)
-    lams = _lams(layer, Z, Z, layer.n_iter)[:, :, None]
+    lams = _penalties(layer, Z, Z, layer.n_iter)[:, :, None]
     C = np.zeros((n, n))
     for step, lam in zip(_steps(layer, Z, layer.n_iter), lams, strict=True):
         pull, keep = step * Z.T, np.eye(n) - step * (Z @ Z.T)
@@ -94,27 +94,27 @@ def _solve_recursion(layer: UnrolledSelfExpression, call: HeadCall) -> Array:
 
 
 def _cost_residual(layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool) -> float:
-    """Of the objective that is stated of the layer's codes, at an absolute penalty and a relative.
+    """Return the error of the layer's own objective for its codes.
 
-    Penalties are those that the layer was given.
+    It is evaluated with the initial penalty, once as an absolute and once as a relative one.
     """
     q, k, _ = inputs
     keys = None if zero_diagonal else k
-    stating, deviations = copy.deepcopy(layer), []
+    changed, deviations = copy.deepcopy(layer), []
     with torch.no_grad():
         codes = layer(q, keys)
-    for stating.relative in (False, True):
-        found = as_array(stating.objective(q, codes, keys))
-        for queries, points, C, costs in zip(q, k, codes, found, strict=True):
+    for changed.relative in (False, True):
+        objectives = as_array(changed.objective(q, codes, keys))
+        for queries, points, C, costs in zip(q, k, codes, objectives, strict=True):
             Q, K = _features(layer, as_array(queries)), _features(layer, as_array(points))
-            lam = layer.penalty * _scales(stating, Q, K, zero_diagonal)
+            lam = layer.penalty * _scales(changed, Q, K, zero_diagonal)
             expected = lasso_objective(Q, K, as_array(C), lam=lam)
             deviations.append(largest_difference(costs, expected))
     return max(deviations)
 
 
 def _rate(layer: UnrolledSelfExpression, Z: Array, coef: Array) -> float:
-    """``|C*|_F^2`` over the shortest step, proved if none exceeds ``1 / |Z|_2^2`` (SE-15)."""
+    """Return ``|C*|_F^2 / min step``, proved if no step exceeds ``1 / |Z|_2^2`` (SE-15)."""
     steps = _steps(layer, Z, len(layer.step))
     if steps.max() * np.linalg.norm(Z, 2) ** 2 > 1 + 1e-12:
         return float("inf")
@@ -129,13 +129,13 @@ def _logit_range(layer: UnrolledSelfExpression, q: Array, k: Array, v: Array) ->
 
 
 def _build_mapped(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
-    """The user's own features, and half the steps."""
+    """Build with a user's feature map and half the safe step."""
     return _build(q, k, v, features=torch.nn.Tanh(), relative=True, relative_step=0.5)
 
 
 def _solve(layer: UnrolledSelfExpression, call: HeadCall, *, zero_diagonal: bool = True) -> Array:
     Q, K = _features(layer, call.q), _features(layer, call.k)
-    steps, lam = _steps(layer, K, layer.n_iter), _lams(layer, Q, K, 1, zero_diagonal)[0]
+    steps, lam = _steps(layer, K, layer.n_iter), _penalties(layer, Q, K, 1, zero_diagonal)[0]
     codes = ista(Q, K, lam=lam, n_iter=layer.n_iter, step=steps, zero_diagonal=zero_diagonal)
     return codes.coef @ call.v
 
@@ -143,7 +143,7 @@ def _solve(layer: UnrolledSelfExpression, call: HeadCall, *, zero_diagonal: bool
 def _certify(
     twin: Twin, layer: UnrolledSelfExpression, inputs: Tensors, *, zero_diagonal: bool = True
 ) -> float:
-    """Steps of ISTA, and the objective that is stated of the codes."""
+    """Judge the steps as those of ISTA, and the layer's own objective of its codes."""
     features = [
         (_features(layer, call.q), _features(layer, call.k))
         for call in calls_of_heads(twin, inputs)
@@ -154,7 +154,7 @@ def _certify(
         inputs,
         features,
         step=lambda head, t: _steps(layer, features[head][1], layer.n_iter)[t],
-        lam=lambda head, t: _lams(layer, *features[head], layer.n_iter, zero_diagonal)[t],
+        lam=lambda head, t: _penalties(layer, *features[head], layer.n_iter, zero_diagonal)[t],
         zero_diagonal=zero_diagonal,
     )
     return max(residual, _cost_residual(layer, inputs, zero_diagonal=zero_diagonal))
@@ -162,7 +162,7 @@ def _certify(
 
 def _problem(layer: UnrolledSelfExpression, call: HeadCall) -> Problem:
     Z = _features(layer, call.q)
-    lam = _lams(layer, Z, Z, 1)[0]
+    lam = _penalties(layer, Z, Z, 1)[0]
     return solved_lasso(Z, Z, rate=lambda coef: _rate(layer, Z, coef), lam=lam, zero_diagonal=True)
 
 
@@ -171,7 +171,7 @@ def _build_admm(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledADMM:
 
 
 def _elastic_net(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Problem:
-    """The solver's penalty weighs ``r |c|_1 + (1 - r) / 2 |c|^2``, and is positive."""
+    """Solve with the positive penalty lam on ``r |c|_1 + (1 - r) / 2 |c|^2``, r the `l1_ratio`."""
     largest = lam_max(call.q, call.k, zero_diagonal=zero_diagonal)
     lam = head_value(layer.lam, call.head) * largest / layer.l1_ratio
     return solved_lasso(
@@ -184,7 +184,7 @@ def _elastic_net(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) ->
 
 
 def iterate_admm(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> Array:
-    """Over-relaxed ADMM, whose ridge problems are solved by the singular values of the keys."""
+    """Iterate over-relaxed ADMM; the SVD of the keys solves its ridge problems."""
     q, k = call.q, call.k
     ratio, relaxation = layer.l1_ratio, 1.6
     lam = head_value(layer.lam, call.head) * lam_max(q, k, zero_diagonal=zero_diagonal)
@@ -194,9 +194,9 @@ def iterate_admm(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) ->
     shrunk = singular**2 + beta / 2
     codes = dual = np.zeros((len(q), len(k)))
     for _ in range(layer.n_iter):
-        given = codes - dual
-        seen = (q @ k.T + beta / 2 * given) @ left / shrunk
-        ridge = given + (seen - given @ left) @ left.T
+        center = codes - dual
+        along = (q @ k.T + beta / 2 * center) @ left / shrunk
+        ridge = center + (along - center @ left) @ left.T
         relaxed = relaxation * ridge + (1 - relaxation) * codes
         codes = penalty.prox(relaxed + dual, 2 / beta)
         dual = dual + relaxed - codes
@@ -209,7 +209,7 @@ def _beta(layer: UnrolledADMM, k: Array, head: int) -> float:
 
 
 def _admm_range(layer: UnrolledADMM, q: Array, k: Array, v: Array) -> float:
-    """What rounding of ``Q - B K`` grows by: ``|K| |(K^T K + beta/2 I)^-1 K^T|`` at most."""
+    """Return a bound of the growth of rounding in ``Q - B K``: |K| |(K^T K + beta/2 I)^-1 K^T|."""
     return max(
         np.linalg.norm(keys, 2) / (2 * np.sqrt(_beta(layer, keys, head) / 2))
         for head, keys in enumerate(k)
@@ -220,18 +220,18 @@ def _solve_admm(layer: UnrolledADMM, call: HeadCall, *, zero_diagonal: bool) -> 
     return _elastic_net(layer, call, zero_diagonal=zero_diagonal).coef @ call.v
 
 
-def _among(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _express_tokens(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     output: Tensor = layer(q) @ v
     return output
 
 
-def _in_keys(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _express_in_keys(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     output: Tensor = layer(q, k) @ v
     return output
 
 
-_SELF = Inputs(pairing="self", apply=_among)
-_CROSS = Inputs(pairing="cross", apply=_in_keys)
+_SELF = Inputs(pairing="self", apply=_express_tokens)
+_CROSS = Inputs(pairing="cross", apply=_express_in_keys)
 _ista = partial(
     add_twin,
     family="self_expression",
@@ -251,16 +251,8 @@ _ista(
     equation="SE-15",
     options=_OPTIONS,
 )
-_ista(
-    name="unrolled-self-expression-rate",
-    relation=Rate(problem=_problem),
-    equation="SE-15",
-)
-_ista(
-    name="unrolled-self-expression-limit",
-    relation=Limit(problem=_problem),
-    equation="SE-12",
-)
+_ista(name="unrolled-self-expression-rate", relation=Rate(problem=_problem), equation="SE-15")
+_ista(name="unrolled-self-expression-limit", relation=Limit(problem=_problem), equation="SE-12")
 _ista(
     name="unrolled-self-expression-recursion",
     relation=Identity(problem=_problem, certificate=_certify),

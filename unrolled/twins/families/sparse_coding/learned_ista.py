@@ -1,6 +1,6 @@
-"""Twins: ISTA and the LISTA family, whose iterates are its own or of a problem near by.
+"""Twins: ISTA and the LISTA family, whose iterates are those of ISTA for scaled parameters.
 
-The recursion with free weights is a formula: no problem has it for an iteration.
+The evidence for the recursion with free weights is a formula: it is not an iteration for a problem.
 """
 
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ _N_LAYERS = 5
 _LIMIT_TOL = 1e-13
 
 
-def _layer(X: Array, parametrization: Parametrization, fraction: float = 0.1) -> LISTA:
-    """At a fraction of the penalty that makes the median code zero, two atoms a feature.
+def _build_start(X: Array, parametrization: Parametrization, fraction: float = 0.1) -> LISTA:
+    """Build at a fraction of the penalty that makes the median code zero, two atoms a feature.
 
-    Half of the atoms are the principal directions, the others are drawn.
+    Half of the atoms are the principal directions; the others are random.
     """
     drawn = np.random.default_rng(0).standard_normal((X.shape[1], X.shape[1]))
     drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
@@ -39,8 +39,8 @@ def _layer(X: Array, parametrization: Parametrization, fraction: float = 0.1) ->
 
 
 def _build_iterates(X: Array, *, parametrization: Parametrization) -> LISTA:
-    """ISTA with shorter steps, in which weights and steps are scaled against each other."""
-    layer, rng = _layer(X, parametrization), np.random.default_rng(1)
+    """Build ISTA with shorter steps; factors on the weights are divided out of the steps."""
+    layer, rng = _build_start(X, parametrization), np.random.default_rng(1)
     turned = np.linalg.qr(rng.standard_normal((X.shape[1],) * 2))[0]
     scales = np.ones(_N_LAYERS)
     with torch.no_grad():
@@ -53,26 +53,26 @@ def _build_iterates(X: Array, *, parametrization: Parametrization) -> LISTA:
             for name, weight in layer.named_parameters():
                 if name.endswith("weight"):
                     weight.mul_(torch.from_numpy(scales)[:, None, None])
-    _scale(layer.step, rng.uniform(0.7, 1, _N_LAYERS) / scales)
-    _scale(layer.lam, 1.3 * scales)
+    _scale_parameters(layer.step, rng.uniform(0.7, 1, _N_LAYERS) / scales)
+    _scale_parameters(layer.lam, 1.3 * scales)
     return layer
 
 
 def _build_alista(X: Array) -> LISTA:
-    layer = _layer(X, "alista", fraction=0.3)
-    _scale(layer.step, np.full(_N_LAYERS, 0.9))
-    _scale(layer.lam, np.full(_N_LAYERS, 1.3))
+    layer = _build_start(X, "alista", fraction=0.3)
+    _scale_parameters(layer.step, np.full(_N_LAYERS, 0.9))
+    _scale_parameters(layer.lam, np.full(_N_LAYERS, 1.3))
     return layer
 
 
-def _scale(values: nn.ModuleList, factors: Array) -> None:
+def _scale_parameters(values: nn.ModuleList, factors: Array) -> None:
     with torch.no_grad():
         for value, factor in zip(values, factors, strict=True):
             cast(Tensor, value.log).add_(float(np.log(factor)))
 
 
 def _output(layer: LISTA, X: Tensor) -> Tensor:
-    """Reconstructions, and the codes themselves."""
+    """Return the reconstructions and the codes, side by side."""
     codes = layer(X)
     return torch.cat([codes @ layer.dictionary.to(X.dtype), codes], dim=1)
 
@@ -83,12 +83,12 @@ def _output_and_costs(layer: LISTA, X: Tensor) -> Tensor:
     return torch.cat([output, costs[:, None]], dim=1)
 
 
-def _both(codes: Array, layer: LISTA) -> Array:
+def _join_codes(codes: Array, layer: LISTA) -> Array:
     return np.hstack([codes @ as_array(layer.dictionary), codes])
 
 
 def _weight_scales(layer: LISTA) -> tuple[Array, bool]:
-    """Factors of learned weights over those of ISTA, and whether that is all the difference."""
+    """Return the factors of learned weights over ISTA's, and whether nothing else differs."""
     D, n = as_array(layer.dictionary), len(layer.step)
     first = {
         "lista": {"input_weight": D.T, "gram_weight": D @ D.T},
@@ -97,17 +97,17 @@ def _weight_scales(layer: LISTA) -> tuple[Array, bool]:
     }.get(layer.parametrization, {})
     if not first:
         return np.ones(n), layer.parametrization == "step"
-    found = {name: np.broadcast_to(as_array(layer.get_parameter(name)), (n, *W.shape))
+    learned = {name: np.broadcast_to(as_array(layer.get_parameter(name)), (n, *W.shape))
              for name, W in first.items()}  # fmt: skip
     if layer.parametrization == "adaptive":
-        found["gram_weight"] = found["gram_weight"].transpose(0, 2, 1) @ found["gram_weight"]
+        learned["gram_weight"] = learned["gram_weight"].transpose(0, 2, 1) @ learned["gram_weight"]
     name = next(iter(first))
-    scales = np.einsum("tij,ij->t", found[name], first[name]) / (first[name] ** 2).sum()
-    same = all(_close(found[k], scales[:, None, None] * first[k], layer) for k in first)
+    scales = np.einsum("tij,ij->t", learned[name], first[name]) / (first[name] ** 2).sum()
+    same = all(_are_close(learned[k], scales[:, None, None] * first[k], layer) for k in first)
     return scales, bool(same and (scales > 0).all())
 
 
-def _close(a: Array, b: Array, layer: LISTA) -> bool:
+def _are_close(a: Array, b: Array, layer: LISTA) -> bool:
     eps = torch.finfo(layer.dictionary.dtype).eps
     return bool(np.abs(a - b).max() <= 100 * eps * np.abs(b).max())
 
@@ -115,7 +115,7 @@ def _close(a: Array, b: Array, layer: LISTA) -> bool:
 def _is_ista(layer: LISTA) -> bool:
     scales, same = _weight_scales(layer)
     lams = iteration_values(layer.lam, len(scales)) / np.where(scales > 0, scales, 1)
-    return same and _close(lams, lams.mean(), layer)
+    return same and _are_close(lams, lams.mean(), layer)
 
 
 def _solve_iterates(layer: LISTA, X: Array) -> Array:
@@ -124,11 +124,11 @@ def _solve_iterates(layer: LISTA, X: Array) -> Array:
     lams = iteration_values(layer.lam, len(scales)) / scales
     at = np.minimum(np.arange(n_iter), len(scales) - 1)
     codes = ista(X, D, lam=lams.mean(), n_iter=n_iter, step=_steps(layer, n_iter, D) * scales[at])
-    return _both(codes.coef, layer)
+    return _join_codes(codes.coef, layer)
 
 
 def _certify(twin: Twin, layer: LISTA, inputs: Tensors) -> float:
-    """Iterates minimise the model of the Lasso around the ones before: the first and the last."""
+    """Return the worst `proximal_residual` of the first and the last iteration."""
     X, D = as_array(inputs[0]), as_array(layer.dictionary)
     scales = _weight_scales(layer)[0]
     steps, lams = _steps(layer, len(scales), D) * scales, iteration_values(layer.lam, len(scales))
@@ -149,7 +149,7 @@ def _steps(layer: LISTA, n_iter: int, D: Array) -> Array:
 
 
 def _printed_weights(layer: LISTA, D: Array) -> Iterator[tuple[Array, Array, float]]:
-    """``We, Wc, th`` of the printed iteration ``S_th(Y We + C Wc)`` in the dictionary D."""
+    """Yield We, Wc and th of each iteration ``S_th(Y We + C Wc)``, as printed, for dictionary D."""
     kind = layer.parametrization
     weights = {
         name: as_array(w) for name, w in layer.state_dict().items() if name.endswith("weight")
@@ -169,7 +169,7 @@ def _printed_weights(layer: LISTA, D: Array) -> Iterator[tuple[Array, Array, flo
 
 
 def analytic_weights(D: Array) -> Array:
-    """The dual frame of the atoms, scaled so that each has a product of one with its own."""
+    """Return the dual frame of the atoms, scaled to an inner product of one with each atom."""
     dual = np.linalg.pinv(D).T
     return np.asarray(dual / (dual * D).sum(axis=1, keepdims=True))
 
@@ -177,7 +177,7 @@ def analytic_weights(D: Array) -> Array:
 def _solve_recursion(layer: LISTA, X: Array) -> Array:
     D = as_array(layer.dictionary)
     codes = _recursion(layer, X, D)
-    return np.c_[_both(codes, layer), lasso_objective(X, D, codes, lam=layer.penalty)]
+    return np.c_[_join_codes(codes, layer), lasso_objective(X, D, codes, lam=layer.penalty)]
 
 
 def _recursion(layer: LISTA, X: Array, D: Array) -> Array:
@@ -195,12 +195,12 @@ def _code_in_other_dictionary(layer: LISTA, X: Tensor) -> Tensor:
 
 
 def _other_dictionary(D: Array) -> Array:
-    """Fewer atoms, of other lengths and directions."""
+    """Return fewer atoms with other lengths and directions."""
     return np.linspace(0.5, 1.5, D.shape[1]) * D[: len(D) - 3, ::-1]
 
 
 def _code_in_fewer_atoms(layer: LISTA, X: Tensor) -> Tensor:
-    """Reconstructions by the atoms but the last three."""
+    """Reconstruct with all atoms except the last three."""
     D = layer.dictionary.to(X.dtype)[:-3]
     return layer(X, D) @ D
 
@@ -211,12 +211,12 @@ def _has_a_limit(layer: LISTA) -> bool:
 
 
 def _solve_alista(layer: LISTA, X: Array) -> Array:
-    """The weighted Lasso of whitened signals, its weights taken into the atoms."""
+    """Solve the weighted Lasso of whitened signals, with the weights moved into the atoms."""
     U, s, Vt = np.linalg.svd(as_array(layer.dictionary), full_matrices=False)
     leverage = (U**2).sum(axis=1, keepdims=True)
     lam = float(iteration_values(layer.lam, 1)[0])
     solution = sparse_code(X @ Vt.T / s, U / leverage, lam=lam, tol=_LIMIT_TOL)
-    return _both(solution.coef.toarray() / leverage.T, layer)
+    return _join_codes(solution.coef.toarray() / leverage.T, layer)
 
 
 def _logit_range(layer: LISTA, X: Array) -> float:
@@ -229,7 +229,7 @@ def _covers(layer: LISTA, *, parametrization: Parametrization) -> bool:
 
 
 def _build_recursion(X: Array, *, parametrization: Parametrization = "lista") -> LISTA:
-    layer: LISTA = perturb_parameters(_layer(X, parametrization), 0.05)
+    layer: LISTA = perturb_parameters(_build_start(X, parametrization), 0.05)
     return layer
 
 
@@ -274,7 +274,7 @@ _lista(
     inputs=Inputs("features", apply=_code_in_other_dictionary),
     covers=lambda layer: layer.parametrization == "adaptive",
     task={
-        "build": partial(_layer, parametrization="adaptive", fraction=0.02),
+        "build": partial(_build_start, parametrization="adaptive", fraction=0.02),
         "inputs": Inputs("features", apply=_code_in_fewer_atoms),
         "solve": lambda layer, X: (
             _recursion(layer, X, as_array(layer.dictionary)[:-3]) @ as_array(layer.dictionary)[:-3]
@@ -289,6 +289,6 @@ _lista(
     build=_build_alista,
     solve=_solve_alista,
     covers=_has_a_limit,
-    # A contraction forgets rounding that lies further back.
+    # A contraction damps the rounding of earlier iterations.
     numerics=Numerics(_logit_range, lambda layer: 50),
 )

@@ -1,9 +1,9 @@
-"""Twins: the sparse mixture of experts, expert by expert, and where its code is a pursuit's.
+"""Twins: the sparse mixture of experts, and the cases in which it is a matching pursuit.
 
-In general the code comes from routing: gates and ReLUs solve no problem, and evidence is a formula.
-Experts of one atom, with both signs of each, are routed by correlation as matching pursuit selects:
-with equal gates the mixture is orthogonal matching pursuit if one atom is chosen, or the atoms are
-orthonormal.
+In general the evidence is a formula, since gates and ReLUs solve no problem. If each expert is one
+atom, and there is one for either sign, routing by correlation selects atoms as matching pursuit
+does. With equal gates the mixture is then orthogonal matching pursuit if one atom is chosen or the
+atoms are orthonormal.
 """
 
 from functools import partial
@@ -33,12 +33,12 @@ def _build(X: Array, **settings: Any) -> SparseMixtureOfExperts:
     return layer
 
 
-# Small enough that a softmax of scores is uniform, and a power of two, which changes no order.
+# So small that a softmax of scores is uniform; a power of two keeps the order of scores exactly.
 _FLAT = 2.0**-60
 
 
-def _pursuit(atoms: Array, n_nonzero: int) -> SparseMixtureOfExperts:
-    """Experts of the atoms (rows) with either sign, whose gates are all ``1 / n_nonzero``."""
+def _build_pursuit(atoms: Array, n_nonzero: int) -> SparseMixtureOfExperts:
+    """Build an expert for each atom (row) and sign; all gates are ``1 / n_nonzero``."""
     signed = torch.from_numpy(np.concatenate([atoms, -atoms]))
     layer = SparseMixtureOfExperts(
         atoms.shape[1], len(signed), 1, n_nonzero, renormalize=True, dtype=torch.float64
@@ -51,12 +51,12 @@ def _pursuit(atoms: Array, n_nonzero: int) -> SparseMixtureOfExperts:
 
 
 def _build_orthonormal(X: Array) -> SparseMixtureOfExperts:
-    return _pursuit(np.linalg.svd(X, full_matrices=False)[2], 4)
+    return _build_pursuit(np.linalg.svd(X, full_matrices=False)[2], 4)
 
 
 def _build_learned(X: Array) -> SparseMixtureOfExperts:
     n_atoms = min(16, len(X))
-    return _pursuit(ksvd(X, n_atoms=n_atoms, n_nonzero=1, n_iter=2, random_state=0)[0], 1)
+    return _build_pursuit(ksvd(X, n_atoms=n_atoms, n_nonzero=1, n_iter=2, random_state=0)[0], 1)
 
 
 def _is_pursuit(layer: SparseMixtureOfExperts) -> bool:
@@ -100,7 +100,7 @@ def _solve(layer: SparseMixtureOfExperts, X: Array) -> Array:
 
 
 def _output(layer: SparseMixtureOfExperts, X: Tensor) -> Tensor:
-    """The mixture, its codes, the codes times the dictionary, and the loss of balance."""
+    """Return the mixture, its codes, the codes times the dictionary, and the balance loss."""
     codes, loss = layer.codes(X), layer.balance_loss(X)
     return torch.cat(
         [layer(X), codes, codes @ layer.dictionary().mT, loss.expand(len(X), 1)], dim=1

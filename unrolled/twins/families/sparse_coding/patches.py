@@ -1,6 +1,6 @@
-"""Twins: layers and networks that code overlapping patches, at their start as a classical one.
+"""Twins: layers and networks that code overlapping patches.
 
-That is ISTA, or matching pursuit of mixtures of experts.
+At their initial parameters they are ISTA, or matching pursuit for mixtures of experts.
 """
 
 import math
@@ -26,11 +26,7 @@ from .....solvers.sparse_coding.patch_codes import (
 )
 from .....solvers.sparse_coding.similar_patches import similar_patches
 from ....laws.subject import as_array
-from ....models.denoisers import (
-    GroupCodingDenoiser,
-    MixtureOfExpertsDenoiser,
-    PatchCodingDenoiser,
-)
+from ....models.denoisers import GroupCodingDenoiser, MixtureOfExpertsDenoiser, PatchCodingDenoiser
 from ....sparse_coding import PatchSparseCoding
 from ....sparse_coding.coding_step import CodingStep, GroupCodingStep, PursuitStep
 from ....sparse_coding.patches import Similar
@@ -39,16 +35,17 @@ from ...pairs import Derivatives, Inputs, Numerics
 from ...registry import add_twin
 from ...relations import Identity
 
-_ROUNDINGS = 4  # of the squares of an image, which the layer's running sums reach
+_ROUNDINGS = 4  # roundings of the sum of squares of an image, in the layer's running sums
 
 
 def nearest_patches(
     layer: nn.Module, planes: Array, size: int, *, window: int, n_similar: int
 ) -> Array:
-    """Indices of shape (n_patches, n_similar), fewer where a corner's window holds fewer.
+    """Return the indices of similar patches, of shape (n_patches, n_similar).
 
-    The layer's choice counts for a patch where its distances are those of the solver's choice, up
-    to the rounding of the layer's dtype: images of few grey levels have many equal ones.
+    There are fewer if the window of a corner has fewer. Images of few grey levels have many equal
+    distances: the layer's choice for a patch is taken if its distances equal those of the solver's
+    choice up to the rounding of the layer's dtype.
     """
     fewest = math.prod(min(window, side - size) + 1 for side in planes.shape[1:])
     own = similar_patches(planes, size, window, min(n_similar, fewest))
@@ -63,14 +60,14 @@ def nearest_patches(
 
 
 def _distances(rows: Array, indices: Array) -> Array:
-    """Squared distances of each row to those indexed, sorted."""
+    """Return the sorted squared distances of each row to the rows with its indices."""
     return np.sort(((rows[:, None] - rows[indices]) ** 2).sum(axis=2), axis=1)
 
 
-def _moved(build: Any, **settings: Any) -> Any:
-    """The build with every parameter moved on its own, and thresholds that attend."""
+def _build_perturbed(build: Any, **settings: Any) -> Any:
+    """Return the build with noise on every parameter and with weights of similar patches."""
 
-    def moved(images: Array) -> nn.Module:
+    def build_perturbed(images: Array) -> nn.Module:
         layer: nn.Module = perturb_parameters(build(images, **settings))
         generator = torch.Generator().manual_seed(0)
         for step in layer.modules():
@@ -78,15 +75,15 @@ def _moved(build: Any, **settings: Any) -> Any:
                 step.sharing.data.uniform_(0.2, 0.8, generator=generator)
         return layer
 
-    return moved
+    return build_perturbed
 
 
-# At a penalty that leaves some codes of images that are noise.
+# The penalty leaves some non-zero codes for images of noise.
 _NETWORK: dict[str, Any] = {"n_layers": 2, "lam": 0.3, "patch_size": 4, "n_frequencies": 5}
 
 
 def layer_parameters(layer: CodingStep) -> CodingParameters:
-    """What one layer's iteration has in the solver."""
+    """Return the parameters of one layer's iteration as the solver takes them."""
     analysis = as_array(layer.analysis)
     return CodingParameters(
         analysis,
@@ -97,13 +94,13 @@ def layer_parameters(layer: CodingStep) -> CodingParameters:
     )
 
 
-def _steps(network: Any) -> list[Any]:
+def _list_steps(network: Any) -> list[Any]:
     return list(network.layers)
 
 
 def _denoise(layer: PatchCodingDenoiser, image: Array) -> Array:
-    layers, W = [layer_parameters(step) for step in _steps(layer)], as_array(layer.dictionary)
-    similar = _similar(layer, image) if isinstance(layer, GroupCodingDenoiser) else None
+    layers, W = [layer_parameters(step) for step in _list_steps(layer)], as_array(layer.dictionary)
+    similar = _find_similar(layer, image) if isinstance(layer, GroupCodingDenoiser) else None
     return denoise_patches(
         image,
         lambda rows: coded_by(rows, layers, similar) @ W,
@@ -113,22 +110,22 @@ def _denoise(layer: PatchCodingDenoiser, image: Array) -> Array:
     )
 
 
-def _similar(layer: GroupCodingDenoiser, image: Array) -> Array:
+def _find_similar(layer: GroupCodingDenoiser, image: Array) -> Array:
     around = {"window": layer.window, "n_similar": layer.n_similar}
     return nearest_patches(layer, image, layer.patch_size, **around)
 
 
 def _is_ista(layer: PatchCodingDenoiser) -> bool:
     """Whether all layers are ISTA steps with one penalty in the dictionary of reconstruction."""
-    W, step = layer.dictionary, _steps(layer)[0].step()
+    W, step = layer.dictionary, _list_steps(layer)[0].step()
     eps = 100 * torch.finfo(W.dtype).eps
     return all(
-        not (isinstance(each, GroupCodingStep) and bool(each.sharing.any()))
-        and torch.equal(each.analysis, W)
-        and (each.synthesis is None or torch.equal(each.synthesis, W))
-        and bool((each.step() - step).abs() <= eps * step)
-        and bool((each.threshold() - step * layer.lam / 2).abs().max() <= eps * step * layer.lam)
-        for each in _steps(layer)
+        not (isinstance(other, GroupCodingStep) and bool(other.sharing.any()))
+        and torch.equal(other.analysis, W)
+        and (other.synthesis is None or torch.equal(other.synthesis, W))
+        and bool((other.step() - step).abs() <= eps * step)
+        and bool((other.threshold() - step * layer.lam / 2).abs().max() <= eps * step * layer.lam)
+        for other in _list_steps(layer)
     )
 
 
@@ -138,7 +135,7 @@ def _denoise_ista(layer: PatchCodingDenoiser, image: Array) -> Array:
         dictionary=as_array(layer.dictionary),
         lam=layer.lam,
         n_iter=layer.n_layers,
-        step=layer_parameters(_steps(layer)[0]).step,
+        step=layer_parameters(_list_steps(layer)[0]).step,
         channel_axis=0,
     )
 
@@ -181,7 +178,7 @@ _build_experts = image_builder(
 
 
 def expert_parameters(layer: PursuitStep) -> ExpertParameters:
-    """What one layer's step has in the solver."""
+    """Return the parameters of one layer's step as the solver takes them."""
     return ExpertParameters(
         as_array(layer.router),
         as_array(layer.analysis),
@@ -190,8 +187,8 @@ def expert_parameters(layer: PursuitStep) -> ExpertParameters:
     )
 
 
-def _mix(layer: MixtureOfExpertsDenoiser, image: Array) -> Array:
-    layers = [expert_parameters(step) for step in _steps(layer)]
+def _denoise_by_experts(layer: MixtureOfExpertsDenoiser, image: Array) -> Array:
+    layers = [expert_parameters(step) for step in _list_steps(layer)]
     return denoise_patches(
         image,
         lambda rows: rows - left_by(rows, layers),
@@ -202,18 +199,19 @@ def _mix(layer: MixtureOfExpertsDenoiser, image: Array) -> Array:
 
 def _is_pursuit(layer: MixtureOfExpertsDenoiser) -> bool:
     """Whether all layers have one dictionary and one threshold."""
-    first = _steps(layer)[0]
+    first = _list_steps(layer)[0]
     return all(
-        bool(each.threshold() == first.threshold())
+        bool(other.threshold() == first.threshold())
         and all(
-            torch.equal(rows, first.router) for rows in (each.router, each.analysis, each.synthesis)
+            torch.equal(rows, first.router)
+            for rows in (other.router, other.analysis, other.synthesis)
         )
-        for each in _steps(layer)
+        for other in _list_steps(layer)
     )
 
 
 def _pursue(layer: MixtureOfExpertsDenoiser, image: Array) -> Array:
-    D, _, _, threshold = expert_parameters(_steps(layer)[0])
+    D, _, _, threshold = expert_parameters(_list_steps(layer)[0])
     return denoise_matching(
         image, dictionary=D, threshold=threshold, n_iter=layer.n_layers, channel_axis=0
     )
@@ -258,8 +256,8 @@ for prefix, network, source, options, derivatives in (
         equation="SE-17",
         source=source,
         layer=network,
-        build=_moved(build),
-        options={name: _moved(build, **setting) for name, setting in options.items()},
+        build=_build_perturbed(build),
+        options={name: _build_perturbed(build, **setting) for name, setting in options.items()},
         solve=solve_each_image(_denoise),
         derivatives=derivatives,
     )
@@ -280,8 +278,8 @@ _start(
 )
 _add(
     name="patch-sparse-coding",
-    build=_moved(_build),
-    options={"one-iteration": _moved(_build, n_iter=1)},
+    build=_build_perturbed(_build),
+    options={"one-iteration": _build_perturbed(_build, n_iter=1)},
     solve=solve_each_image(_code),
     **_ITERATIONS,
 )
@@ -305,8 +303,8 @@ _start(
 )
 _add(
     name="patch-experts",
-    build=_moved(_build_experts),
-    options={name: _moved(_build_experts, **setting) for name, setting in _FEW.items()},
-    solve=solve_each_image(_mix),
+    build=_build_perturbed(_build_experts),
+    options={name: _build_perturbed(_build_experts, **setting) for name, setting in _FEW.items()},
+    solve=solve_each_image(_denoise_by_experts),
     **_EXPERTS,
 )

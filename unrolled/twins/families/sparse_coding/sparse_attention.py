@@ -1,6 +1,6 @@
-"""Twins: ISTA and sparse attention, of queries in keys and of tokens in each other.
+"""Twins: ISTA and sparse attention, for queries in keys and for tokens in each other.
 
-Iterates of support-adaptive steps are a formula: which step a row takes is known to ISTA alone.
+The evidence for iterates of support-adaptive steps is a formula: no certificate knows a row's step.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def build_sparse_coding(
     relative: bool = False,
     **settings: Any,
 ) -> SparseCoding:
-    """Five iterations, at a share of the penalty that makes the median code, or each, zero."""
+    """Build at a share of the penalty that makes the median code (each, if relative) zero."""
     lam = share
     if not relative:
         largest = [lam_max(a, b, zero_diagonal=zero_diagonal) for a, b in zip(q, k, strict=True)]
@@ -46,7 +46,7 @@ def build_sparse_coding(
 
 
 def penalty(layer: SparseCoding, q: Array, k: Array, head: int, t: int = 0) -> float | Array:
-    """The penalty of each row's problem at iteration t."""
+    """Return the penalty of each row's problem at iteration t."""
     lam = head_value(layer.lam, head, t)
     if not layer.relative:
         return lam
@@ -55,7 +55,7 @@ def penalty(layer: SparseCoding, q: Array, k: Array, head: int, t: int = 0) -> f
 
 
 def step_length(layer: SparseCoding, k: Array, head: int, t: int = 0) -> float:
-    """The safe step, or the shortest of the support-adaptive ones."""
+    """Return the safe step, or the shortest of the support-adaptive steps."""
     norm = float(np.linalg.norm(k.T @ k, 2 if layer.step == "support" else "fro"))
     return head_value(layer.relative_step, head, t) / norm if norm > 0 else 1.0
 
@@ -75,7 +75,7 @@ def solve_ista(layer: SparseCoding, call: HeadCall) -> Array:
 
 
 def build_heads(q: Array, k: Array, v: Array, **settings: Any) -> SparseCoding:
-    """Learned penalties and steps of each head."""
+    """Build with learned penalties and steps for each head."""
     layer = build_sparse_coding(q, k, v, num_heads=len(q), learnable=True, **settings)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -86,7 +86,7 @@ def build_heads(q: Array, k: Array, v: Array, **settings: Any) -> SparseCoding:
 def build_learned(
     q: Array, k: Array, v: Array, *, zero_diagonal: bool, **settings: Any
 ) -> SparseCoding:
-    """Relative penalties and steps that differ from iteration to iteration and head to head."""
+    """Build with relative penalties and steps that differ between iterations and heads."""
     settings = {"relative": True, "share": 0.1, "num_heads": len(q)} | settings
     layer = build_sparse_coding(
         q, k, v, zero_diagonal=zero_diagonal, learnable=True, per_iteration=True, **settings
@@ -99,7 +99,7 @@ def build_learned(
 
 
 def solve_recursion(layer: SparseCoding, call: HeadCall) -> Array:
-    """``C <- S_th(Q We + C S)`` with the n x n matrix S of each iteration."""
+    """Iterate ``C <- S_th(Q We + C S)`` with the n x n matrix S of each iteration."""
     q, k = call.q, call.k
     C = np.zeros((len(q), len(k)))
     for t in range(layer.n_iter):
@@ -113,7 +113,7 @@ def solve_recursion(layer: SparseCoding, call: HeadCall) -> Array:
 
 
 def certify_iterates(twin: Twin, layer: SparseCoding, inputs: Tensors) -> float:
-    """Iterates minimise the model of the Lasso around the ones before: the first and the last."""
+    """Judge the first and the last iteration by `certify_steps`."""
     calls = list(calls_of_heads(twin, inputs))
     return certify_steps(
         twin,
@@ -128,7 +128,7 @@ def certify_iterates(twin: Twin, layer: SparseCoding, inputs: Tensors) -> float:
 
 
 def lasso_problem(layer: SparseCoding, call: HeadCall) -> Problem:
-    """The Lasso behind the layer, with its certified solution."""
+    """Solve the Lasso of the layer to a certificate."""
     q, k = call.q, call.k
     return solved_lasso(
         q,
@@ -140,8 +140,8 @@ def lasso_problem(layer: SparseCoding, call: HeadCall) -> Problem:
     )
 
 
-def _cosines(X: Tensor) -> Tensor:
-    """Cosines of windows with either sign, the constant ones longer, as its penalty is a bias."""
+def _make_cosines(X: Tensor) -> Tensor:
+    """Return cosines of windows with both signs; constant atoms are longer, to shrink them less."""
     size = round(X.shape[1] ** 0.5)
     waves = dct_filters(size).reshape(-1, size**2)
     atoms = np.concatenate([np.full((1, size**2), _LONG / size), waves])
@@ -149,19 +149,19 @@ def _cosines(X: Tensor) -> Tensor:
 
 
 def _build_cosines(X: Array) -> SparseCoding:
-    atoms = _cosines(torch.from_numpy(X)).numpy()
+    atoms = _make_cosines(torch.from_numpy(X)).numpy()
     return build_sparse_coding(
         X[None], atoms[None], atoms[None], share=_SHARE, zero_diagonal=False, nonnegative=True
     )
 
 
 def _solve_cosines(layer: SparseCoding, X: Array) -> Array:
-    atoms = _cosines(torch.from_numpy(X)).numpy()
+    atoms = _make_cosines(torch.from_numpy(X)).numpy()
     return lasso_problem(layer, HeadCall(X, atoms, atoms)).coef @ atoms
 
 
 def _rate(layer: SparseCoding, k: Array, coef: Array, head: int) -> float:
-    """``|C*|_F^2 / step``, proved for steps up to ``1 / |K|_2^2`` (SE-15)."""
+    """Return ``|C*|_F^2 / step``, which is proved for steps up to ``1 / |K|_2^2`` (SE-15)."""
     step = step_length(layer, k, head)
     if step * np.linalg.norm(k, 2) ** 2 > 1 + 1e-12:
         return float("inf")
@@ -176,9 +176,9 @@ def ista_logit_range(layer: SparseCoding, q: Array, k: Array, v: Array) -> float
 
 
 def covers(layer: SparseCoding, *, zero_diagonal: bool, **settings: Any) -> bool:
-    """Layers with this diagonal and kind of iteration.
+    """Whether a layer has this diagonal and these settings.
 
-    Support-adaptive ones and those of relative penalties are of either sign.
+    Codes with support-adaptive steps or relative penalties may have either sign constraint.
     """
     if layer.zero_diagonal != zero_diagonal or layer.per_iteration:
         return False
@@ -218,25 +218,25 @@ def _add(
     settings = {"share": 0.03, "zero_diagonal": zero_diagonal} | settings
     build = partial(build_sparse_coding, **settings)
     iterates = relation is Iterate
-    kept = {name: x for name, x in settings.items() if name != "share"}
-    of_relation: dict[str, Any] = {"n_iter": n_iter} if n_iter else {}
+    covered = {name: x for name, x in settings.items() if name != "share"}
+    fields: dict[str, Any] = {"n_iter": n_iter} if n_iter else {}
     if iterates and "step" not in settings:
-        of_relation["certificate"] = certify_iterates
+        fields["certificate"] = certify_iterates
     _register(
         name=name,
-        relation=relation(problem=lasso_problem, **of_relation),
+        relation=relation(problem=lasso_problem, **fields),
         equation=equation,
         build=build,
         options=_iterate_options(build, settings) if iterates else {},
         solve=solve_ista,
-        covers=partial(covers, **kept),
+        covers=partial(covers, **covered),
         task=task or {},
         **_OF_DIAGONAL[zero_diagonal],
     )
 
 
 def _add_learned(name: str, *, zero_diagonal: bool) -> None:
-    """Register a twin of `SparseCoding` with parameters of each iteration."""
+    """Register a twin of `SparseCoding` with its own parameters in each iteration."""
     build = partial(build_learned, zero_diagonal=zero_diagonal)
     _register(
         name=name,
@@ -259,7 +259,7 @@ def _solve_codes(layer: Solved, call: HeadCall) -> Array:
 
 
 def _add_solved(name: str, equation: str, *, zero_diagonal: bool) -> None:
-    """Register a twin of `SparseCoding` that is run to convergence."""
+    """Register a twin of `SparseCoding` that iterates to convergence."""
 
     def covers(layer: Any) -> bool:
         return isinstance(layer.base, SparseCoding) and layer.base.zero_diagonal == zero_diagonal
@@ -305,13 +305,13 @@ _OF_DIAGONAL: dict[bool, dict[str, Any]] = {
         "inputs": Inputs(pairing="self"),
     },
 }
-# Longer runs of support-adaptive steps take minutes: an eigenvalue problem a row and iteration.
+# Support-adaptive steps solve an eigenvalue problem for each row and iteration: long runs are slow.
 _SUPPORT: dict[str, Any] = {"step": "support", "share": 0.1, "n_iter": (1, 2, 5)}
 _RELATIVE: dict[str, Any] = {"relative": True, "share": 0.1, "n_iter": (1, 2, 5)}
 _SHRINKING: dict[str, Any] = {
     "relation": FixedPointLimit(n_iter=600),
     "inputs": Inputs(
-        "patches", apply=lambda layer, X: layer(X[None], *(_cosines(X)[None],) * 2)[0]
+        "patches", apply=lambda layer, X: layer(X[None], *(_make_cosines(X)[None],) * 2)[0]
     ),
     "build": _build_cosines,
     "solve": _solve_cosines,

@@ -1,0 +1,81 @@
+"""`twinsolve inspect A B ...`: runs of `twinsolve classify` in one table and on one figure."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from twinsolve.bench.cli import app
+from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
+from twinsolve.bench.training import Recipe
+from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.networks import Classifier
+from twinsolve.bench.vision.inspection.comparison import shorten_names
+from twinsolve.bench.vision.inspection.measures import condition_columns, observe
+
+DEPTH = {"depth": 2, "num_heads": 2}
+ROWS = {  # of `twinsolve classify`
+    "ViT": DEPTH,
+    "ViT-correction=attn_scale": {"correction": "attn_scale", **DEPTH},
+    "ViT-scale=FeatScale": {"scale": "FeatScale", "pool": "mean", **DEPTH},
+    "ViT-residual=boosting": {"residual": "boosting", **DEPTH},
+    "CaiT": {"architecture": "CaiT", "class_depth": 1, **DEPTH},
+    "Swin": {"architecture": "Swin", "depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
+}
+SIZES = {"in_channels": 1, "num_classes": 10, "patch_size": 2, "dim": 16, "image_size": [8, 8]}
+
+
+def write_classifiers(folder):
+    for name, row in ROWS.items():
+        torch.manual_seed(0)
+        model = Classifier(SIZES | row, [0.3], [0.4])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        run = folder / f"{name}-9-steps-seed-0-0123abcd"
+        begin_run(run, run_settings(model, Recipe(n_steps=9), {"data": "digits"}), 9, model)
+        save_tensors(run / WEIGHTS, model.state_dict())
+        yield str(run), model.double().eval()
+
+
+def test_several_models_stand_in_one_table_and_on_one_figure(tmp_path):
+    folders, models = zip(*write_classifiers(tmp_path), strict=True)
+    run = CliRunner().invoke(app, ["inspect", *folders, "--output", str(tmp_path / "out")])
+    assert run.exit_code == 0, run.output
+    tables = [line for line in run.stdout.splitlines() if line[:1] in "┏┃┡│└"]
+    assert len(tables) > 30
+    assert max(map(len, tables)) <= 120
+    assert "t minus s" in run.stdout
+    assert "…" not in run.stdout
+    rows = json.loads((tmp_path / "out/table.json").read_text())
+    assert {row["model"] for row in rows} == set(ROWS)
+    images = load_splits("digits").test.levels[:16].double()
+    for name, model in zip(ROWS, models, strict=True):
+        layers = observe(model, images)
+        own = [row for row in rows if row["model"] == name]
+        assert [row["layer"] for row in own] == list(range(1, len(layers) + 1))
+        for row, layer in zip(own, layers, strict=True):
+            for key, value in (layer.measures | condition_columns(layer)).items():
+                assert row[key] == pytest.approx(value, rel=1e-6)
+    scale = models[2].network.blocks[1].attention_scale
+    (row,) = (row for row in rows if row["model"] == "ViT-scale=FeatScale" and row["layer"] == 2)
+    assert row["learned_t_minus_s"] == pytest.approx((scale.t - scale.s).median().item())
+    with Image.open(tmp_path / "out/compare.png") as page:
+        assert min(page.size) > 1000
+    assert not (tmp_path / "out/inspect.png").exists()
+    settings = json.loads((tmp_path / "out/settings.json").read_text())["settings"]
+    assert settings["models"] == list(folders)
+
+
+def test_names_of_models_are_what_differs():
+    runs = ["a/ViT-600-steps-seed-0-0123abcd", "a/ViT-scale=FeatScale-600-steps-seed-0-89abcdef"]
+    assert shorten_names(runs) == ["ViT", "ViT-scale=FeatScale"]
+    assert shorten_names([runs[0], "a/ViT-600-steps-seed-1-89abcdef"]) == [
+        "ViT-seed-0", "ViT-seed-1"
+    ]  # fmt: skip
+    assert shorten_names([runs[0], "a/ViT-600-steps-seed-0-89abcdef"]) == [
+        "ViT-0123abcd", "ViT-89abcdef"
+    ]  # fmt: skip
+    assert shorten_names(["digits", "digits-mixed"]) == ["digits", "digits-mixed"]
