@@ -514,6 +514,22 @@ def test_verdicts_quoted_on_segmentation_stand_in_the_committed_results():
     assert f"Three seeds see {min(seen):.2f} to {max(seen):.2f} points" in text
 
 
+def test_verdicts_quoted_on_long_range_stand_in_the_committed_results():
+    text = " ".join((ROOT / "docs/longrange.md").read_text().split())
+    table = table_of("longrange-listops")
+    verdicts = judge(classification.differences(table))
+    words = {row: verdict.words.split()[0] for row, verdict in verdicts.items()}
+    others = dict.fromkeys(("bilateral", "sparse coding"), "inconclusive")
+    assert words == {"ALiBi": "behind"} | others
+    assert f"ALiBi is behind**, by {-verdicts['ALiBi'].apart.mean:.2f} points" in text
+    seen = [verdicts[row].detectable for row in words]
+    assert f"Three seeds see {min(seen):.2f} to {max(seen):.2f} points" in text
+    means = table.groupby("row")[["token_cosine", "training"]].mean()
+    cosines = [means.token_cosine[row] for row in ("sparse coding", "softmax")]
+    assert "mean cosine of {:.2f} against {:.2f}".format(*cosines) in text
+    assert f"trains at {means.training['sparse coding']:.2f} of softmax's speed" in text
+
+
 @pytest.mark.parametrize(
     ("page", "results", "n_rows"),
     [
