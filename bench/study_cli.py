@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .names import split_settings
-from .study import Task, write_row
 from .terminal import console, progress
+
+if TYPE_CHECKING:
+    from .study import Task
 
 DataHome = Annotated[str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")]
 Processes = Annotated[int, typer.Option(help="Processes; -1 is all cores.")]
@@ -42,8 +44,10 @@ def report_mistakes(*others: type[Exception]) -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
-def list_rows(task: Task) -> None:
+def list_rows(task: "Task") -> None:
     """Print every row as a user may type it."""
+    from .study import write_row
+
     for name, options in task.rows.items():
         console().print(f"{name:22} {write_row(task, options)}", highlight=False)
 

@@ -14,6 +14,7 @@ import routers as routing
 
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.problems import make_problem
+from twinsolve.bench.longrange import report as longrange
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.run_folder import read_metrics
 from twinsolve.bench.tables import markdown
@@ -421,6 +422,7 @@ SUMMARIES = {
     "classify-routers": (classification.lines_of,),
     "classify-adaptation": (adaptation.adapted_lines,),
     "segment": (segmentation.lines_of, segmentation.class_lines),
+    "longrange-listops": (longrange.lines_of,),
 }
 
 
@@ -443,6 +445,7 @@ def classification_notes(table):
 
 NOTES = dict.fromkeys(SUMMARIES, classification_notes) | {
     "classify-adaptation": adaptation.adapted_notes, "segment": segmentation.notes,
+    "longrange-listops": longrange.notes,
 }  # fmt: skip
 
 
@@ -511,9 +514,29 @@ def test_verdicts_quoted_on_segmentation_stand_in_the_committed_results():
     assert f"Three seeds see {min(seen):.2f} to {max(seen):.2f} points" in text
 
 
+def test_verdicts_quoted_on_long_range_stand_in_the_committed_results():
+    text = " ".join((ROOT / "docs/longrange.md").read_text().split())
+    table = table_of("longrange-listops")
+    verdicts = judge(classification.differences(table))
+    words = {row: verdict.words.split()[0] for row, verdict in verdicts.items()}
+    others = dict.fromkeys(("bilateral", "sparse coding"), "inconclusive")
+    assert words == {"ALiBi": "behind"} | others
+    assert f"ALiBi is behind**, by {-verdicts['ALiBi'].apart.mean:.2f} points" in text
+    seen = [verdicts[row].detectable for row in words]
+    assert f"Three seeds see {min(seen):.2f} to {max(seen):.2f} points" in text
+    means = table.groupby("row")[["token_cosine", "training"]].mean()
+    cosines = [means.token_cosine[row] for row in ("sparse coding", "softmax")]
+    assert "mean cosine of {:.2f} against {:.2f}".format(*cosines) in text
+    assert f"trains at {means.training['sparse coding']:.2f} of softmax's speed" in text
+
+
 @pytest.mark.parametrize(
     ("page", "results", "n_rows"),
-    [("classification", "classify*", 30), ("segmentation", "segment", 10)],
+    [
+        ("classification", "classify*", 30),
+        ("segmentation", "segment", 10),
+        ("longrange", "longrange*", 4),
+    ],
 )
 def test_rows_of_tables_quoted_from_summaries_stand_there(page, results, n_rows):
     """The cells of each row of a page's tables stand in one row of a summary, in their order."""
