@@ -28,6 +28,7 @@ from twinsolve.unrolled import (
     Sinkhorn,
     Softmax,
     SparseCoding,
+    Symmetric,
     TopK,
     Tupe,
     Twicing,
@@ -43,6 +44,14 @@ from .conftest import built, small_inputs
 @pytest.fixture(scope="module")
 def X():
     return make_union_of_subspaces(10, n_subspaces=3, n_features=12, noise=0.1, random_state=0)[0]
+
+
+@pytest.mark.parametrize("correct", [AttnScale, Neutreno, Twicing])
+def test_corrections_of_attention_whose_keys_are_the_queries_are_correct(correct, X):
+    base = Symmetric()
+    operator = correct(base, num_heads=2) if correct is AttnScale else correct(base)
+    report = twinsolve.check(Attention(12, 2, operator=operator), torch.from_numpy(X).float())
+    assert (report.correct, report.laws) == (True, ())
 
 
 def test_a_trained_shell_is_correct_and_away_from_its_origin(X):
