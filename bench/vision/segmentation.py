@@ -161,11 +161,12 @@ def segmentation_quality(
     n_classes: int,
     scales: Sequence[float] = (1.0,),
 ) -> dict[str, Any]:
-    """Intersection over union of each class, their mean, and the share of pixels that are right.
+    """Intersection over union and accuracy of each class, their means, and the right pixels' share.
 
     ::
 
         IoU_c = |found c and true c| / |found c or true c|
+        accuracy_c = |found c and true c| / |true c|
 
     over the pixels of all images whose label is a class; others count nowhere. As the mean over
     classes is none over images, each image has a pseudo-value: the mean, plus how it would change
@@ -184,8 +185,9 @@ def segmentation_quality(
     Returns
     -------
     dict
-        ``miou`` and ``accuracy``; ``iou``, a list with NaN for a class that neither is there nor
-        was found, which the mean leaves out; and ``pictures``, the pseudo-values.
+        ``miou``, ``accuracy`` and ``class_accuracy``, the mean over the classes that are there;
+        ``iou``, a list with NaN for a class that neither is there nor was found, which the mean
+        leaves out; and ``pictures``, the pseudo-values.
     """
     pairs = np.zeros((len(images), n_classes, n_classes), dtype=np.int64)
     for start in range(0, len(images), _AT_ONCE):
@@ -199,9 +201,11 @@ def segmentation_quality(
     whole = union.sum(axis=0)
     iou = np.divide(both.sum(axis=0), whole, out=np.full(n_classes, np.nan), where=whole > 0)
     own = len(images) * (both - iou * union) / np.maximum(whole, 1)
+    true = pairs.sum(axis=(0, 2))
     return {
         "miou": float(np.nanmean(iou)),
         "accuracy": float(both.sum() / pairs.sum()),
+        "class_accuracy": float((both.sum(axis=0)[true > 0] / true[true > 0]).mean()),
         "iou": iou.tolist(),
         "pictures": np.nanmean(iou + own, axis=1).tolist(),
     }
@@ -215,6 +219,8 @@ _MODELS: dict[str, dict[str, Any]] = {
     "bilateral": {"operator": "bilateral"},
     "GRC": {"residual": "generalized"},
     "twicing": {"operator": "twicing"},
+    "bilateral + GRC": {"operator": "bilateral", "residual": "generalized"},
+    "symmetric": {"operator": "symmetric"},
 }
 # Chosen for the plain model on validation pictures, among rates of 0.001 and 0.003.
 RECIPE = {
@@ -263,9 +269,10 @@ def segment(
     -------
     DataFrame
         A row for each model and seed: ``miou`` and ``miou_multi_scale`` (see
-        `segmentation_quality`, the latter over copies of `SCALES`), ``accuracy``, ``iou CLASS``,
-        all in percent; ``pictures`` and ``pictures_multi_scale``, a pseudo-value of the mean IoU
-        for each test picture; ``parameters``; ``seconds`` of the processor for a picture.
+        `segmentation_quality`, the latter over copies of `SCALES`), ``accuracy``,
+        ``class_accuracy``, ``iou CLASS``, all in percent; ``pictures`` and
+        ``pictures_multi_scale``, a pseudo-value of the mean IoU for each test picture;
+        ``parameters``; ``seconds`` of the processor for a picture.
 
     Raises
     ------
@@ -355,6 +362,7 @@ def _train_and_judge(
     row = {
         "model": model, "seed": seed, "miou": 100 * once["miou"],
         "miou_multi_scale": 100 * often["miou"], "accuracy": 100 * once["accuracy"],
+        "class_accuracy": 100 * once["class_accuracy"],
         "parameters": sum(p.numel() for p in trained.parameters()), "seconds": seconds,
         "pictures": [round(100 * x, 3) for x in once["pictures"]],
         "pictures_multi_scale": [round(100 * x, 3) for x in often["pictures"]],
@@ -365,9 +373,9 @@ def _train_and_judge(
 
 _N_SHOWN = 3
 _SCALES = {"miou": ("one", "pictures"), "miou_multi_scale": ("three", "pictures_multi_scale")}
-_HEAD = (
-    "model", "scales", "mean IoU %", *COMPARED, "pixels %", "parameters", "ms / picture", "seeds",
-)  # fmt: skip
+_HEAD = ("model", "scales", "mean IoU %", *COMPARED, "pixels %")
+_CLASSES = "mean class accuracy %"  # which tables of old runs lack
+_SIZE = ("parameters", "ms / picture", "seeds")
 
 
 def write_report(table: pd.DataFrame, report: Report, *, data_home: str | None) -> None:
@@ -384,6 +392,7 @@ def write_report(table: pd.DataFrame, report: Report, *, data_home: str | None) 
 def lines_of(table: pd.DataFrame) -> Lines:
     """Headings and cells: means over seeds, and the difference to the plain model by pairs."""
     verdicts = judge(differences(table))
+    of_classes = ["class_accuracy"] if "class_accuracy" in table else []
     rows = []
     for model, own in table.groupby("model", sort=False):
         for column, (scales, _) in _SCALES.items():
@@ -392,11 +401,12 @@ def lines_of(table: pd.DataFrame) -> Lines:
             rows.append(
                 (
                     str(model), scales, f"{own[column].mean():.2f}", *cells,
-                    f"{own.accuracy.mean():.2f}", f"{own.parameters.iloc[0]:,}",
-                    f"{1000 * own.seconds.median():.1f}", str(len(own)),
+                    f"{own.accuracy.mean():.2f}", *(f"{own[x].mean():.2f}" for x in of_classes),
+                    f"{own.parameters.iloc[0]:,}", f"{1000 * own.seconds.median():.1f}",
+                    str(len(own)),
                 )
             )  # fmt: skip
-    return _HEAD, rows
+    return (*_HEAD, *[_CLASSES for _ in of_classes], *_SIZE), rows
 
 
 def differences(table: pd.DataFrame) -> dict[tuple[str, str], Paired]:

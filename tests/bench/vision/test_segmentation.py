@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from sklearn.metrics import accuracy_score, jaccard_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, jaccard_score
 from torch.nn import functional as F
 from torch.testing import assert_close
 from typer.testing import CliRunner
@@ -75,6 +75,7 @@ def test_quality_is_that_of_scikit_learn(model):
     assert found["iou"] == pytest.approx(list(jaccard_score(*pairs, average=None)))
     assert found["miou"] == pytest.approx(jaccard_score(*pairs, average="macro"))
     assert found["accuracy"] == pytest.approx(accuracy_score(*pairs))
+    assert found["class_accuracy"] == pytest.approx(balanced_accuracy_score(*pairs))
     assert np.mean(found["pictures"]) == pytest.approx(found["miou"])
     weights = np.arange(len(IMAGES)) == 1  # the second picture counts a little more
     more = np.repeat(np.arange(len(IMAGES)), 1000 + weights)
