@@ -4,9 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from twinsolve.bench.language import report
 from twinsolve.bench.paired import judge
 from twinsolve.bench.vision.classification.report import differences
 
@@ -127,3 +129,34 @@ def test_depth_and_scales():
     assert {each.words for each in verdicts} == {"equal within 1"}
     seen = [each.detectable for each in verdicts]
     assert f"at {min(seen):.2f} to {max(seen):.2f} points" in page
+
+
+def test_perplexities():
+    table, page = read_table("language"), read_page("language.md")
+    apart = report.differences(table)
+    for row, words in (("bilateral", "by {} % of the perplexity"), ("GRC", "is ahead** by {} %")):
+        assert words.format(f"{apart[row].mean:.2f}") in page
+    assert f"and with GRC by {apart['bilateral + GRC'].mean:.2f} %" in page
+    assert f"holds zero: {apart['NeuTRENO']} and {apart['symmetric + NeuTRENO']}" in page
+    clean, swapped = (
+        table[name].map(np.mean).groupby(table.row).mean() for name in ("clean", "swapped")
+    )
+    rise = 100 * np.expm1(swapped - clean)
+    assert f"by {rise.min():.1f} to {rise.max():.1f} %" in page
+    sizes = table.groupby("row").parameters.first()
+    assert sizes["bilateral"] - sizes["softmax"] == 32
+
+
+def test_tokens_without_skips():
+    table, page = read_table("classify-skips-600"), read_page("classification.md")
+    means = table.groupby("row")[["token_cosine", "log10_condition"]].mean()
+    attention, other = means.loc["no attention skip"], means.loc["ViT:feed_forward_skip=False"]
+    assert f"cosine {attention.token_cosine:.4f}, and their condition number" in page
+    assert f"bound of float64, 10^{attention.log10_condition:.1f}" in page
+    assert (
+        f"the cosine is {other.token_cosine:.2f} and the condition 10^{other.log10_condition:.1f}"
+        in page
+    )
+    assert {each.words.split()[0] for each in judge(differences(table)).values()} == {
+        "inconclusive"
+    }

@@ -445,7 +445,7 @@ def classification_notes(table):
 
 NOTES = dict.fromkeys(SUMMARIES, classification_notes) | {
     "classify-adaptation": adaptation.adapted_notes, "segment": segmentation.notes,
-    "longrange-listops": longrange.notes,
+    "longrange-listops": longrange.notes, "language": lambda table: [],
 }  # fmt: skip
 
 
