@@ -98,14 +98,17 @@ def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
 
 
 def draw_differences(
-    table: pd.DataFrame, apart: Mapping[str, Paired], directory: Path, score: str = "top-1, points"
+    table: pd.DataFrame,
+    apart: Mapping[str, Paired],
+    directory: Path,
+    score: str = "top-1, points to",
 ) -> None:
     """Draw differences.png: intervals and token cosines of the rows."""
     if apart:
         order = sorted(apart, key=lambda row: apart[row].mean)
         figure, (left, right) = panels(2, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
         draw_intervals(left, judge(apart), order)
-        left.set_xlabel(f"{score} to {name_baseline(table)}\n{INTERVAL}")
+        left.set_xlabel(f"{score} {name_baseline(table)}\n{INTERVAL}")
         draw_cosines(right, table, order)
         save(figure, directory / "differences.png")
 

@@ -24,7 +24,7 @@ def write_report(table: pd.DataFrame, report: Report, text: Text) -> None:
     report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
     report.add_table("With swapped words", swapped_lines(table), file="swapped")
     report.add_sentences(notes(table, text))
-    draw_differences(table, differences(table), report.directory, "perplexity, % better")
+    draw_differences(table, differences(table), report.directory, "perplexity, % below")
     report.write(["differences"])
 
 

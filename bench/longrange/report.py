@@ -20,7 +20,7 @@ def write_report(table: pd.DataFrame, report: Report) -> None:
     write_table(table, report.directory)
     report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
     report.add_sentences(notes(table))
-    draw_differences(table, differences(table), report.directory, "accuracy, points")
+    draw_differences(table, differences(table), report.directory, "accuracy, points to")
     draw_curves(table, report.directory)
     report.write(["differences", "curves"])
 
