@@ -160,3 +160,36 @@ def test_tokens_without_skips():
     assert {each.words.split()[0] for each in judge(differences(table)).values()} == {
         "inconclusive"
     }
+
+
+def test_hidden_patches():
+    table, page = read_table("masked-patches"), read_page("classification.md")
+    error = table.errors.map(np.mean).groupby(table.row + " " + table.kind).mean()
+    error = 100 * error / error["mean image solved"]
+    rows = ("non-local means solved", "LLE solved", "sparse coding (SSC) solved", "ridge solved")
+    words = (
+        "fills best**, {:.1f} %, then LLE, {:.1f} %, sparse coding, {:.1f} %, and ridge "
+        "regression, {:.1f} %"
+    )
+    assert words.format(*error[list(rows)]) in page
+    rows = ("softmax learned", "sparse coding learned", "token graying learned")
+    words = "attention leaves {:.1f} %, sparse coding {:.1f} %, token graying {:.1f} %"
+    assert words.format(*error[list(rows)]) in page
+    by_row = table[table.kind == "learned"].set_index(["row", "seed"])
+    gain = (by_row["pretrained"] - by_row["from scratch"]).groupby("row").mean()
+    assert f"loses {-gain['softmax']:.2f} ± 1.38 points" in page
+    assert f"token graying {gain['token graying']:.2f} ± 3.17, inconclusive" in page
+
+
+def test_costs_at_published_sizes():
+    table, page = read_table("costs"), read_page("classification.md")
+    flops, speed = (
+        table.pivot(index="size", columns="row", values=x) for x in ("flops", "inference")
+    )
+    ratios = flops.div(flops["softmax"], axis=0)
+    for row in ("NeuTRENO", "GRC", "bilateral"):
+        assert (ratios.loc[["DeiT-Ti", "DeiT-S", "CaiT-XXS24"], row] == 1).all()
+    assert f"costs {ratios.bilateral['Swin-T']:.2f} times as many" in page
+    assert f"up to {ratios.twicing.max():.2f} times the operations" in page
+    times = (1 / speed["NeuTRENO"])[["DeiT-Ti", "DeiT-S", "CaiT-XXS24", "Swin-T"]]
+    assert "takes {:.2f}, {:.2f}, {:.2f} and {:.2f} times as long".format(*times) in page
