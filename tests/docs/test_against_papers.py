@@ -193,3 +193,14 @@ def test_costs_at_published_sizes():
     assert f"up to {ratios.twicing.max():.2f} times the operations" in page
     times = (1 / speed["NeuTRENO"])[["DeiT-Ti", "DeiT-S", "CaiT-XXS24", "Swin-T"]]
     assert "takes {:.2f}, {:.2f}, {:.2f} and {:.2f} times as long".format(*times) in page
+
+
+def test_weights_of_neutreno():
+    table, page = read_table("classify-neutreno"), read_page("classification.md")
+    means = table.groupby("row", sort=False)[["token_cosine", "top1"]].mean()
+    plain, *_, last = means.token_cosine
+    assert f"a cosine of {last:.2f} at 1.5 where softmax has {plain:.2f}" in page
+    assert means.token_cosine.iloc[3:].is_monotonic_decreasing
+    assert (means.top1 - means.top1["softmax"]).abs().max() < 0.51
+    verdicts = judge(differences(table)).values()
+    assert all(each.words.startswith("inconclusive") for each in verdicts)
