@@ -24,15 +24,18 @@ from ..terminal import Load, Output, load_modules
 
 def language(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="wikitext2, wikitext2:n_words=8000, or generated.")
-    ] = "wikitext2",
+        str | None,
+        typer.Argument(
+            metavar="DATA", help="wikitext2, wikitext2:n_words=8000, or generated [wikitext2]."
+        ),
+    ] = None,
     row: RowNames = None,
     seeds: Seeds = 3,
     steps: Steps = None,
     recipe: RecipeWords = None,
     against: Against = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The generated text, three seeds, 200 steps; no DATA.")
+        bool, typer.Option("--quick", help="The generated text and 200 steps; without DATA.")
     ] = False,
     n_jobs: Processes = 1,
     data_home: DataHome = None,
@@ -45,7 +48,8 @@ def language(
     DATA are the words of WikiText-2, from the data root, or a generated text, whose lines come from
     one of eight Markov chains. WikiText-2 is read in its published parts where its training file is
     there; without it the models learn from nine tenths of the validation file, which is no
-    standard, and the summary says so. n_words is the size of the vocabulary; other words are <unk>.
+    standard, and the summary says so. n_words is the size of the vocabulary; other words count as
+    unknown.
 
     A row is a name of --list, or LM with settings after a colon, such as
     LM:operator=NAME,correction=twicing,residual=boosting; an operator is a name, also one that
@@ -54,8 +58,8 @@ def language(
     length (words of a window), batch_size, weight_decay, warm_up, ema_decay and precision.
 
     Prints perplexities of the test part, as it is and with 2.5 % of the shown words swapped for
-    <unk>, and differences to the row's own backbone or to --against, with 95 % intervals over seeds
-    and stretches of text and corrected verdicts. Writes table.json, means.csv and .tex,
+    the unknown word, and differences to the row's own backbone or to --against, with 95 % intervals
+    over seeds and stretches of text and corrected verdicts. Writes table.json, means.csv and .tex,
     settings.json, summary.md and differences.png. Finished and interrupted runs are kept in
     DIR/runs.
     """
@@ -67,8 +71,11 @@ def language(
     if list_all:
         list_rows(TEXT)
         return
+    if quick and data is not None:
+        raise typer.BadParameter(f"--quick has data of its own: leave out {data}")
     if quick:
-        data, seeds, steps = "generated", 3, 200
+        data, steps = "generated", steps or 200
+    data = data or "wikitext2"
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "against": against,

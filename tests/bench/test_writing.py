@@ -3,6 +3,7 @@
 import ast
 import errno
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,12 @@ def test_every_command_is_tried():
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
     known = {command.split()[0] for command in COMMANDS}
     assert {name.replace("_", "-") for name in names} | {"speed"} == known
+
+
+@pytest.mark.parametrize("command", app.registered_commands)
+def test_help_shows_every_word(command):
+    """What stands between < and > would be taken for a tag, and not be shown."""
+    assert not re.search(r"<\w+>", command.callback.__doc__)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,12 @@ def test_a_row_that_cannot_be_causal_is_refused(tmp_path):
     assert "does not support causal masks" in " ".join(done.output.replace("│", " ").split())
 
 
+def test_quick_has_data_of_its_own():
+    done = CliRunner().invoke(app, ["language", "wikitext2", "--quick"])
+    assert done.exit_code == 2
+    assert "leave out wikitext2" in " ".join(done.output.replace("│", " ").split())
+
+
 def test_without_the_training_file_the_validation_file_trains(small):
     text = load_text("wikitext2:n_words=10", str(small))
     whole = " ".join(text.words[x] for x in text.train) + " "
