@@ -75,7 +75,8 @@ def package(tmp_path):
     copy = tmp_path / "twinsolve"
     for wing in ("solvers", "unrolled", "datasets", "bench"):
         shutil.copytree(ROOT / wing, copy / wing, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "__init__.py", copy)
+    for module in ROOT.glob("*.py"):
+        shutil.copy(module, copy)
     for file, text in (("solvers", SOLVER), ("unrolled", LAYER), ("unrolled/twins/families", TWIN)):
         (copy / file / "cauchy.py").write_text(text)
     return copy

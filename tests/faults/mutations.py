@@ -200,6 +200,6 @@ def copy_package(package: Path, *left_out: str) -> Path:
     """Copy the package, without files of these patterns, to where a fault may be planted."""
     for name in _FOLDERS:
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns(*left_out))
-    for name in ("__init__.py", "setup.cfg"):
-        shutil.copy2(ROOT / name, package / name)
+    for path in (*ROOT.glob("*.py"), ROOT / "setup.cfg"):
+        shutil.copy2(path, package / path.name)
     return package
