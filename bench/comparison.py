@@ -39,6 +39,7 @@ def compared_lines(
     apart: Mapping[str, Paired],
     before: Mapping[str, Column],
     after: Mapping[str, Column],
+    unit: str = "points",
 ) -> Lines:
     """A line for each row: means over seeds, and the difference to its baseline, seed by seed.
 
@@ -50,10 +51,12 @@ def compared_lines(
         Differences of the rows to their baselines.
     before, after : mapping
         Columns by heading, before and behind those of `COMPARED`.
+    unit : str, default="points"
+        Of the differences.
     """
     verdicts, baselines = judge(apart), baselines_of(table)
-    depth = {name: depth_differences(table, name) for name in _DEPTH if "against" in table}
-    depth = {name: found for name, found in depth.items() if found or name in table}
+    told = [name for name in _DEPTH if name in table and "against" in table]
+    depth = {name: depth_differences(table, name) for name in told}
     lines: list[tuple[str, ...]] = []
     for row, own in table.groupby("row", sort=False):
         mean = own.mean(numeric_only=True)
@@ -67,7 +70,8 @@ def compared_lines(
             )
         )  # fmt: skip
     against = ["against"] if "against" in table else []
-    head = ("row", "seeds", *before, *COMPARED, *after, *(_DEPTH[x] for x in depth), *against)
+    compared = (f"difference, {unit}", *COMPARED[1:])
+    head = ("row", "seeds", *before, *compared, *after, *(_DEPTH[x] for x in told), *against)
     return head, lines
 
 
@@ -87,8 +91,6 @@ def name_baseline(table: pd.DataFrame) -> str:
 
 def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
     """Of a measure of the last tokens, of each row to its baseline, where both have it."""
-    if measure not in table:
-        return {}
     by_seed = table.pivot(index="seed", columns="row", values=measure)
     return {
         row: paired_difference(by_seed[row], by_seed[baseline])

@@ -89,11 +89,15 @@ def paired_network(
     plain: Mapping[str, Any],
     seed: int,
 ) -> Network:
-    """A network that starts from the plain one's draws, wherever a parameter is in both."""
+    """A network that starts from the plain one's draws, wherever a parameter is in both.
+
+    Positions of both start at the scale that the options name.
+    """
+    scale = {name: options[name] for name in ("position_scale",) if name in options}
     torch.manual_seed(seed)
     model = make(options)
     torch.manual_seed(seed)
-    return with_weights_of(model, make(plain))
+    return with_weights_of(model, make({**plain, **scale}))
 
 
 def with_weights_of(model: Network, other: nn.Module) -> Network:

@@ -52,6 +52,17 @@ def list_rows(task: "Task") -> None:
         console().print(f"{name:22} {write_row(task, options)}", highlight=False)
 
 
+def choose_data(
+    data: str | None, steps: int | None, default: str, quick: tuple[str, int] | None
+) -> tuple[str, int | None]:
+    """Data and steps: what was typed, or what a `quick` run has of its own."""
+    if quick is None:
+        return data or default, steps
+    if data is not None:
+        raise typer.BadParameter(f"--quick has data of its own: leave out {data}")
+    return quick[0], steps or quick[1]
+
+
 def study_options(settings: dict[str, Any], output: Path) -> dict[str, Any]:
     """Arguments of `run_study` from what was typed."""
     names = ("seeds", "steps", "against")

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.utils import check_random_state
 
+from ..validation import check_integer
+
 LIST_OPS_TOKENS = ("", *map(str, range(10)), "[MIN", "[MAX", "[MED", "[SM", "]")
 _FIRST_DIGIT, _FIRST_OPERATOR, _END = (LIST_OPS_TOKENS.index(x) for x in ("0", "[MIN", "]"))
 _N_OPERATORS = _END - _FIRST_OPERATOR
@@ -78,14 +80,13 @@ def make_list_ops(
     >>> " ".join(LIST_OPS_TOKENS[token] for token in X[0] if token), int(y[0])
     ('[MAX [MIN 7 2 ] 2 ]', 2)
     """
-    low, high = length
-    if not 4 <= low <= high:
-        raise ValueError(f"length: must be a range from 4 tokens on, got {length!r}")
-    if n_samples < 1 or max_depth < 1 or max_args < 2:
-        raise ValueError(
-            "n_samples, max_depth, max_args: must be at least 1, 1 and 2, got "
-            f"{n_samples}, {max_depth} and {max_args}"
-        )
+    if len(length) != 2:
+        raise ValueError(f"length: must be the least and the largest one, got {length!r}")
+    low = check_integer(length[0], "length[0]", 4)
+    high = check_integer(length[1], "length[1]", low)
+    check_integer(n_samples, "n_samples", 1)
+    check_integer(max_depth, "max_depth", 1)
+    check_integer(max_args, "max_args", 2)
     if not 0 <= nested <= 1:
         raise ValueError(f"nested: must be from 0 to 1, got {nested}")
     rng = check_random_state(random_state)

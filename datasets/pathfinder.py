@@ -4,6 +4,8 @@ import numpy as np
 from scipy.ndimage import maximum_filter
 from sklearn.utils import check_random_state
 
+from ..validation import check_integer
+
 _TURN = 0.22  # standard deviation of the change of direction, radians a pixel
 _FINE = 2  # points of a path a pixel
 _APART = 2  # pixels that stay free between two paths, and between parts of one
@@ -73,15 +75,14 @@ def make_pathfinder(
     >>> images.shape, int(y.sum())
     ((6, 16, 16), 3)
     """
+    check_integer(n_samples, "n_samples", 1)
+    check_integer(size, "size", 8)
+    check_integer(dash, "dash", 1)
+    check_integer(gap, "gap", 0)
     path_length = 3 * size // 4 if path_length is None else path_length
+    check_integer(path_length, "path_length", 4, 4 * size)
     n_distractors = size // 10 if n_distractors is None else n_distractors
-    if n_samples < 1 or size < 8 or dash < 1 or min(gap, n_distractors) < 0:
-        raise ValueError(
-            "n_samples, size, dash, gap, n_distractors: must be at least 1, 8, 1, 0 and 0, got "
-            f"{n_samples}, {size}, {dash}, {gap} and {n_distractors}"
-        )
-    if not 4 <= path_length <= 4 * size:
-        raise ValueError(f"path_length: must be 4 to 4 * size = {4 * size}, got {path_length}")
+    check_integer(n_distractors, "n_distractors", 0)
     rng = check_random_state(random_state)
     lengths = [path_length] * 2 + [path_length // 2] * n_distractors
     blocks: list[list[np.ndarray]] = []

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from twinsolve.bench.paired import COMPARED, Paired, judge, note_on_verdicts, pa
 from twinsolve.bench.parts import with_weights_of
 from twinsolve.bench.study import contents, placed, recipe_of, row_options, train_kept
 from twinsolve.bench.tables import Lines, number, write_table
-from twinsolve.bench.training import generator_of, train
+from twinsolve.bench.training import Batches, generator_of
 from twinsolve.bench.vision.classification.data import ClassBatches, Images, Splits, load_splits
 from twinsolve.bench.vision.classification.measures import accuracies
 from twinsolve.bench.vision.classification.networks import Classifier
@@ -76,9 +76,10 @@ def filling_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return error[hidden].mean()
 
 
-def masked_batches(images: Images, batch_size: int, n_patches: int) -> Callable[..., Any]:
+def masked_batches(splits: Splits, settings: Mapping[str, Any]) -> Batches:
     """Batches of images, each with another random half of its patches hidden."""
-    known = ClassBatches(images, batch_size=batch_size, shift=0, flip=False)
+    known = ClassBatches(splits.train, batch_size=settings["batch_size"], shift=0, flip=False)
+    n_patches = count_patches(splits, settings)
 
     def batches(seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
         levels, _ = known(seed, step, samples)
@@ -88,8 +89,36 @@ def masked_batches(images: Images, batch_size: int, n_patches: int) -> Callable[
     return batches
 
 
-def solvers(X: Array, Y: Array) -> dict[str, list[tuple[float, Callable[[Array], Array]]]]:
-    """How seen pixels give hidden ones, by what is known of both (X, Y), with parameters to try."""
+def count_patches(splits: Splits, settings: Mapping[str, Any]) -> int:
+    """Patches of an image."""
+    height, width = splits.train.levels.shape[2:]
+    return (height // settings["patch_size"]) * (width // settings["patch_size"])
+
+
+@torch.no_grad()
+def errors_of(model: Any, images: Images) -> Tensor:
+    """Mean squared error of the hidden pixels of each image."""
+    patches = model.patches(images.levels)
+    masks = hidden_patches(patches.shape[1])[torch.arange(len(images)) % N_MASKS]
+    apart = (model(images.levels, masks) - patches).square()
+    return apart[masks].view(len(images), -1).mean(dim=1)
+
+
+def validate(model: Any, splits: Splits) -> dict[str, float]:
+    return {"fit": -float(errors_of(model, splits.validation).mean())}
+
+
+FILLING = replace(
+    IMAGES, name="", make_batches=masked_batches, make_loss=lambda _: filling_loss,
+    validate=validate,
+)  # fmt: skip
+
+
+Solver = Callable[[Array, float], Array]  # of seen pixels, and a parameter
+
+
+def solvers(X: Array, Y: Array) -> dict[str, tuple[Solver, Sequence[float]]]:
+    """How seen pixels give hidden ones, by what is known of both (X, Y), and parameters to try."""
     centred = X - X.mean(axis=0)
     scale = float(np.median(np.square(centred).sum(axis=1)))
 
@@ -106,55 +135,43 @@ def solvers(X: Array, Y: Array) -> dict[str, list[tuple[float, Callable[[Array],
     def regress(queries: Array, alpha: float) -> Array:
         return Ridge(alpha * scale).fit(X, Y).predict(queries)
 
-    tried: dict[str, tuple[Callable[[Array, float], Array], Sequence[float]]] = {
+    return {
         "mean image": (lambda queries, _: np.tile(Y.mean(axis=0), (len(queries), 1)), [0]),
         "non-local means": (smooth, [0.1, 0.15, 0.2, 0.3, 0.5]),
-        "LLE": (embed, [5, 10, 20, 40, 80, 160]),
+        "LLE": (embed, [5, 10, 20, 40, 80, 160, 320, 640]),
         "sparse coding (SSC)": (code, [0.003, 0.01, 0.03, 0.1, 0.3]),
         "ridge": (regress, [0.01, 0.1, 1, 10]),
     }
-    return {
-        name: [(value, partial(_swap, solve, value)) for value in values]
-        for name, (solve, values) in tried.items()
-    }
-
-
-def _swap(solve: Callable[[Array, float], Array], value: float, queries: Array) -> Array:
-    return solve(queries, value)
-
-
-def errors(filled: Array, true: Array) -> Array:
-    """Mean squared error of each image."""
-    return np.square(filled - true).mean(axis=1)
 
 
 def fill_by_solvers(splits: Splits, patches: Callable[[Tensor], Tensor]) -> list[dict[str, Any]]:
     """Each solver with the parameter that is best on validation images, a line each."""
-    parts = [
-        patches(x.levels).double().numpy() for x in (splits.train, splits.validation, splits.test)
-    ]
-    masks = hidden_patches(parts[0].shape[1]).numpy()
-    tried, found = {}, {}
-    for place, mask in enumerate(masks):
-        own = (parts[0], parts[1][:_TRIED][place::N_MASKS], parts[2][place::N_MASKS])
-        seen, true = ([x[:, side].reshape(len(x), -1) for x in own] for side in (~mask, mask))
-        for name, choices in solvers(seen[0], true[0]).items():
-            for value, solve in choices:
-                both = [errors(solve(seen[part]), true[part]) for part in (1, 2)]
-                tried.setdefault((name, value), []).append(both[0])
-                found.setdefault((name, value), np.empty(len(parts[2])))[place::N_MASKS] = both[1]
-    scores = pd.Series({key: np.concatenate(own).mean() for key, own in tried.items()})
-    best = scores.groupby(level=0, sort=False).idxmin()
+    train, tried, test = (
+        patches(part.levels).double().numpy()
+        for part in (splits.train, splits.validation, splits.test)
+    )
+    tried = tried[:_TRIED]
+    found: dict[tuple[str, float], tuple[Array, Array]] = {}
+    for place, mask in enumerate(hidden_patches(train.shape[1]).numpy()):
+        own = slice(place, None, N_MASKS)
+        seen, hidden = (
+            [x[:, side].reshape(len(x), -1) for x in (train, tried[own], test[own])]
+            for side in (~mask, mask)
+        )
+        for name, (solve, values) in solvers(seen[0], hidden[0]).items():
+            for value in values:
+                key = name, value
+                both = found.setdefault(key, (np.empty(len(tried)), np.empty(len(test))))
+                for kept, queries, true in zip(both, seen[1:], hidden[1:], strict=True):
+                    kept[own] = np.square(solve(queries, value) - true).mean(axis=1)
+    scores = pd.Series({key: errors[0].mean() for key, errors in found.items()})
     return [
         {
-            "row": name,
-            "kind": "solved",
-            "seed": 0,
-            "parameter": value,
-            "errors": found[name, value].tolist(),
+            "row": name, "kind": "solved", "seed": 0, "parameter": value,
+            "validation": scores[name, value], "errors": found[name, value][1].tolist(),
         }
-        for name, value in best
-    ]
+        for name, value in scores.groupby(level=0, sort=False).idxmin()
+    ]  # fmt: skip
 
 
 def fill_by_network(
@@ -167,25 +184,19 @@ def fill_by_network(
     torch.manual_seed(seed)
     filler = PatchFiller(start.options, start.mean, start.std)
     filler.classifier.load_state_dict(start.state_dict())
-    n_patches = int(np.prod(start.network.grid))
-    recipe = recipe_of(settings, candidate | {"n_steps": 2 * candidate["n_steps"]}, seed)
-    folder = Path(directory) / "fillers" / f"{row}-{recipe.n_steps}-{seed}".replace(":", "-")
-    trained: Any = train(
-        filler, masked_batches(splits.train, recipe.batch_size, n_patches), filling_loss, recipe,
-        directory=folder, task={"data": data, "content": contents(splits)},
+    twice = recipe_of(settings, candidate | {"n_steps": 2 * candidate["n_steps"]}, seed)
+    trained, _ = train_kept(
+        FILLING, filler, splits, settings, twice, {"data": data, "of": "filling"}, directory,
+        options=options,
     )  # fmt: skip
-    masks = hidden_patches(n_patches)[torch.arange(len(splits.test)) % N_MASKS]
-    with torch.no_grad():
-        apart = trained(splits.test.levels, masks) - trained.patches(splits.test.levels)
-    found = {
+    found: dict[str, Any] = {
         "row": row, "kind": "learned", "seed": seed,
-        "errors": apart.square()[masks].view(len(masks), -1).mean(dim=1).tolist(),
+        "errors": errors_of(trained, splits.test).tolist(),
     }  # fmt: skip
     few = Images(splits.train.levels[:FEW], splits.train.target[:FEW])
-    fewer = Splits(few, splits.validation, splits.test, splits.classes)
+    fewer, recipe = replace(splits, train=few), recipe_of(settings, candidate, seed)
     for name, weights in (("pretrained", trained.classifier), ("from scratch", start)):
         model = with_weights_of(build(splits, settings, placed(options, candidate), seed), weights)
-        recipe = recipe_of(settings, candidate, seed)
         task = {"data": data, "few": FEW, "weights": name}
         tuned, _ = train_kept(
             IMAGES, model, fewer, settings, recipe, task, directory, options=options
@@ -220,9 +231,8 @@ def run(
 
 
 def best_solved(table: pd.DataFrame) -> str:
-    """The solved row with the smallest mean error on test images."""
-    solved = table[table.kind == "solved"]
-    return str(solved.row[solved.errors.map(np.mean).idxmin()])
+    """The solved row with the smallest mean error on validation images."""
+    return str(table.row[table.validation.idxmin()])
 
 
 def differences(table: pd.DataFrame) -> dict[str, Paired]:
@@ -280,8 +290,9 @@ def notes(table: pd.DataFrame) -> Iterator[str]:
         "hidden pixels, in % of that of the mean training image. Solved rows write the seen pixels "
         "by those of training images, and the hidden ones by the same weights; their parameter "
         "is the best on validation images. Networks are trained on the same images, with another "
-        f"half hidden each time. Differences are to {best_solved(table)}, above 0 where a network "
-        f"errs less. {note_on_verdicts(differences(table))}"
+        f"half hidden each time. Differences are to {best_solved(table)}, the best solved row on "
+        "the validation images, above 0 where a network errs less. "
+        f"{note_on_verdicts(differences(table))}"
     )
     yield (
         f"Top-1 on test images after training on {FEW} labelled images: from random weights, and "

@@ -14,6 +14,7 @@ from ..study_cli import (
     RowNames,
     Seeds,
     Steps,
+    choose_data,
     list_rows,
     report_mistakes,
     study_options,
@@ -71,11 +72,7 @@ def language(
     if list_all:
         list_rows(TEXT)
         return
-    if quick and data is not None:
-        raise typer.BadParameter(f"--quick has data of its own: leave out {data}")
-    if quick:
-        data, steps = "generated", steps or 200
-    data = data or "wikitext2"
+    data, steps = choose_data(data, steps, "wikitext2", ("generated", 200) if quick else None)
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "against": against,

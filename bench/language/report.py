@@ -15,6 +15,7 @@ _AFTER: dict[str, Column] = {
     "token cosine": DEPTH["token cosine"],
 }  # fmt: skip
 _BEFORE: dict[str, Column] = {"perplexity": lambda _, mean: number(mean.clean, ".2f")}
+_UNIT = "% of perplexity"
 _SWAPPED = {"perplexity": _AFTER["swapped"]}
 
 
@@ -30,13 +31,13 @@ def write_report(table: pd.DataFrame, report: Report, text: Text) -> None:
 
 def lines_of(table: pd.DataFrame) -> Lines:
     """A line for each row: mean perplexity over seeds, and the difference to its baseline."""
-    return compared_lines(_perplexities(table), differences(table), _BEFORE, _AFTER)
+    return compared_lines(_perplexities(table), differences(table), _BEFORE, _AFTER, _UNIT)
 
 
 def swapped_lines(table: pd.DataFrame) -> Lines:
     """The same of the text with swapped words."""
     plain = _perplexities(table).drop(columns=["token_cosine"])
-    return compared_lines(plain, differences(table, "swapped"), _SWAPPED, {})
+    return compared_lines(plain, differences(table, "swapped"), _SWAPPED, {}, _UNIT)
 
 
 def _perplexities(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ...unrolled.diagnostics import token_similarity
 from ...unrolled.models import LanguageModel
 from ..costs import size_measures, speed_ratios
-from ..parts import balance_loss, resolve_options, tokens_of_experts, with_weights_of
+from ..parts import balance_loss, paired_network, resolve_options, tokens_of_experts
 from ..study import PLAIN, Task, change_settings, run_study
 from ..training import Batches, Loss
 from .data import Text, WordBatches, cut, load_text, swap_words
@@ -85,10 +85,7 @@ def build(text: Text, settings: Mapping[str, Any], options: Mapping[str, Any], s
     names = ("dim", "depth", "num_heads", "mlp_ratio", "dropout")
     sizes = {name: settings[name] for name in names}
     sizes |= {"vocab_size": len(text.words), "max_length": settings["length"]}
-    torch.manual_seed(seed)
-    model = TextNetwork(sizes | dict(options))
-    torch.manual_seed(seed)
-    return with_weights_of(model, TextNetwork(sizes))
+    return paired_network(TextNetwork, sizes | dict(options), sizes, seed)
 
 
 def make_batches(text: Text, settings: Mapping[str, Any]) -> Batches:

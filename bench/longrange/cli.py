@@ -14,6 +14,7 @@ from ..study_cli import (
     RowNames,
     Seeds,
     Steps,
+    choose_data,
     list_rows,
     report_mistakes,
     study_options,
@@ -21,7 +22,7 @@ from ..study_cli import (
 from ..tables import Report
 from ..terminal import Load, Output, load_modules
 
-_QUICK_DATA, _QUICK_STEPS = "listops:n_train=4000,min_length=10,max_length=40", 300
+_QUICK = "listops:n_train=4000,min_length=10,max_length=40", 300
 
 
 def longrange(
@@ -73,11 +74,7 @@ def longrange(
     if list_all:
         list_rows(SEQUENCES)
         return
-    if quick and data is not None:
-        raise typer.BadParameter(f"--quick has data of its own: leave out {data}")
-    if quick:
-        data, steps = _QUICK_DATA, steps or _QUICK_STEPS
-    data = data or "listops"
+    data, steps = choose_data(data, steps, "listops", _QUICK if quick else None)
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "against": against,

@@ -47,13 +47,13 @@ def build(
     tokens = splits.train.levels
     sizes = {name: settings[name] for name in _SIZES}
     sizes |= {"num_classes": len(splits.classes), "max_length": tokens.shape[1]}
-    make = partial(SequenceNetwork)
+    of_levels: dict[str, Any] = {}
     if tokens.is_floating_point():
-        make = partial(SequenceNetwork, mean=float(tokens.mean()), std=float(tokens.std()))
+        of_levels = {"mean": float(tokens.mean()), "std": float(tokens.std())}
     else:
         sizes["vocab_size"] = N_SYMBOLS
-    plain = sizes | {name: options[name] for name in ("position_scale",) if name in options}
-    return paired_network(make, sizes | dict(options), plain, seed)
+    make = partial(SequenceNetwork, **of_levels)
+    return paired_network(make, sizes | dict(options), sizes, seed)
 
 
 def make_batches(splits: Splits, settings: Mapping[str, Any]) -> Batches:

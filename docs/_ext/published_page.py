@@ -167,8 +167,9 @@ def weigh(difference: Difference, claimed: str, effect: float | None) -> str:
 
     ``more`` and ``less`` hold if the corrected p is at most 0.05 and the interval reaches the
     published effect. They hold in direction if it does not, or if no effect is known. They do not
-    hold if the difference is opposite, or if the interval ends before the effect. A limit, 1 unless
-    published, holds if the whole interval is within it, and does not if all of it is outside.
+    hold if the difference is opposite, or if the interval ends before the effect; one that is not
+    determined ends nowhere. A limit, 1 unless published, holds if the whole interval is within it,
+    and does not if all of it is outside.
     """
     mean, half, words, _ = difference
     if claimed == "within":
@@ -177,6 +178,8 @@ def weigh(difference: Difference, claimed: str, effect: float | None) -> str:
             return "holds"
         return "does not hold" if abs(mean) - half > limit else "inconclusive"
     clear = words in ("ahead", "behind")
+    if np.isnan(half) and not clear:
+        return "inconclusive"
     along = mean if claimed == "more" else -mean
     reached = effect is not None and along + half >= abs(effect)
     if clear and along > 0:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from twinsolve.bench.language import report
-from twinsolve.bench.paired import judge
+from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.vision.classification.report import differences
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -144,7 +144,10 @@ def test_perplexities():
     rise = 100 * np.expm1(swapped - clean)
     assert f"by {rise.min():.1f} to {rise.max():.1f} %" in page
     sizes = table.groupby("row").parameters.first()
-    assert sizes["bilateral"] - sizes["softmax"] == 32
+    more = [sizes[row] - sizes["softmax"] for row in ("bilateral", "bilateral + GRC")]
+    assert "They have {} and {} parameters more".format(*more) in page
+    clean, swapped = (judge(report.differences(table, x)) for x in ("clean", "swapped"))
+    assert all(swapped[row].words.split()[0] == clean[row].words.split()[0] for row in clean)
 
 
 def test_tokens_without_skips():
@@ -176,9 +179,10 @@ def test_hidden_patches():
     words = "attention leaves {:.1f} %, sparse coding {:.1f} %, token graying {:.1f} %"
     assert words.format(*error[list(rows)]) in page
     by_row = table[table.kind == "learned"].set_index(["row", "seed"])
-    gain = (by_row["pretrained"] - by_row["from scratch"]).groupby("row").mean()
-    assert f"loses {-gain['softmax']:.2f} ± 1.38 points" in page
-    assert f"token graying {gain['token graying']:.2f} ± 3.17, inconclusive" in page
+    gain_by_seed = by_row["pretrained"] - by_row["from scratch"]
+    found = {row: paired_difference(own) for row, own in gain_by_seed.groupby("row")}
+    assert f"changes by {found['softmax']} points against random" in page
+    assert f"token graying by {found['token graying']}, inconclusive" in page
 
 
 def test_costs_at_published_sizes():

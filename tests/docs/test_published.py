@@ -80,3 +80,8 @@ def test_numbers_of_ours_stand_in_the_results(row):
 )
 def test_verdicts_follow_from_interval_and_published_effect(mean, words, claimed, effect, verdict):
     assert weigh(Difference(mean, 0.64, words), claimed, effect) == verdict
+
+
+@pytest.mark.parametrize("claimed", ["more", "less", "within"])
+def test_a_single_seed_settles_no_claim(claimed):
+    assert weigh(Difference(0.1, float("nan"), "-"), claimed, 3.0) == "inconclusive"

@@ -32,7 +32,7 @@ def test_what_is_hidden_does_not_enter_and_what_is_seen_costs_nothing(filler):
 def test_solvers_fill_by_weights_on_known_images():
     rng = np.random.default_rng(0)
     X, Y, queries = rng.standard_normal((30, 6)), rng.standard_normal((30, 4)), np.eye(6)
-    made = {name: choices[0][1](queries) for name, choices in solvers(X, Y).items()}
+    made = {name: solve(queries, values[0]) for name, (solve, values) in solvers(X, Y).items()}
     assert all(filled.shape == (6, 4) for filled in made.values())
     alpha = 0.01 * np.median(np.square(X - X.mean(axis=0)).sum(axis=1))
     ridge = KernelRidge(alpha=alpha).fit(X - X.mean(axis=0), Y - Y.mean(axis=0))

@@ -226,9 +226,9 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Rows keep outputs and gradients when most tokens, which they do not see, move far away.
 
     22 of 40 tokens are multiplied by 1e3, or only their keys and values by 1e8: with such queries
-    logits would overflow, so that keys that are the queries as well stay. Applies to layers whose
-    output is continuous. The tolerance is 100 eps of float32, as for `leaks`, or 1e-10 in float64
-    if the layer's work depends on the data.
+    logits would overflow. Keys that are the queries as well are multiplied by 1e4, so that their
+    logits grow by 1e8 too. Applies to layers whose output is continuous. The tolerance is 100 eps
+    of float32, as for `leaks`, or 1e-10 in float64 if the layer's work depends on the data.
     """
     if subject.accuracy.iterates or not subject.accuracy.continuous:
         return
@@ -242,7 +242,7 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
         expected = output_and_gradients(drawn, masks, rows)
         pairs: list[tuple[Array, Array]] = []
         for q, k, v in _SCALES:
-            scales = (q, k if "q" in declared.reads else q, v)
+            scales = (q, k if "q" in declared.reads else (q * k) ** 0.5, v)
             moved = output_and_gradients(_scale(drawn, rows, scales), masks, rows)
             pairs += zip(moved, expected, strict=True)
         return _compare_pairs(pairs, tolerance)

@@ -111,10 +111,8 @@ def build(
     sizes = _choose_sizes(splits, settings, architecture)
     if architecture == "ConvMixer":  # it has no positions
         options = {name: x for name, x in options.items() if name != "position_scale"}
-    # The plain network's weights are the row's, so that both start with positions of one scale.
-    plain = sizes | {name: options[name] for name in ("position_scale",) if name in options}
     return paired_network(
-        partial(Classifier, mean=mean, std=std), sizes | dict(options), plain, seed
+        partial(Classifier, mean=mean, std=std), sizes | dict(options), sizes, seed
     )
 
 

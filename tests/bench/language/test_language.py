@@ -157,6 +157,11 @@ def test_rows_start_as_the_plain_model_and_look_back_alone(text, row):
     torch.testing.assert_close(model(later)[:, :20], model(ids)[:, :20])
 
 
+def test_positions_start_at_the_scale_that_a_row_names(text):
+    model = build(text, settings_of("generated"), {"position_scale": 0.1}, 0)
+    assert 0.09 < float(model.network.positions().detach().std()) < 0.11
+
+
 def test_differences_are_of_log_losses(text):
     rows = [
         {"row": row, "against": against, "seed": seed, "clean": [x, x + 1], "swapped": [x, x]}
