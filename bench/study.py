@@ -14,7 +14,7 @@ from .jobs import Job, Options, code, run_jobs
 from .names import close_names, split_settings
 from .run_folder import find_object, read_metrics
 from .timing import Progress
-from .training import Batches, Loss, Recipe, operator_sources, train
+from .training import Batches, Loss, Recipe, find_device, operator_sources, train
 
 PLAIN = "softmax"
 _LONGEST = 100  # characters of what a run's folder says of its row
@@ -75,6 +75,7 @@ def run_study(
     against: str | None = None,
     n_jobs: int = 1,
     data_home: str | None = None,
+    device: str = "cpu",
     directory: Path,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
@@ -107,6 +108,9 @@ def run_study(
         backbone, as in `backbone_of`, and a backbone with the plain row. It is added.
     n_jobs : int, default=1
     data_home : str, optional
+    device : str, default="cpu"
+        Where networks are trained and choose their candidate; the test part measures them on the
+        CPU.
     directory : Path
         Keeps runs that were finished or interrupted.
     progress : callable, optional
@@ -120,15 +124,16 @@ def run_study(
     Raises
     ------
     ValueError
-        If data, a row or a setting are unknown.
+        If data, a row or a setting are unknown, or the device is not there.
     """
+    find_device(device)
     given, baselines = add_baselines(task, rows_with_plain(task, rows or task.rows), against)
     splits, settings = task.load_splits(data, data_home), task.settings_of(data, recipe)
     for options in given.values():
         task.build(splits, settings, options, seed=0)
     shared: Job = {
         "task": task.name, "data": data, "data_home": data_home, "directory": str(directory),
-        "settings": settings,
+        "settings": settings, "device": device,
     }  # fmt: skip
     candidates = settings["candidates"]
     if steps is not None:
@@ -268,11 +273,11 @@ def recipe_of(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: i
 
 def trained_network(
     task: Task, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
-    options: dict[str, Any], candidate: dict[str, Any], seed: int,
+    options: dict[str, Any], candidate: dict[str, Any], seed: int, device: str = "cpu",
 ) -> tuple[Any, Any, Path]:  # fmt: skip
     """Train one network, or take it from its folder; with its data, and the folder."""
     splits = task.load_splits(data, data_home)
-    model = task.build(splits, settings, placed(options, candidate), seed)
+    model = task.build(splits, settings, placed(options, candidate), seed).to(device)
     recipe = recipe_of(settings, candidate, seed)
     notes = {"data": data, "candidate": candidate}
     kept, folder = train_kept(
@@ -315,16 +320,16 @@ def train_kept(
 def train_and_measure(
     task: str, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
     row: str, options: dict[str, Any], candidate: dict[str, Any], seed: int,
-    measures: Sequence[str] | None,
+    measures: Sequence[str] | None, device: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Train one network and measure it; without `measures` on the validation part alone."""
     own: Task = find_object(task, "task: none is named")
     trained, splits, folder = trained_network(
-        own, data, data_home, directory, settings, options, candidate, seed
+        own, data, data_home, directory, settings, options, candidate, seed, device
     )
     ((name, score),) = own.validate(trained, splits).items()
     found = {"row": row, "data": data, "seed": seed, **candidate, "validation": score}
     if measures is not None:
-        found |= own.measure(trained, splits, settings, measures)
+        found |= own.measure(trained.cpu(), splits, settings, measures)
         found["curve"] = [[x["step"], x[name]] for x in read_metrics(folder)]
     return [found]

@@ -253,10 +253,7 @@ def processes(device: str = "cpu") -> Iterator[torch.device]:
     """
     joined = "TORCHELASTIC_RUN_ID" in os.environ
     place = f"cuda:{os.environ['LOCAL_RANK']}" if joined and device == "cuda" else device
-    try:
-        own = torch.empty(0, device=place).device
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"device: {place!r} is not there ({error})") from error
+    own = find_device(place)
     if not joined:
         yield own
         return
@@ -456,6 +453,25 @@ def _count_steps(run: _Run, validate: Validate | None) -> int:
 
 def _mix_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def find_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device.
+    """
+    try:
+        return torch.empty(0, device=name).device
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"device: {name!r} is not there ({error})") from error
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a network's parameters are."""
+    return next(model.parameters()).device
 
 
 def _move_to(batch: Any, device: torch.device) -> Any:

@@ -8,6 +8,7 @@ import typer
 from ..study_cli import (
     Against,
     DataHome,
+    Device,
     ListAll,
     Processes,
     RecipeWords,
@@ -39,6 +40,7 @@ def language(
         bool, typer.Option("--quick", help="The generated text and 200 steps; without DATA.")
     ] = False,
     n_jobs: Processes = 1,
+    device: Device = "cpu",
     data_home: DataHome = None,
     output: Output = Path("results/language"),
     load: Load = None,
@@ -79,6 +81,8 @@ def language(
     }  # fmt: skip
     with report_mistakes():
         options = study_options(settings, output)
-        table = train_language_models(data, n_jobs=n_jobs, data_home=data_home, **options)
+        table = train_language_models(
+            data, n_jobs=n_jobs, device=device, data_home=data_home, **options
+        )  # fmt: skip
         text = load_text(data, data_home)
     write_report(table, Report("twinsolve language", settings, output), text)

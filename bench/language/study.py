@@ -14,7 +14,7 @@ from ...unrolled.models import LanguageModel
 from ..costs import size_measures, speed_ratios
 from ..parts import balance_loss, paired_network, resolve_options, tokens_of_experts
 from ..study import PLAIN, Task, change_settings, run_study
-from ..training import Batches, Loss
+from ..training import Batches, Loss, device_of
 from .data import Text, WordBatches, cut, load_text, swap_words
 
 SWAPPED = 0.025  # share of the words, that of the papers on robust attention
@@ -113,10 +113,10 @@ def losses(model: nn.Module, shown: Tensor, windows: Tensor) -> Tensor:
 @torch.no_grad()
 def mean_losses(model: nn.Module, windows: Tensor, shown: Tensor | None = None) -> Tensor:
     """Of each window, the mean loss of its words."""
-    parts = zip(
-        (windows if shown is None else shown).split(_AT_ONCE), windows.split(_AT_ONCE), strict=True
-    )
-    return torch.cat([losses(model, seen, own).mean(dim=1) for seen, own in parts]).double()
+    device, both = device_of(model), (windows if shown is None else shown, windows)
+    parts = zip(*(words.to(device).split(_AT_ONCE) for words in both), strict=True)
+    found = [losses(model, seen, own).mean(dim=1).cpu() for seen, own in parts]
+    return torch.cat(found).double()
 
 
 def validate(model: Any, text: Text) -> dict[str, float]:

@@ -8,6 +8,7 @@ import typer
 from ..study_cli import (
     Against,
     DataHome,
+    Device,
     ListAll,
     Processes,
     RecipeWords,
@@ -39,6 +40,7 @@ def longrange(
         bool, typer.Option("--quick", help="Short expressions and 300 steps; without DATA.")
     ] = False,
     n_jobs: Processes = 1,
+    device: Device = "cpu",
     data_home: DataHome = None,
     output: Output = Path("results/longrange"),
     load: Load = None,
@@ -81,5 +83,7 @@ def longrange(
     }  # fmt: skip
     with report_mistakes():
         options = study_options(settings, output)
-        table = classify_sequences(data, n_jobs=n_jobs, data_home=data_home, **options)
+        table = classify_sequences(
+            data, n_jobs=n_jobs, device=device, data_home=data_home, **options
+        )  # fmt: skip
     write_report(table, Report("twinsolve longrange", settings, output))

@@ -10,6 +10,7 @@ import typer
 from ..study_cli import (
     Against,
     DataHome,
+    Device,
     ListAll,
     Processes,
     RecipeWords,
@@ -45,6 +46,7 @@ def classify(
     ] = False,
     against: Against = None,
     n_jobs: Processes = 1,
+    device: Device = "cpu",
     data_home: DataHome = None,
     output: Output = Path("results/classify"),
     load: Load = None,
@@ -94,11 +96,11 @@ def classify(
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "attack": attack, "corruptions": corruptions, "against": against,
     }  # fmt: skip
-    with report_mistakes(), processes():
+    with report_mistakes(), processes(device) as place:
         options = study_options(settings, output) | ({} if first else {"progress": None})
         table = run(
-            data, attack=attack, corruptions=corruptions, n_jobs=n_jobs, data_home=data_home,
-            **options,
+            data, attack=attack, corruptions=corruptions, n_jobs=n_jobs, device=str(place),
+            data_home=data_home, **options,
         )  # fmt: skip
     if first:
         write_report(table, Report("twinsolve classify", settings, output))

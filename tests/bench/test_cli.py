@@ -385,6 +385,10 @@ WRONG = [
     ),
     (("speed", "attention", "--operator", "none"), "operators: must be among"),
     (("speed", "attention", "--dtype", "int8"), "dtype: must be one of float32"),
+    *(
+        ((name, "--device", "nowhere", *quick), "device: .nowhere. is not there")
+        for name, *quick in (("classify",), ("language", "--quick"), ("longrange",))
+    ),
     (("speed", "attention", "--device", "tpu"), "device: must be one of cpu, cuda"),
 ]
 

@@ -62,14 +62,15 @@ def commands_for(file: str) -> Iterator[tuple[str, list[str]]]:
         yield "check", [sys.executable, "-P", "-c", check, "check", *held]
 
 
-def catch(mutation: Mutation) -> str:
-    """What fails with the fault: "tests", "check" or nothing."""
+def catch(file: str, mutation: Mutation | None = None) -> str:
+    """What fails in a copy of the package with the fault, or none: "tests", "check" or nothing."""
     with TemporaryDirectory() as folder:
-        package = copy_package(Path(folder) / "twinsolve", *_find_stale(mutation.file))
-        path = package / mutation.file
-        path.write_text(mutation.apply(path.read_text()))
+        package = copy_package(Path(folder) / "twinsolve", *_find_stale(file))
+        path = package / file
+        if mutation:
+            path.write_text(mutation.apply(path.read_text()))
         settings = {"PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
-        for name, command in commands_for(mutation.file):
+        for name, command in commands_for(file):
             if _fails(command, package, settings):
                 return name
     return ""
@@ -106,9 +107,13 @@ def main() -> None:
         m for f in files for m in sample_mutations(f, (ROOT / f).read_text(), given.per_file)
     ]
     with given.table.open("w", newline="") as out, ThreadPoolExecutor(given.n_jobs) as pool:
+        for file, failed in zip(files, pool.map(catch, files), strict=True):
+            if failed:  # every fault of it would count as caught
+                parser.error(f"{file}: its {failed} must pass in a copy without a fault")
         table = csv.DictWriter(out, _COLUMNS, extrasaction="ignore")
         table.writeheader()
-        for mutation, caught_by in zip(planted, pool.map(catch, planted), strict=True):
+        caught = pool.map(lambda m: catch(m.file, m), planted)
+        for mutation, caught_by in zip(planted, caught, strict=True):
             table.writerow(asdict(mutation) | {"caught_by": caught_by})
             out.flush()
             print(caught_by or "NOT CAUGHT", mutation.file, mutation.function, mutation.kind)

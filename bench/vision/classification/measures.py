@@ -18,7 +18,7 @@ from ....unrolled.models import (
     WindowedTransformer,
 )
 from ...paired import Paired, paired_difference
-from ...training import generator_of
+from ...training import device_of, generator_of
 from .data import Images
 from .networks import Classifier
 
@@ -30,14 +30,15 @@ _REPEATS = 5
 @torch.no_grad()
 def scores(model: nn.Module, levels: Tensor) -> Tensor:
     """Class scores of all images."""
-    return torch.cat([model(part) for part in levels.split(_BATCH)])
+    device = device_of(model)
+    return torch.cat([model(part.to(device)).cpu() for part in levels.split(_BATCH)])
 
 
 def accuracies(model: nn.Module, images: Images) -> dict[str, float]:
     """Top-1 and top-5 accuracy, in percent."""
     found = scores(model, images.levels)
     best = found.topk(min(5, found.shape[1]), dim=1).indices
-    hit = (best == images.target[:, None]).cpu()
+    hit = best == images.target[:, None]
     return {"top1": _percent(hit[:, 0]), "top5": _percent(hit.any(dim=1))}
 
 
