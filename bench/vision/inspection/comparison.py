@@ -12,7 +12,7 @@ from ...figures import legend, panels, save
 from ...tables import Lines, number
 from ...timing import Progress
 from .figures import label_panel, take_logs
-from .measures import condition_columns, learned_columns, observe
+from .measures import condition_columns, jacobian_columns, learned_columns, observe
 from .sources import Source, find_source
 
 
@@ -56,6 +56,16 @@ _ENERGIES = {
         "J, undivided", ",.4g", "Smoothness J, undivided", "sum over pairs", log=True
     ),
 }
+_JACOBIANS = {
+    f"jacobian_{part}{which}": _Measure(
+        heading.format(part), form, f"Jacobian of the {part}", "condition, log10, one image"
+    )
+    for part in ("attention", "block")
+    for which, heading, form in (
+        ("", "{}, largest", ".3g"), ("_median", "median", ".3g"), ("_smallest", "smallest", ".3g"),
+        ("_condition", "log10 condition", ".2f"),
+    )
+}  # fmt: skip
 _LOGITS = {
     f"logits_{part}": _Measure(part.replace("_", " to "), ".3f", "", "")
     for part in LogitParts._fields
@@ -118,6 +128,7 @@ def _measure_layers(source: Source) -> Iterator[dict[str, Any]]:
             "class": type(layer.seen.operator).__name__,
             **layer.measures,
             **condition_columns(layer),
+            **jacobian_columns(layer),
             **learned_columns(layer),
         }
 
@@ -127,6 +138,7 @@ def comparison_parts(table: pd.DataFrame) -> dict[str, Lines]:
     return {
         "Tokens and attention": _make_lines(table, _TOKENS),
         "Condition and energies": _make_lines(table, _ENERGIES),
+        "Singular values of Jacobians, one image": _make_lines(table, _JACOBIANS),
         "Parts of the first layer's logits": _make_lines(table[table.layer == 1], _LOGITS),
         "Learned parameters, medians": _make_learned_lines(table),
     }
@@ -155,6 +167,7 @@ def _make_learned_lines(table: pd.DataFrame) -> Lines:
 def draw_comparison(table: pd.DataFrame, directory: Path) -> None:
     """Draw compare.png and .pdf: a panel for each measure, a line for each model."""
     measures = _TOKENS | _ENERGIES
+    measures |= {c: _JACOBIANS[c] for c in _JACOBIANS if c.endswith("_condition")}
     measures |= {c: _Measure("", "", title, "median") for c, title in _LEARNED.items()}
     drawn = {c: measure for c, measure in measures.items() if c in table and table[c].notna().any()}
     figure, axes = panels(len(drawn), (3.3, 2.7), columns=4)

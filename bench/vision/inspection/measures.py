@@ -260,7 +260,8 @@ def condition_numbers(model: nn.Module, images: Tensor) -> dict[str, float]:
 def jacobian_columns(layer: Layer) -> dict[str, float]:
     """Singular values of the Jacobians of the attention and of its block, of one image.
 
-    The largest, and for a few tokens their median and smallest as well. Of the attention where
+    The largest, and for a few tokens their median, the smallest, and the decimal logarithm of the
+    condition number, infinite where float64 does not resolve it. Of the attention where
     queries, keys and values are made of the same tokens; without masks.
     """
     found: dict[str, float] = {}
@@ -296,7 +297,11 @@ def _measure_spectrum(
     if x.numel() > _N_ENTRIES:
         return {name: float(lipschitz_constant(function, x.detach(), n_iter=_N_ITER))}
     values = jacobian_spectrum(function, x)
-    picked = {"": values[0], "_median": values.median(), "_smallest": values[-1]}
+    resolved = values[-1] > len(values) * torch.finfo(values.dtype).eps * values[0]
+    picked = {
+        "": values[0], "_median": values.median(), "_smallest": values[-1],
+        "_condition": (values[0] / values[-1]).log10() if resolved else torch.inf,
+    }  # fmt: skip
     return {f"{name}{which}": float(value) for which, value in picked.items()}
 
 

@@ -13,7 +13,7 @@ from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.inspection.comparison import shorten_names
-from twinsolve.bench.vision.inspection.measures import condition_columns, observe
+from twinsolve.bench.vision.inspection.measures import condition_columns, jacobian_columns, observe
 
 DEPTH = {"depth": 2, "num_heads": 2}
 ROWS = {  # of `twinsolve classify`
@@ -57,7 +57,8 @@ def test_several_models_stand_in_one_table_and_on_one_figure(tmp_path):
         own = [row for row in rows if row["model"] == name]
         assert [row["layer"] for row in own] == list(range(1, len(layers) + 1))
         for row, layer in zip(own, layers, strict=True):
-            for key, value in (layer.measures | condition_columns(layer)).items():
+            own_columns = layer.measures | condition_columns(layer) | jacobian_columns(layer)
+            for key, value in own_columns.items():
                 assert row[key] == pytest.approx(value, rel=1e-6)
     scale = models[2].network.blocks[1].attention_scale
     (row,) = (row for row in rows if row["model"] == "ViT-scale=FeatScale" and row["layer"] == 2)

@@ -1,0 +1,119 @@
+"""How alike tokens become over the layers of untrained transformers of published sizes.
+
+``python studies/untrained.py`` needs transformers; ``--quick`` takes two layers and short inputs.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.datasets import load_sample_images
+from torch import Tensor
+from transformers import BertConfig, BertModel, ViTConfig, ViTModel
+
+from twinsolve.bench.figures import legend, panels, plain, save
+from twinsolve.bench.tables import Lines, Report, number, write_table
+from twinsolve.unrolled import Neutreno, Softmax, attach_huggingface
+from twinsolve.unrolled.diagnostics import token_similarity
+
+# Touvron et al. (2021) and Devlin et al. (2019); weights as transformers draws them.
+MODELS: dict[str, Any] = {
+    "DeiT-Ti": (ViTModel, ViTConfig, {
+        "hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768,
+    }),
+    "BERT-base": (BertModel, BertConfig, {}),
+}  # fmt: skip
+OPERATORS = {"softmax": Softmax, "NeuTRENO": lambda: Neutreno(Softmax())}
+_N_WORDS, _N_SENTENCES = 128, 8
+_MEAN, _SPREAD = 0.5, 0.5  # of levels, the library's own
+
+
+def draw_inputs(name: str, n_words: int) -> Tensor:
+    """The two photographs of scikit-learn, or sentences of words drawn at random."""
+    if name == "BERT-base":
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(1000, 30_000, (_N_SENTENCES, n_words), generator=generator)
+    pictures = torch.from_numpy(np.stack(load_sample_images().images))
+    planes = pictures.movedim(-1, 1).float() / 255
+    return torch.nn.functional.interpolate((planes - _MEAN) / _SPREAD, (224, 224), mode="area")
+
+
+@torch.no_grad()
+def measure_cosines(
+    name: str, operator: str, seed: int, n_layers: int, n_words: int
+) -> Iterator[dict[str, Any]]:
+    """Mean cosine of two tokens before the first layer, 0, and behind each."""
+    kind, config, sizes = MODELS[name]
+    torch.manual_seed(seed)
+    model = kind(config(num_hidden_layers=n_layers, **sizes)).eval()
+    attach_huggingface(model, OPERATORS[operator]())
+    states = model(draw_inputs(name, n_words), output_hidden_states=True).hidden_states
+    for layer, tokens in enumerate(states):
+        cosine = float(token_similarity(tokens.double()).mean())
+        yield {
+            "network": name, "operator": operator, "seed": seed, "layer": layer,
+            "token_cosine": cosine,
+        }  # fmt: skip
+
+
+def lines_of(table: pd.DataFrame) -> Lines:
+    """Headings and cells: a line for each layer, means over seeds."""
+    means = table.groupby(["layer", "network", "operator"], sort=False).token_cosine.mean()
+    columns = means.unstack(["network", "operator"])
+    head = ("layer", *(f"{name}, {operator}" for name, operator in columns))
+    lines = [(f"{layer}", *(number(x, ".3f") for x in own)) for layer, own in columns.iterrows()]
+    return head, lines
+
+
+def draw_cosines(table: pd.DataFrame, directory: Path) -> None:
+    """Draw cosines.png: a panel for each network, a line for each operator and seed."""
+    names = table.network.unique()
+    figure, axes = panels(len(names), (3.6, 2.8), sharey=True)
+    colours = dict(zip(OPERATORS, ("#0072B2", "#D55E00"), strict=True))
+    for own, name in zip(axes, names, strict=True):
+        for (operator, seed), rows in table[table.network == name].groupby(["operator", "seed"]):
+            own.plot(
+                rows.layer, rows.token_cosine, color=colours[str(operator)],
+                label=operator if seed == 0 else None,
+            )  # fmt: skip
+        own.set_title(f"{name}, untrained")
+        own.set_xlabel("layer")
+        plain(own)
+    axes[0].set_ylabel("mean cosine of two tokens")
+    legend(figure, "lower center", ncols=len(colours))
+    save(figure, directory / "cosines.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="Two layers, sentences of 16 words.")
+    parser.add_argument("--output", type=Path, default=Path("results/untrained"))
+    given = parser.parse_args()
+    n_layers, n_words = (2, 16) if given.quick else (12, _N_WORDS)
+    table = pd.DataFrame(
+        row
+        for name in MODELS
+        for operator in OPERATORS
+        for seed in range(given.seeds)
+        for row in measure_cosines(name, operator, seed, n_layers, n_words)
+    )
+    settings = {"seeds": given.seeds, "layers": n_layers, "words": n_words}
+    report = Report("python studies/untrained.py", settings, given.output)
+    write_table(table, report.directory)
+    report.add_table("Mean cosine of two tokens, by layer", lines_of(table), heading="")
+    report.add_sentences([
+        "Weights are drawn as transformers draws them, with a standard deviation of 0.02; nothing "
+        "is trained. 0 is what enters the first layer. DeiT-Ti is shown two photographs, BERT "
+        f"{_N_SENTENCES} sentences of {n_words} words drawn at random."
+    ])  # fmt: skip
+    draw_cosines(table, report.directory)
+    report.write(["cosines"])
+
+
+if __name__ == "__main__":
+    main()
