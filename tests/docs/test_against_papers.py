@@ -118,17 +118,41 @@ def test_cosines_and_times_of_digits():
 
 
 def test_depth_and_scales():
-    tables, page = (
-        [read_table(f"classify-depth-{d}") for d in (6, 12)],
-        read_page("classification.md"),
+    page, depths = read_page("classification.md"), (6, 12, 24)
+    tables = {depth: read_table(f"classify-depth-{depth}") for depth in depths}
+    plain = [tables[d][tables[d].row == "softmax"].mean(numeric_only=True) for d in depths]
+    cosines, scores = (
+        "{}, {} and {}".format(*(f"{own[x]:.2f}" for own in plain))
+        for x in ("token_cosine", "top1")
     )
-    six, twelve = (table[table.row == "softmax"].mean(numeric_only=True) for table in tables)
-    assert f"{twelve.token_cosine:.2f} against {six.token_cosine:.2f} behind the last" in page
-    assert f"{twelve.top1:.2f} against {six.top1:.2f} %" in page
-    verdicts = [each for table in tables for each in judge(differences(table)).values()]
-    assert {each.words for each in verdicts} == {"equal within 1"}
-    seen = [each.detectable for each in verdicts]
+    assert f"deeper networks**, {cosines} behind" in page
+    assert f"as many steps: {scores} %" in page
+    verdicts = {
+        (depth, row): verdict
+        for depth, table in tables.items()
+        for row, verdict in judge(differences(table)).items()
+    }
+    ahead = verdicts.pop((24, "AttnScale"))
+    assert ahead.words == "ahead"
+    assert f"24 layers, by {ahead.apart}".replace("+", "") in page
+    assert {each.words for each in verdicts.values()} == {"equal within 1"}
+    seen = [each.detectable for each in (ahead, *verdicts.values())]
     assert f"at {min(seen):.2f} to {max(seen):.2f} points" in page
+
+
+def test_scales_of_24_layers():
+    table, page = read_table("inspect-depth-24"), read_page("classification.md")
+    learned = table.groupby("model", sort=False)[["learned_omega", "learned_t_minus_s"]]
+    (omega, _), (_, apart) = (
+        (own.learned_omega, own.learned_t_minus_s) for _, own in list(learned)[1:]
+    )
+    words = "above zero in {} of 24 layers and at most {:.3f}, t - s above zero in {} and at most "
+    found = words.format((omega > 0).sum(), omega.max(), (apart > 0).sum()) + f"{apart.max():.3f}"
+    assert found in page
+    maps = table.pivot(index="layer", columns="model", values="map_similarity")
+    lower = maps["ViT-correction=attn_scale"] - maps["ViT"]
+    assert (lower < 0).all()
+    assert f"in every layer, by {-lower.mean():.2f} on average" in page
 
 
 def test_perplexities():

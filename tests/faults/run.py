@@ -31,8 +31,8 @@ def find_tests(file: str) -> list[str]:
     families = _families_of(file)
     tree = ast.parse((ROOT / file).read_text())
     defined = [x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.ClassDef)]
-    names = [Path(file).stem, *(name for name in defined if not name.startswith("_"))]
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")
+    names = [name for name in defined if not name.startswith("_")]
+    pattern = re.compile(rf"{_imported(Path(file))}|\b({'|'.join(map(re.escape, names))})\b")
     tests = sorted((ROOT / "tests" / wing).rglob("test_*.py"))
     prefixes = tuple(f"test_{family}" for family in families)
     own = [x for x in tests if families & set(x.parts) or x.stem.startswith(prefixes)]
@@ -40,12 +40,17 @@ def find_tests(file: str) -> list[str]:
     return [str(x.relative_to(ROOT)) for x in own + others]
 
 
+def _imported(file: Path) -> str:
+    """A pattern of what imports a module: its stem alone, such as "data", names others too."""
+    return rf"\b{file.parent.name}(\.| import .*\b){file.stem}\b"
+
+
 def _families_of(file: str) -> set[str]:
     """The family of a source file; of a kernel, those that import it."""
     wing, family, *_ = Path(file).with_suffix("").parts
     if family != "kernels":
         return {family}
-    imported = re.compile(rf"kernels(\.| import .*\b){Path(file).stem}\b")
+    imported = re.compile(_imported(Path(file)))
     sources = (ROOT / wing).rglob("*.py")
     return {x.parent.name for x in sources if imported.search(x.read_text())}
 
