@@ -378,8 +378,8 @@ def segment(
 ) -> None:
     """Segment road scenes (CamVid) by small transformers with several attentions, and compare.
 
-    Models are plain, NeuTRENO, bilateral, GRC, twicing, or the name of an operator of
-    twinsolve.unrolled. With one seed all see the same pictures in the same order. Differences to
+    Models are plain, NeuTRENO, bilateral, GRC, twicing, bilateral + GRC, symmetric, symmetric +
+    NeuTRENO, or the name of an operator of twinsolve.unrolled. With one seed all see the same pictures in the same order. Differences to
     plain are those of pairs, with 95 % intervals over seeds and test pictures, and a verdict that
     is corrected for their number. Pixels without a label are not counted.
 

@@ -1,6 +1,6 @@
 """Segmenters trained with the same seeds: how well each finds the classes of pixels."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -23,6 +23,7 @@ from ..figures import panels, plain, save
 from ..jobs import Job, Options, run_jobs
 from ..names import close_names
 from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
+from ..parts import resolve_options
 from ..run_folder import load_model
 from ..tables import Lines, Report, write_table
 from ..timing import Progress
@@ -212,15 +213,16 @@ def segmentation_quality(
 
 
 PLAIN = "plain"
-# Settings of `Segmenter`; what is not said is plain.
+# Options of `PixelClassifier`; what is not said is plain.
 _MODELS: dict[str, dict[str, Any]] = {
     PLAIN: {},
-    "NeuTRENO": {"operator": "neutreno"},
+    "NeuTRENO": {"correction": "neutreno"},
     "bilateral": {"operator": "bilateral"},
-    "GRC": {"residual": "generalized"},
-    "twicing": {"operator": "twicing"},
-    "bilateral + GRC": {"operator": "bilateral", "residual": "generalized"},
+    "GRC": {"residual": "boosting"},
+    "twicing": {"correction": "twicing"},
+    "bilateral + GRC": {"operator": "bilateral", "residual": "boosting"},
     "symmetric": {"operator": "symmetric"},
+    "symmetric + NeuTRENO": {"operator": "symmetric", "correction": "neutreno"},
 }
 # Chosen for the plain model on validation pictures, among rates of 0.001 and 0.003.
 RECIPE = {
@@ -228,6 +230,26 @@ RECIPE = {
 }  # fmt: skip
 SIZE = {"dim": 64, "depth": 6, "num_heads": 4}
 N_STEPS = 800
+
+
+class PixelClassifier(nn.Module):
+    """A `Segmenter` whose parts are named in plain words.
+
+    Parameters
+    ----------
+    options : dict
+        ``operator``, ``correction``, ``residual`` and so on, as of `Classifier`, and what
+        `Segmenter` takes.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.options = dict(options)
+        self.network = Segmenter(**resolve_options(**self.options))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores of shape (batch, n_classes, height, width)."""
+        return self.network(images)
 
 
 def segment(
@@ -305,7 +327,7 @@ def model_names() -> list[str]:
 
 
 def model_settings(name: str) -> dict[str, Any]:
-    """Settings of `Segmenter` that a name stands for.
+    """Options of `PixelClassifier` that a name stands for.
 
     Raises
     ------
@@ -337,8 +359,8 @@ def _train_and_judge(
     known, tried, test = pictures["train"], pictures["val"], pictures["test"]
     n_classes = len(known.target_names)
     torch.manual_seed(seed)
-    given: dict[str, Any] = size | settings
-    network = Segmenter(n_classes, known.target.shape[1:], **given)
+    sizes = {"n_classes": n_classes, "image_size": list(known.target.shape[1:]), **size}
+    network = PixelClassifier(sizes | settings)
 
     def validate(model: torch.nn.Module) -> dict[str, float]:
         found = segmentation_quality(model, tried.images, tried.target, n_classes=n_classes)

@@ -308,7 +308,8 @@ ROWS = [
                "norm.eps": 1e-3, "positions": shown("Positions", 7, 8, scale=0.4),
                "blocks": shown("Block", 8, 2, times=2, **BLOCK)}),
     row("Segmenter", n_classes=3, image_size=(8, 16), patch_size=4, upscale=2, dim=8, depth=2,
-        num_heads=2, operator="linear", residual="generalized", dropout=0.2, in_channels=2,
+        num_heads=2, operator="linear", residual=CLASSES["GeneralizedResidual"], dropout=0.2,
+        in_channels=2,
         holds={"head": linear(8, 12), "backbone": shown(
             "VisionTransformer", (8, 16), 4, 2, 0, 8, 2, 2, operator="linear", pool="mean",
             dropout=0.2, residual=CLASSES["GeneralizedResidual"])}),

@@ -334,7 +334,6 @@ MODELS = [
      r"image_size: must give grids .* got \(3, 2\)"),
     (lambda: windowed(operator=["softmax"]), "operator: must be one value or a list of 4"),
     (lambda: windowed(operator=ReadsPositions(), positions=None), "positions: ReadsPositions read"),
-    (lambda: Segmenter(5, (16, 24), residual="gated"), "residual: must be among"),
     (lambda: Segmenter(1, (16, 24)), "n_classes"),
     (lambda: SelfExpressionTransformer(8, 2, 1, 5, dim=12, depth=4, num_heads=5), "num_heads=5"),
     (lambda: SelfExpressionTransformer(8, 2, 1, 5, dim=12, depth=0, num_heads=3), "depth"),

@@ -1,17 +1,13 @@
 """Classes of pixels from the tokens of a vision transformer."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import check_count
-from ..boosting import GeneralizedResidual
 from .blocks import xavier_
 from .vision_transformer import VisionTransformer
-
-_RESIDUALS: dict[str, Callable[[], nn.Module]] = {"generalized": GeneralizedResidual}
 
 
 class Segmenter(nn.Module):
@@ -31,13 +27,9 @@ class Segmenter(nn.Module):
         Squares along a side of a patch, >= 1.
     dim, depth, num_heads : int, default=96, 6, 4
         Sizes of the transformer.
-    operator : str, default="softmax"
-        A name of `operator_names`.
-    residual : {"generalized"} or None, default=None
-        "generalized" makes the skip connections around attention `GeneralizedResidual`.
-    dropout : float, default=0
-        Dropout rate of the outputs of branches, in training.
     in_channels : int, default=3
+    **options
+        ``operator``, ``residual``, ``dropout`` and so on, as `VisionTransformer` takes them.
 
     Attributes
     ----------
@@ -47,7 +39,7 @@ class Segmenter(nn.Module):
     Raises
     ------
     ValueError
-        If sizes do not fit, or there is no such operator or residual.
+        If sizes do not fit, or an option is refused by `VisionTransformer`.
 
     References
     ----------
@@ -71,26 +63,16 @@ class Segmenter(nn.Module):
         dim: int = 96,
         depth: int = 6,
         num_heads: int = 4,
-        operator: str = "softmax",
-        residual: str | None = None,
-        dropout: float = 0.0,
         in_channels: int = 3,
+        **options: Any,
     ) -> None:
         super().__init__()
-        if residual is not None and residual not in _RESIDUALS:
-            raise ValueError(
-                f"residual: must be among {list(_RESIDUALS)} or None, got {residual!r}"
-            )
         self.n_classes = check_count(n_classes, "n_classes", 2)
         self.upscale = check_count(upscale, "upscale", 1)
         self.image_size, self.patch_size = (image_size[0], image_size[1]), patch_size
-        self.dim, self.depth, self.num_heads = dim, depth, num_heads
-        self.operator, self.residual = operator, residual
-        self.dropout, self.in_channels = dropout, in_channels
-        settings: dict[str, Any] = {} if residual is None else {"residual": _RESIDUALS[residual]}
         self.backbone = VisionTransformer(
-            self.image_size, patch_size, in_channels, 0, dim, depth, num_heads,
-            operator=operator, pool="mean", dropout=dropout, **settings,
+            self.image_size, patch_size, in_channels, 0, dim, depth, num_heads, pool="mean",
+            **options,
         )  # fmt: skip
         self.head = nn.Linear(dim, n_classes * upscale**2)
         xavier_(self.head)
@@ -109,7 +91,4 @@ class Segmenter(nn.Module):
         return F.interpolate(squares, self.image_size, mode="bilinear", align_corners=False)
 
     def extra_repr(self) -> str:
-        return (
-            f"n_classes={self.n_classes}, patch_size={self.patch_size}, upscale={self.upscale}, "
-            f"residual={self.residual!r}"
-        )
+        return f"n_classes={self.n_classes}, patch_size={self.patch_size}, upscale={self.upscale}"

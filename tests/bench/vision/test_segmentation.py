@@ -16,12 +16,16 @@ from twinsolve.bench.cli import app
 from twinsolve.bench.vision.segmentation import (
     SCALES,
     LabelledPictures,
+    PixelClassifier,
     class_weights,
     cross_entropy,
+    model_names,
+    model_settings,
     scores_of,
     segmentation_quality,
 )
 from twinsolve.datasets import camvid
+from twinsolve.unrolled import Bilateral, GeneralizedResidual, Neutreno, Symmetric
 
 rng = np.random.default_rng(0)
 # Classes can be read off the pictures: each has a grey level of its own.
@@ -135,6 +139,21 @@ def small_camvid(tmp_path, monkeypatch):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels).save(path)
     return tmp_path / "data"
+
+
+def test_models_hold_the_parts_of_their_names():
+    sizes = {"n_classes": 3, "image_size": [16, 24], "dim": 16, "depth": 2, "num_heads": 2}
+    held = {
+        name: PixelClassifier(sizes | model_settings(name)).network.backbone.blocks[1]
+        for name in model_names()
+    }
+    operators = {name: block.attention.operator for name, block in held.items()}
+    assert isinstance(operators["NeuTRENO"], Neutreno)
+    assert isinstance(operators["symmetric + NeuTRENO"], Neutreno)
+    assert isinstance(operators["symmetric + NeuTRENO"].base, Symmetric)
+    assert isinstance(operators["bilateral + GRC"], Bilateral)
+    boosted = [n for n, x in held.items() if isinstance(x.attention_residual, GeneralizedResidual)]
+    assert boosted == ["GRC", "bilateral + GRC"]
 
 
 def test_the_command_trains_compares_and_goes_on(small_camvid, tmp_path):

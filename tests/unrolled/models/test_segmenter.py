@@ -15,7 +15,7 @@ SIZE = {"dim": 16, "depth": 2, "num_heads": 2}
     [
         ({"operator": "neutreno"}, 1),
         ({"operator": "bilateral"}, 4),
-        ({"residual": "generalized"}, 4),
+        ({"residual": GeneralizedResidual}, 4),
     ],
 )
 def test_every_pixel_has_scores_and_every_parameter_a_gradient(settings, upscale):
@@ -43,9 +43,7 @@ def test_squares_lie_where_their_patch_lies():
 
 
 def test_generalized_residuals_and_what_is_refused():
-    model = Segmenter(5, (16, 24), residual="generalized", **SIZE)
+    model = Segmenter(5, (16, 24), residual=GeneralizedResidual, **SIZE)
     assert any(isinstance(part, GeneralizedResidual) for part in model.modules())
-    with pytest.raises(ValueError, match="residual: must be among"):
-        Segmenter(5, (16, 24), residual="gated")
     with pytest.raises(ValueError, match="n_classes"):
         Segmenter(1, (16, 24))
