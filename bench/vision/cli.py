@@ -379,9 +379,10 @@ def segment(
     """Segment road scenes (CamVid) by small transformers with several attentions, and compare.
 
     Models are plain, NeuTRENO, bilateral, GRC, twicing, bilateral + GRC, symmetric, symmetric +
-    NeuTRENO, or the name of an operator of twinsolve.unrolled. With one seed all see the same pictures in the same order. Differences to
-    plain are those of pairs, with 95 % intervals over seeds and test pictures, and a verdict that
-    is corrected for their number. Pixels without a label are not counted.
+    NeuTRENO, or the name of an operator of twinsolve.unrolled. With one seed all see the same
+    pictures in the same order. Differences to plain are those of pairs, with 95 % intervals over
+    seeds and test pictures, and a verdict that is corrected for their number. Pixels without a
+    label are not counted.
 
     Prints the mean intersection over union (IoU) of the test pictures, at one scale and over three,
     pixels that are right, parameters and processor time. Writes to DIR table.json, models.csv and
