@@ -10,6 +10,7 @@ import pytest
 
 from twinsolve.bench.language import report
 from twinsolve.bench.paired import judge, paired_difference
+from twinsolve.bench.vision.classification.measures import hits
 from twinsolve.bench.vision.classification.report import differences
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -174,8 +175,8 @@ def test_perplexities():
     assert all(swapped[row].words.split()[0] == clean[row].words.split()[0] for row in clean)
 
 
-def test_tokens_without_skips():
-    table, page = read_table("classify-skips-600"), read_page("classification.md")
+def test_tokens_and_accuracy_without_skips():
+    table, page = read_table("classify-skips-cifar10"), read_page("classification.md")
     means = table.groupby("row")[["token_cosine", "log10_condition"]].mean()
     attention, other = means.loc["no attention skip"], means.loc["ViT:feed_forward_skip=False"]
     assert f"cosine {attention.token_cosine:.4f}, and their condition number" in page
@@ -184,9 +185,23 @@ def test_tokens_without_skips():
         f"the cosine is {other.token_cosine:.2f} and the condition 10^{other.log10_condition:.1f}"
         in page
     )
-    assert {each.words.split()[0] for each in judge(differences(table)).values()} == {
-        "inconclusive"
-    }
+    rows = ("no attention skip", "ViT:feed_forward_skip=False")
+    found = judge(differences(table))
+    first, second = (-found[row].apart.mean for row in rows)
+    assert f"accuracy falls by {first:.2f} points" in page
+    assert f"hardly needed, by {second:.2f}." in page
+    assert f"as well**, by {-found['ConvMixer, no skip'].apart.mean:.2f} points" in page
+    short = judge(differences(read_table("classify-skips-cifar10-300")))
+    for row in (*rows, "ViT:attention_skip=False,feed_forward_skip=False"):
+        assert found[row].words == short[row].words == "behind"
+        assert found[row].apart.mean < short[row].apart.mean
+    apart = paired_difference(hits(table, rows[0]), hits(table, rows[1]))
+    assert f"The two are apart by {apart} points, a comparison on its own" in page
+    digits = [judge(differences(read_table(f"classify-skips-{n}"))) for n in (600, 300)]
+    assert {x.words.split()[0] for each in digits for x in each.values()} == {"inconclusive"}
+    of_digits = [f"{each[row].apart.mean:.2f}" for row in rows for each in digits]
+    words = "{} and {} points without the skip around attention, {} and {} without the other one"
+    assert words.format(*of_digits) in page
 
 
 def test_hidden_patches():
