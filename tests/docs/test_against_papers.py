@@ -247,3 +247,31 @@ def test_weights_of_neutreno():
     assert (means.top1 - means.top1["softmax"]).abs().max() < 0.51
     verdicts = judge(differences(table)).values()
     assert all(each.words.startswith("inconclusive") for each in verdicts)
+
+
+def test_sparse_attention_of_as_many_nonzeros():
+    table, page = read_table("classify-sparsity"), read_page("classification.md")
+    halves = [each.apart.half_width for each in judge(differences(table)).values()]
+    assert {each.words.split()[0] for each in judge(differences(table)).values()} == {
+        "inconclusive"
+    }
+    assert f"inconclusive, at ± {min(halves):.2f} to ± {max(halves):.2f} points" in page
+    rules = {
+        "ViT:operator=TopK:n_largest=5": "to top-5,", "ViT:operator=TopK:n_largest=7": "to top-7,",
+        "local": "to local,", "ViT:operator=criss_cross": "to criss-cross attention",
+    }  # fmt: skip
+    for row, words in rules.items():
+        apart = paired_difference(hits(table, "sparse coding"), hits(table, row))
+        assert f"{apart} {'points ' if '5' in row else ''}{words}" in page
+        assert (abs(apart.mean) > apart.half_width) == ("5" not in row)
+    shares = read_table("inspect-sparsity").groupby("model", sort=False).nonzero_mean
+    (_, sparse, local, criss_cross, five, seven) = shares.mean()
+    low, high = (getattr(shares, x)()["ViT-operator=sparse_coding"] for x in ("min", "max"))
+    assert f"leaves {sparse:.2f} in" in page
+    assert f"{low:.2f} to {high:.2f} by layer; top-5 attention keeps {five:.2f}," in page
+    assert f"local attention {local:.2f}, criss-cross and top-7 attention {seven:.2f}." in page
+    assert criss_cross == seven
+    means = table.groupby("row")[["token_cosine", "training"]].mean()
+    apart = means.token_cosine - means.token_cosine["softmax"]
+    assert f"by {apart['sparse coding']:.2f} and {apart['local']:.2f} of the cosine" in page
+    assert f"trains at {means.training['sparse coding']:.2f} of softmax's speed" in page

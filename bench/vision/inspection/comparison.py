@@ -34,6 +34,7 @@ _TOKENS = {
     "high_bands": _Measure(
         "high bands", ".3f", "Spectrum of attention", "higher bands, mean / first band"
     ),
+    "nonzero_mean": _Measure("non-zeros", ".3f", "Non-zeros of attention", "share of the weights"),
     "map_similarity": _Measure(
         "map cosine", ".3f", "Map similarity", "mean |cosine| of two columns"
     ),

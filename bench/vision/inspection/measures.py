@@ -185,6 +185,12 @@ def _measure_head_redundancy(seen: Observation) -> Tensor | None:
     return map_similarity(heads.mT) if heads.shape[-2] > 1 else None
 
 
+def _measure_nonzeros(seen: Observation) -> Tensor | None:
+    """Share of weights that are not zero, of sparse attention."""
+    share = nonzero_share(seen.matrix)
+    return share if share.lt(1).any() else None
+
+
 def _measure_energy(seen: Observation) -> Tensor | None:
     """E towards the values of the first layer, with the layer's own lam or that of the paper."""
     operator: Operator = seen.operator
@@ -197,6 +203,7 @@ def _measure_energy(seen: Observation) -> Tensor | None:
 
 
 _OWN_MEASURES: dict[str, Callable[[Observation], Tensor | None]] = {
+    "nonzero_mean": _measure_nonzeros,
     "head_redundancy": _measure_head_redundancy,
     "J_sum": _measure_sum,
     "E": _measure_energy,
