@@ -4,16 +4,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from .figures import panels, plain, save
+from .figures import legend, panels, plain, save
 from .paired import COMPARED, Paired, Verdict, judge, paired_difference
 from .study import PLAIN
 from .tables import Lines, number
 
 CLEAR, OPEN = "#0072B2", "#999999"  # of Okabe and Ito
 INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
+CURVES = "Curves are of averaged weights on the validation {}: means over seeds, with their range."
 BLANK = ("-",) * len(COMPARED)
 _DEPTH = {"token_cosine": "cosine, difference", "log10_condition": "condition, difference"}
 Column = Callable[[str, Any], str]  # the cell of a row's name and means
@@ -137,3 +139,24 @@ def draw_cosines(axes: Axes, table: pd.DataFrame, order: list[str]) -> None:
         axes.axvline(cosines[PLAIN], color="black", linewidth=0.8)
     axes.set_xlabel(f"mean cosine of the last layer's tokens\n(line: {PLAIN})")
     plain(axes)
+
+
+def draw_curves(
+    table: pd.DataFrame, directory: Path, score: str, lines: Mapping[str, float] | None = None
+) -> None:
+    """Draw curves.png: the score on the validation part against steps, and levels of `lines`."""
+    figure, (axes,) = panels(1, (5, 3.6), margin=1.6)
+    for row, runs in table.groupby("row", sort=False):
+        curves = np.array(runs.curve.to_list())  # (seeds, points, 2)
+        steps, scores = curves[0, :, 0], curves[:, :, 1]
+        (line,) = axes.plot(steps, scores.mean(axis=0), label=str(row))
+        axes.fill_between(
+            steps, scores.min(axis=0), scores.max(axis=0), color=line.get_color(), alpha=0.2
+        )
+    for name, level in (lines or {}).items():
+        axes.axhline(level, color="black", linewidth=0.8, label=name)
+    axes.set_xlabel("steps")
+    axes.set_ylabel(score)
+    plain(axes)
+    legend(figure, "right upper")
+    save(figure, directory / "curves.png")

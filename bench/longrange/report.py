@@ -1,12 +1,17 @@
 """What `twinsolve longrange` says of its table, and its pictures."""
 
-from pathlib import Path
-
-import numpy as np
 import pandas as pd
 
-from ..comparison import DEPTH, RECIPE, SIZE, Column, compared_lines, draw_differences
-from ..figures import legend, panels, plain, save
+from ..comparison import (
+    CURVES,
+    DEPTH,
+    RECIPE,
+    SIZE,
+    Column,
+    compared_lines,
+    draw_curves,
+    draw_differences,
+)
 from ..paired import note_on_verdicts
 from ..tables import Lines, Report, number, write_table
 from ..vision.classification.report import differences
@@ -21,7 +26,8 @@ def write_report(table: pd.DataFrame, report: Report) -> None:
     report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
     report.add_sentences(notes(table))
     draw_differences(table, differences(table), report.directory, "accuracy, points to")
-    draw_curves(table, report.directory)
+    floor = {"most frequent class": table.most_frequent.iloc[0]}
+    draw_curves(table, report.directory, "accuracy, %", floor)
     report.write(["differences", "curves"])
 
 
@@ -43,26 +49,5 @@ def notes(table: pd.DataFrame) -> list[str]:
         "token cosine is of pairs of tokens behind the last block, without padding. Differences "
         "are to the row under against; those of the cosine are over seeds and not corrected.",
         note_on_verdicts(differences(table), of="seeds and test sequences"),
-        "Curves are of averaged weights on the validation sequences: means over seeds, with their "
-        "range.",
+        CURVES.format("sequences"),
     ]
-
-
-def draw_curves(table: pd.DataFrame, directory: Path) -> None:
-    """Draw curves.png: accuracy on the validation sequences against steps."""
-    figure, (axes,) = panels(1, (5, 3.6), margin=1.6)
-    for row, runs in table.groupby("row", sort=False):
-        curves = np.array(runs.curve.to_list())  # (seeds, points, 2)
-        steps, scores = curves[0, :, 0], curves[:, :, 1]
-        (line,) = axes.plot(steps, scores.mean(axis=0), label=str(row))
-        axes.fill_between(
-            steps, scores.min(axis=0), scores.max(axis=0), color=line.get_color(), alpha=0.2
-        )
-    axes.axhline(
-        table.most_frequent.iloc[0], color="black", linewidth=0.8, label="most frequent class"
-    )
-    axes.set_xlabel("steps")
-    axes.set_ylabel("accuracy, %")
-    plain(axes)
-    legend(figure, "right upper")
-    save(figure, directory / "curves.png")

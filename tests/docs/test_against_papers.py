@@ -191,12 +191,24 @@ def test_tokens_and_accuracy_without_skips():
     assert f"accuracy falls by {first:.2f} points" in page
     assert f"hardly needed, by {second:.2f}." in page
     assert f"as well**, by {-found['ConvMixer, no skip'].apart.mean:.2f} points" in page
-    short = judge(differences(read_table("classify-skips-cifar10-300")))
-    for row in (*rows, "ViT:attention_skip=False,feed_forward_skip=False"):
-        assert found[row].words == short[row].words == "behind"
-        assert found[row].apart.mean < short[row].apart.mean
-    apart = paired_difference(hits(table, rows[0]), hits(table, rows[1]))
-    assert f"The two are apart by {apart} points, a comparison on its own" in page
+    for name in ("classify-skips-cifar10-300", "classify-skips-cifar10-3000"):
+        other = judge(differences(read_table(name)))
+        for row in (*rows, "ViT:attention_skip=False,feed_forward_skip=False"):
+            assert found[row].words == other[row].words == "behind"
+            assert found[row].apart.mean < other[row].apart.mean
+    apart = [
+        paired_difference(hits(own, rows[0]), hits(own, rows[1]))
+        for own in (table, read_table("classify-skips-cifar10-3000"))
+    ]
+    words = "apart by {} points, a comparison on its own; on 3,000 photographs by {}."
+    assert words.format(*apart) in page
+    layers = read_table("inspect-skips").groupby("model").log10_condition_after
+    both, without, others = (
+        ", ".join(f"{x:.1f}" for x in layers.get_group(name).dropna())
+        for name in ("ViT", "ViT-attention_skip=False", "ViT-feed_forward_skip=False")
+    )
+    assert f"{both} with both skips; {without} without the one around attention, and" in page
+    assert f"{others} without the other." in page
     digits = [judge(differences(read_table(f"classify-skips-{n}"))) for n in (600, 300)]
     assert {x.words.split()[0] for each in digits for x in each.values()} == {"inconclusive"}
     of_digits = [f"{each[row].apart.mean:.2f}" for row in rows for each in digits]

@@ -9,6 +9,7 @@ from published_page import (
     RESULTS,
     VERDICTS,
     Difference,
+    baselines_of,
     kind_of,
     ours_of,
     page,
@@ -54,7 +55,7 @@ def test_numbers_of_ours_stand_in_the_results(row):
         assert {x for part in text.split(" against ") for x in part.split(", ")} <= known
     elif ours.get("measure") in (table := read_table(ours["run"])) and "model" not in table:
         values = table.pivot(index="seed", columns="row", values=ours["measure"]).mean()
-        apart = values[ours["row"]] - values[ours.get("against", "softmax")]
+        apart = values[ours["row"]] - values[ours.get("against", baselines_of(table)[ours["row"]])]
         assert float(text.split(" ±")[0]) == pytest.approx(apart, abs=0.0051)
     else:
         mean, half = (float(x) for x in text.split(" ± "))

@@ -6,12 +6,14 @@ from statistics import fmean
 import pandas as pd
 
 from ...comparison import (
+    CURVES,
     DEPTH,
     RECIPE,
     SIZE,
     Column,
     baselines_of,
     compared_lines,
+    draw_curves,
     draw_differences,
     name_baseline,
 )
@@ -65,10 +67,13 @@ def write_report(
         report.add_table("Attacked and corrupted images, top-1 %", robust, file="robust")
         title = f"Difference to {name_baseline(table)} on images that both get right as they are"
         report.add_table(f"{title}, points", matched_lines(table))
-    report.add_sentences([*remarks(table), *notes(table), *sentences])
+    curves = [CURVES.format("images")] if "curve" in table else []
+    report.add_sentences([*remarks(table), *notes(table), *curves, *sentences])
     if "differences" not in pictures:
         draw_differences(table, differences(table), report.directory)
-    report.write(["differences", *pictures])
+    if curves:
+        draw_curves(table, report.directory, "top-1 on validation images, %")
+    report.write(["differences", *(["curves"] if curves else []), *pictures])
 
 
 def lines_of(table: pd.DataFrame) -> Lines:

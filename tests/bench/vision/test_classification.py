@@ -81,7 +81,7 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
     summary = (tmp_path / "summary.md").read_text()
     assert "by Holm for all comparisons of the table, here 3:" in summary
     assert re.search(r"for the \d+ comparisons of that table", summary)
-    assert (tmp_path / "differences.png").is_file()
+    assert all((tmp_path / f"{name}.png").is_file() for name in ("curves", "differences"))
 
 
 @pytest.mark.parametrize(
