@@ -431,16 +431,16 @@ def lines_of(table: pd.DataFrame) -> Lines:
     return (*_HEAD, *[_CLASSES for _ in of_classes], *_SIZE), rows
 
 
-def differences(table: pd.DataFrame) -> dict[tuple[str, str], Paired]:
-    """Of the mean IoU of each model to the plain one, by model and column."""
-    others = [str(name) for name in table.model.unique() if name != PLAIN]
+def differences(table: pd.DataFrame, against: str = PLAIN) -> dict[tuple[str, str], Paired]:
+    """Of the mean IoU of each model to one of them, by model and column."""
+    others = [str(name) for name in table.model.unique() if name != against]
     return {
         (model, column): paired_difference(
-            *(_read_pseudo_values(table, x, own) for x in (model, PLAIN))
+            *(_read_pseudo_values(table, x, own) for x in (model, against))
         )
         for model in others
         for column, (_, own) in _SCALES.items()
-        if PLAIN in set(table.model)
+        if against in set(table.model)
     }
 
 

@@ -134,6 +134,10 @@ def _compute_differences(
     table: pd.DataFrame, measure: str, baselines: dict[str, str]
 ) -> dict[str, Paired]:
     """Pair accuracies by seed and image, and other measures by seed."""
+    if "model" in table:
+        return {
+            row: segmentation.differences(table, to)[row, measure] for row, to in baselines.items()
+        }
     if measure == "top1":
         values = {row: hits(table, row) for row in {*baselines, *baselines.values()}}
     else:
