@@ -232,16 +232,12 @@ Peers = Annotated[
 Rounds = Annotated[int, typer.Option(min=1, help="How often each solver runs; solvers take turns.")]
 Jobs = Annotated[
     int,
-    typer.Option(
-        min=1, help="Threads. Sparse solvers limited to one are left out if there are more."
-    ),
+    typer.Option(min=1, help="Threads; above 1, sparse solvers that only use one are left out."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of generated data and of the rows timed.")]
 Instructions = Annotated[
     str | None,
-    typer.Option(
-        callback=_hold_to, help="avx2: no wider instructions, as on processors without AVX-512."
-    ),
+    typer.Option(callback=_hold_to, help="avx2: no wider instructions, as without AVX-512."),
 ]
 
 
