@@ -12,7 +12,7 @@ from .paired import COMPARED, Paired, Verdict, judge, paired_difference
 from .study import PLAIN
 from .tables import Lines, number
 
-CLEAR, OPEN = "#0072B2", "#999999"  # of Okabe and Ito
+CLEAR, OPEN = "#0072B2", "#999999"  # colours of Okabe and Ito
 INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
 BLANK = ("-",) * len(COMPARED)
 _DEPTH = {"token_cosine": "cosine, difference", "log10_condition": "condition, difference"}

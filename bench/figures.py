@@ -282,7 +282,7 @@ _BOLD = {"color": "black", "linewidth": 2.5, "zorder": 3}
 def draw_scaling(table: pd.DataFrame, directory: Path) -> None:
     """Draw scaling.png with medians and ranges, if synthetic cases were timed."""
     rows = table[table.case.str.startswith("synthetic") & table.ms_per_row.notna()]
-    rows = rows[rows.note == ""]  # at the gap
+    rows = rows[rows.note == ""]  # a note says that the gap was missed
     if rows.empty:
         return
     figure, (left, right) = panels(2, (5, 4.8), margin=2)
@@ -363,7 +363,7 @@ def draw_attention(table: pd.DataFrame, directory: Path) -> None:
 
     Each operator and case has a dot, hollow for the explicit form.
     """
-    from .speed.attention import FORMS, REFERENCE  # which load torch
+    from .speed.attention import FORMS, REFERENCE  # imported here, as they load torch
 
     others = table[table.operator != REFERENCE]
     timed, grown = (others[others[c].notna()] for c in ("training_ratio", "memory_exponent"))

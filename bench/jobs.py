@@ -272,7 +272,7 @@ def _run(
         fit = {name: value for name, value in key.items() if name != "seeds"}
         function = partial(function, keep=Keep(fit, directory and directory / "fits"))
     with threads(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns
+        warnings.simplefilter("ignore", ConvergenceWarning)  # tables report gaps
         try:
             return resume_table(lambda: pd.DataFrame(function(**job)), key, directory)
         except JobFailed as failure:

@@ -14,7 +14,7 @@ from .tables import number
 MARGIN = 1.0  # points: a smaller difference counts as none
 COMPARED = ("difference, points", "p, corrected", "verdict", "seen with 80 % power")
 _LEVEL, _POWER = 0.05, 0.8
-_NOTHING = 1e-18  # square points
+_NOTHING = 1e-18  # squared points: a smaller variance is rounding
 Name = TypeVar("Name", bound=Hashable)
 
 

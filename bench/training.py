@@ -271,7 +271,7 @@ class _Run:
         joined = dist.is_available() and dist.is_initialized()
         self.rank, self.n_processes = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
         if recipe.batch_size % self.n_processes:
-            raise ValueError(f"batch_size: must be a multiple of {self.n_processes} processes")
+            raise ValueError(f"batch_size: must be a multiple of the {self.n_processes} processes")
         share = recipe.batch_size // self.n_processes
         self.samples = range(self.rank * share, (self.rank + 1) * share)
         self.model, self.batches, self.loss, self.recipe = model, batches, loss, recipe
@@ -298,7 +298,7 @@ class _Run:
         torch.manual_seed(_mix_seed(recipe.seed, step, self.rank))
         batch = _move_to(self.batches(recipe.seed, step, self.samples), self.device)
         self.model.train()
-        for parameter in self.parameters:  # all processes must average the same gradients
+        for parameter in self.parameters:  # so that all processes average the same gradients
             parameter.grad = torch.zeros_like(parameter)
         low = recipe.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low):

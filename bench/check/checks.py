@@ -21,7 +21,7 @@ from ...unrolled.twins import HeadCall, Measurement, Twin, catalogue, findings_o
 from ..names import close_names
 from .samples import Sample, check_samples
 
-DRAWN = "drawn"  # in rows of laws, whose inputs are drawn
+DRAWN = "drawn"  # the data of laws: random inputs
 _AS_BUILT, _FOR_TASK = "as built", "for its task"
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _TASK_TOLERANCE = 0.01
@@ -154,10 +154,10 @@ def check_twins(
     if not jobs:
         limits = {"twins": twins, "families": families, "data": data, "quick": quick}
         held = ", ".join(f"{name} {value}" for name, value in limits.items() if value)
-        raise ValueError(f"there is nothing to check with {held}: no twin takes all of these")
+        raise ValueError(f"there is nothing to check with {held}: no twin fits all of these")
     waiting = {twin.name: sum(job.twin.name == twin.name for job in jobs) for twin in chosen}
     rows: dict[int, list[dict[str, Any]]] = {}
-    for index, found in _run(jobs, joblib.effective_n_jobs(n_jobs)):
+    for index, found in _run_jobs(jobs, joblib.effective_n_jobs(n_jobs)):
         rows[index] = found
         name = jobs[index].twin.name
         waiting[name] -= 1
@@ -204,7 +204,7 @@ def _order(jobs: list[_Job]) -> list[int]:
     return sorted(range(len(jobs)), key=turn)
 
 
-def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+def _run_jobs(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Yield the index and the rows of each job when it is done."""
     with _hold_to_one_thread():
         if n_jobs == 1 or "fork" not in multiprocessing.get_all_start_methods():
@@ -218,7 +218,7 @@ def _run_forked(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[
     _shared = jobs  # forks inherit it: twins hold functions that cannot be pickled
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(n_jobs, mp_context=context) as pool:
-        futures: dict[Future[Any], int] = {pool.submit(_rows_of, i): i for i in _order(jobs)}
+        futures: dict[Future[Any], int] = {pool.submit(_run_shared, i): i for i in _order(jobs)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -229,7 +229,7 @@ def _run_forked(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[
 _shared: list[_Job] = []
 
 
-def _rows_of(index: int) -> list[dict[str, Any]]:
+def _run_shared(index: int) -> list[dict[str, Any]]:
     return _shared[index].rows()
 
 

@@ -105,7 +105,7 @@ def clusters_study(
     n_trials : int, optional
         Random trials of each data set; None is all trials, or 5 for generated data.
     n_fits : int, default=1
-        Fits, with different seeds, of each method whose training depends on its seed.
+        Number of fits, by different seeds, of each method whose training depends on its seed.
     n_fit_points : int, optional
         Number of random points to fit. Each other point is labelled by its coefficients on these,
         solved or from a forward pass: by the cluster of smallest residual. None fits all points.
@@ -324,7 +324,7 @@ def _fit_and_embed(case: _Case, seed: int, steps: list[str], unfinished: Path | 
     about = quality(case.way, fitted, case.X, case.true)
     if fitted.coef is None and fitted.affinity is None:
         if fitted.labels.shape != (len(case.X),):
-            raise ValueError(f"labels: must be one a point, got shape {fitted.labels.shape}")
+            raise ValueError(f"labels: must be one per point, got shape {fitted.labels.shape}")
         random = hasattr(fitted.model, "random_state")
         return [(about, {"labels": fitted.labels, "random": np.array(random)})]
     chains = dict.fromkeys(map(without_cut, steps if fitted.coef is not None else [OWN]))

@@ -228,7 +228,7 @@ def _make_attention_estimator(operator: Callable[..., Any]) -> Callable[..., Any
 
 
 def _find_attention(name: str) -> Method | None:
-    """The method ``attention (NAME)`` of a named operator, whose factory workers get with it.
+    """The method ``attention (NAME)`` of a named operator; its factory goes to workers with it.
 
     Raises
     ------

@@ -108,7 +108,7 @@ class _OwnFile(DataSet):
 
 @dataclass(frozen=True)
 class _Persons(DataSet):
-    """Persons of the standard trials; a trial is named by its persons, counted from 1."""
+    """Faces in the standard trials; a trial is named by its persons, counted from 1."""
 
     n_subjects: int = 2
 
@@ -211,7 +211,7 @@ def trials_of(
     """Names of all trials of a data set, or of `n_trials` random ones.
 
     Generated data have as many trials as asked for, 5 by default. So have random parts of a set
-    without trials, 1 by default.
+    with a single trial, 1 by default.
     """
     source, settings, part = _parse_name(data)
     if source.generated:
@@ -373,12 +373,12 @@ def load_sequences(data_home: str | None) -> dict[str, Any]:
     return {sequence.name: sequence for sequence in found}
 
 
-_WHOLE = "0"  # the only trial of a set without trials
+_WHOLE = "0"  # the trial of a set that has a single one
 _TRIAL = "+"
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _CUT_OUT = re.compile(r"_g\d\d$")
 _IDX = "*-ubyte*"
-_OPENML = "openml/openml.org/**/data_name/"  # of scikit-learn
+_OPENML = "openml/openml.org/**/data_name/"  # where scikit-learn keeps downloads
 _CIFAR = (
     "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "cifar-10-images", "cifar-10-images.tar.xz",
 )  # fmt: skip

@@ -202,7 +202,7 @@ def run_cases(
 
 
 def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> dict[str, _T]:
-    """The items of `known` by `names`, in that order; None is all that run without request."""
+    """The items of `known` by `names`, in that order; None is all but those on request."""
     if names is None:
         return {name: x for name, x in known.items() if not getattr(x, "alone", False)}
     names = list(names)
@@ -213,7 +213,7 @@ def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) 
 
 def installed(module: str) -> str | None:
     """Version of the distribution with that module; None if it is not installed."""
-    if module == OURS:  # which need not be installed
+    if module == OURS:  # runs without being installed
         return __version__
     if find_spec(module) is None:
         return None

@@ -150,7 +150,7 @@ class Peer:
     Attributes
     ----------
     module : str
-        What must be installed.
+        Module that must be installed.
     prepare : callable
         ``prepare(problem, n_jobs)`` is not timed; it returns the `Solve` that is timed.
     tolerances : tuple

@@ -281,7 +281,7 @@ def segment(
     """
     names = list(_MODELS) if models is None else list(dict.fromkeys(models))
     if n_steps < 1 or not names:
-        raise ValueError(f"n_steps: must be >= 1, got {n_steps}" if names else "models: none")
+        raise ValueError(f"n_steps: must be >= 1, got {n_steps}" if names else "models: got none")
     settings = {name: model_settings(name) for name in names}
     options = Options(seed, n_seeds, n_jobs, data_home, directory / "runs", progress)
     jobs: list[Job] = [

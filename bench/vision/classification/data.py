@@ -114,7 +114,7 @@ def _load_folder(path: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
         raise ValueError(f"data: pictures of {path} differ in size: {sorted(sizes)[:3]}")
     classes, target = np.unique(labels, return_inverse=True)
     if len(classes) < 2 or np.bincount(target).min() < 5:
-        raise ValueError(f"data: {path} must hold two folders or more, of five pictures or more")
+        raise ValueError(f"data: {path} must hold two or more folders of five or more pictures")
     return np.stack(pictures.images), target, tuple(map(str, classes))
 
 
@@ -230,7 +230,7 @@ def augment(
         cut = drawn >= mixup
         levels, mixed = mixers[cut](levels, target)
         own, other, share = mixed.reshape(-1, 3).T
-        share = 1 - share if cut else share  # of the other image; for cuts kornia gives the first's
+        share = 1 - share if cut else share  # other image's; for cuts kornia gives the first's
         one_hot = torch.eye(n_classes)
         shares = torch.lerp(one_hot[own.long()], one_hot[other.long()], share[:, None])
         return levels, shares

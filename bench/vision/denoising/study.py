@@ -32,7 +32,7 @@ _HELD_OUT_CROP, _SCENES_APART = 256, 10
 _PACKAGED = (
     "astronaut", "brick", "camera", "cat", "coffee", "coins", "grass", "gravel", "moon", "rocket",
 )  # fmt: skip
-SMALLEST = 16  # pixels; all methods take images with such sides
+SMALLEST = 16  # pixels of a side; all methods take images of that size
 IMAGE_SETS = ("photographs", "set12", "held-out")
 
 
@@ -333,7 +333,7 @@ def quality(clean: Array, denoised: Array) -> dict[str, float]:
     if denoised.shape != clean.shape:
         raise ValueError(f"returned an image of shape {denoised.shape}, not {clean.shape}")
     if not np.isfinite(denoised).all():
-        raise ValueError(f"returned {np.count_nonzero(~np.isfinite(denoised))} pixels of no number")
+        raise ValueError(f"returned {np.count_nonzero(~np.isfinite(denoised))} non-finite pixels")
     found = {"psnr": float(peak_signal_noise_ratio(clean, denoised, data_range=1.0))}
     if min(clean.shape[:2]) >= _SSIM:
         axis = -1 if clean.ndim == 3 else None
