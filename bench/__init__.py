@@ -1,4 +1,4 @@
-"""What the command `twinsolve` runs, as functions that return DataFrames."""
+"""Functions behind the command `twinsolve`, most of which return DataFrames."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    # On demand, so that the command line answers --help without loading torch.
+    # Import on demand, so that the command line prints --help without loading torch.
     if name in _MODULES:
         return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

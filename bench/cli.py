@@ -1,4 +1,4 @@
-"""The command line `twinsolve`."""
+"""Command line `twinsolve`."""
 
 from typing import Annotated
 
@@ -42,7 +42,7 @@ def _print_version(asked: bool) -> None:
 _Version = Annotated[
     bool,
     typer.Option(
-        "--version", help="Print the version and end.", is_eager=True, callback=_print_version
+        "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Rows of a study beside their baselines: one table and one picture, whatever the score."""
+"""Table and figure of the rows of a study beside their baselines, for any score."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ from .paired import COMPARED, Paired, Verdict, judge, paired_difference
 from .study import PLAIN
 from .tables import Lines, number
 
-CLEAR, OPEN = "#0072B2", "#999999"  # of Okabe and Ito
+CLEAR, OPEN = "#0072B2", "#999999"  # colours of Okabe and Ito
 INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
 CURVES = "Curves are of averaged weights on the validation {}: means over seeds, with their range."
 BLANK = ("-",) * len(COMPARED)
 _DEPTH = {"token_cosine": "cosine, difference", "log10_condition": "condition, difference"}
-Column = Callable[[str, Any], str]  # the cell of a row's name and means
+Column = Callable[[str, Any], str]  # a cell by the name and the means of a row
 RECIPE: dict[str, Column] = {
     "rate": lambda _, mean: number(mean.learning_rate, "g"),
     "steps": lambda _, mean: number(mean.n_steps, ",.0f"),
@@ -43,18 +43,18 @@ def compared_lines(
     after: Mapping[str, Column],
     unit: str = "points",
 ) -> Lines:
-    """A line for each row: means over seeds, and the difference to its baseline, seed by seed.
+    """A line for each row: means over seeds, and the paired difference to its baseline.
 
     Parameters
     ----------
     table : DataFrame
-        As `run_study` gives it.
+        Table that `run_study` returns.
     apart : mapping
         Differences of the rows to their baselines.
     before, after : mapping
-        Columns by heading, before and behind those of `COMPARED`.
+        Columns by heading, before and after those of `COMPARED`.
     unit : str, default="points"
-        Of the differences.
+        Unit of the differences.
     """
     verdicts, baselines = judge(apart), baselines_of(table)
     told = [name for name in _DEPTH if name in table and "against" in table]
@@ -78,7 +78,7 @@ def compared_lines(
 
 
 def baselines_of(table: pd.DataFrame) -> dict[str, str]:
-    """The row that each is compared with; tables of old runs compare all with the plain one."""
+    """The baseline of each row; in tables of old runs, that is the plain row."""
     if "against" not in table:
         return {str(row): PLAIN for row in table.row.unique() if row != PLAIN}
     known = table.drop_duplicates("row").dropna(subset="against")
@@ -86,13 +86,13 @@ def baselines_of(table: pd.DataFrame) -> dict[str, str]:
 
 
 def name_baseline(table: pd.DataFrame) -> str:
-    """The row that all others are compared with, if it is one."""
+    """The name of the baseline if all rows have the same, else "the baseline"."""
     baselines = set(baselines_of(table).values())
     return baselines.pop() if len(baselines) == 1 else "the baseline"
 
 
 def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
-    """Of a measure of the last tokens, of each row to its baseline, where both have it."""
+    """Difference of each row to its baseline in a measure of the last tokens, if both have it."""
     by_seed = table.pivot(index="seed", columns="row", values=measure)
     return {
         row: paired_difference(by_seed[row], by_seed[baseline])
@@ -107,7 +107,7 @@ def draw_differences(
     directory: Path,
     score: str = "top-1, points to",
 ) -> None:
-    """Draw differences.png: intervals and token cosines of the rows."""
+    """Draw differences.png: differences with intervals, and token cosines of the rows."""
     if apart:
         order = sorted(apart, key=lambda row: apart[row].mean)
         figure, (left, right) = panels(2, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
@@ -118,7 +118,7 @@ def draw_differences(
 
 
 def draw_intervals(axes: Axes, verdicts: Mapping[str, Verdict], order: list[str]) -> None:
-    """Mean differences with their intervals, from below, coloured by their verdicts."""
+    """Draw mean differences with intervals in this order from below, coloured by verdict."""
     for row, verdict in verdicts.items():
         colour = CLEAR if verdict.words in ("ahead", "behind") else OPEN
         half = verdict.apart.half_width if verdict.apart.determined else None

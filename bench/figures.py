@@ -1,4 +1,4 @@
-"""The style of all figures, and those of `twinsolve cluster` and `twinsolve speed`."""
+"""Style of all figures, and figures of `twinsolve cluster` and `twinsolve speed`."""
 
 from pathlib import Path
 from textwrap import wrap
@@ -23,9 +23,9 @@ from .speed.contest import OURS
 def panels(
     n_panels: int, size: tuple[float, float], *, columns: int = 0, margin: float = 0, **options: Any
 ) -> tuple[Figure, np.ndarray]:
-    """A figure of panels of some size in inches, in rows of so many columns, and their axes.
+    """A figure of panels, each of a size in inches, in rows of `columns` panels, and its axes.
 
-    `margin` is what the figure is wider for a legend; places that are left over stay empty.
+    `margin` is added to the width of the figure for a legend.
     """
     columns = min(columns or n_panels, n_panels)
     rows = -(-n_panels // columns)
@@ -38,13 +38,13 @@ def panels(
 
 
 def plain(axes: Axes, grid: str = "both") -> None:
-    """No frame above and at the right, and a faint grid."""
+    """Remove the frame above and at the right, and draw a faint grid."""
     axes.grid(axis=grid, alpha=0.3)  # type: ignore[arg-type]
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def log_ticks(axes: Axes, which: str, ticks: Any = None) -> None:
-    """A logarithmic axis with plain numbers, at these ticks alone if some are given."""
+    """Make an axis logarithmic with plain numbers, only at `ticks` if given."""
     getattr(axes, f"set_{which}scale")("log")
     axis = getattr(axes, f"{which}axis")
     if ticks is not None:
@@ -56,7 +56,7 @@ def log_ticks(axes: Axes, which: str, ticks: Any = None) -> None:
 
 
 def legend(figure: Figure, place: str, **options: Any) -> None:
-    """One legend for all axes, outside of these: each label once."""
+    """Draw one legend for all axes, outside of the axes, with each label once."""
     handles = {
         label: handle
         for axes in figure.axes
@@ -79,9 +79,9 @@ def save(figure: Figure, path: Path) -> None:
             figure.savefig(file, dpi=150, format=end[1:])
 
 
-_QUANTILE = 0.99  # of the sizes, where the colour scale ends
-_WIDTH = 44  # of a panel's title
-# By the first step of a chain; those that share it have markers of their own.
+_QUANTILE = 0.99  # of the sizes, as the end of the colour scale
+_WIDTH = 44  # characters in a line of a panel's title
+# By the first step of a chain; chains with the same first step get different markers.
 _COLOURS = {
     "symmetrize": "tab:blue",
     "keep-mass": "tab:orange",
@@ -111,7 +111,7 @@ _SETTINGS = {
 
 
 def describe_data(data: str, width: int = _WIDTH) -> str:
-    """A data set in words, in lines short enough for a panel.
+    """A data set in words, in lines of at most `width` characters.
 
     Examples
     --------
@@ -151,17 +151,17 @@ def describe_features(name: str) -> str:
 
 
 def plot_matrix(axes: Axes, matrix: Any, labels: ArrayLike | None = None) -> None:
-    """Draw the sizes of coefficients or of an affinity, points sorted by their labels.
+    """Draw absolute coefficients or an affinity, with points sorted by their labels.
 
-    Lines stand between the labels. White is the smallest size, and the colours end at the 99 %
-    quantile of what is larger.
+    Lines separate the labels. White is the smallest value; the colours end at the 99 % quantile of
+    larger values.
 
     Parameters
     ----------
     axes : matplotlib.axes.Axes
     matrix : array-like or sparse array of shape (n_samples, n_samples)
     labels : array-like of shape (n_samples,), optional
-        None leaves the points in their order.
+        None keeps the order of the points.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def plot_matrix(axes: Axes, matrix: Any, labels: ArrayLike | None = None) -> Non
 def draw_matrices(
     matrices: dict[str, tuple[Any, Any]], labels: ArrayLike, path: Path, title: str
 ) -> None:
-    """Draw the coefficients of each method above the affinity that its steps made of them."""
+    """Draw the coefficients of each method above the affinity of its steps."""
     n = len(matrices)
     figure, axes = panels(2 * n, (3.2, 3.4), columns=n)
     for i, (name, pair) in enumerate(matrices.items()):
@@ -205,9 +205,9 @@ def draw_matrices(
 
 
 def draw_errors(table: pd.DataFrame, path: Path) -> None:
-    """Error of each method with its spread over seeds, a panel for each data set and features."""
+    """Draw errors of methods with deviations over seeds, one panel per data set and features."""
     chosen = table[(table.selection == "label-free") & table.accuracy.notna()]
-    if chosen.empty:  # no labels to judge by, or nothing but failures
+    if chosen.empty:  # without labels, or if all methods failed
         return
     cases = ["data", "features", "method", "steps", "fit_seed", "seed"]
     means = chosen.groupby(cases, sort=False).accuracy.mean().reset_index()
@@ -229,7 +229,7 @@ def draw_dots(
     title: str | None = None,
     note: str = "",
 ) -> None:
-    """Means of a value with their deviations: a row, a colour for each of a series, a panel."""
+    """Draw means and deviations of a value by row, with colours by series, in panels."""
     cases = list(table.groupby("panel", sort=False))
     rows, every = list(dict.fromkeys(table[row])), list(dict.fromkeys(table[series]))
     apart = min(0.08, 0.8 / len(every))
@@ -261,7 +261,7 @@ def draw_dots(
 
 
 def _choose_look(name: str, every: list[str]) -> dict[str, str]:
-    """Colour by the first step of a chain; a marker of its own for those that begin alike."""
+    """Colour by the first step of a chain, and marker among chains with that first step."""
     if _first_step(name) not in _COLOURS:
         return {"fmt": "o", "color": f"C{every.index(name) % 10}"}
     alike = [other for other in every if _first_step(other) == _first_step(name)]
@@ -280,9 +280,9 @@ _BOLD = {"color": "black", "linewidth": 2.5, "zorder": 3}
 
 
 def draw_scaling(table: pd.DataFrame, directory: Path) -> None:
-    """Draw scaling.png: medians with their range; nothing if no synthetic case was timed."""
+    """Draw scaling.png with medians and ranges, if synthetic cases were timed."""
     rows = table[table.case.str.startswith("synthetic") & table.ms_per_row.notna()]
-    rows = rows[rows.note == ""]  # at the gap
+    rows = rows[rows.note == ""]  # a note says that the gap was missed
     if rows.empty:
         return
     figure, (left, right) = panels(2, (5, 4.8), margin=2)
@@ -309,7 +309,7 @@ def draw_scaling(table: pd.DataFrame, directory: Path) -> None:
 
 
 def draw_scale(table: pd.DataFrame, directory: Path) -> None:
-    """Draw scale.png: time, share skipped, memory and worst gap; nothing if nothing was timed."""
+    """Draw scale.png with time, share skipped, memory and worst gap, if there are times."""
     rows = table[table.seconds.notna()]
     if rows.empty:
         return
@@ -341,7 +341,7 @@ def draw_scale(table: pd.DataFrame, directory: Path) -> None:
 
 
 def draw_quality(table: pd.DataFrame, directory: Path) -> None:
-    """Draw quality.png of the case set12, PSNR against time; nothing if it was not timed."""
+    """Draw quality.png with PSNR against time of the case set12, if it was timed."""
     rows = table[(table.case == "set12") & table.ms.notna()]
     if rows.empty:
         return
@@ -359,11 +359,11 @@ def draw_quality(table: pd.DataFrame, directory: Path) -> None:
 
 
 def draw_attention(table: pd.DataFrame, directory: Path) -> None:
-    """Draw times.png: training against the reference, and memory growth; nothing if not timed.
+    """Draw times.png with training times beside the reference and memory growth, if timed.
 
-    One dot an operator and case, hollow for the explicit form.
+    Each operator and case has a dot, hollow for the explicit form.
     """
-    from .speed.attention import FORMS, REFERENCE  # which load torch
+    from .speed.attention import FORMS, REFERENCE  # imported here, as they load torch
 
     others = table[table.operator != REFERENCE]
     timed, grown = (others[others[c].notna()] for c in ("training_ratio", "memory_exponent"))

@@ -1,4 +1,4 @@
-"""Jobs that resume: each finished one is kept, under a key of all that decides its result."""
+"""Jobs that resume: each result is kept under a key of everything that decides it."""
 
 import hashlib
 import inspect
@@ -33,7 +33,7 @@ _SOURCES = (".py", ".npz", ".safetensors", ".toml")  # weights and settings deci
 
 
 def code() -> dict[str, Any]:
-    """The part that all keys share: hash of the package's source, and versions of its libraries."""
+    """The common part of all keys: a hash of the package's source, and versions of libraries."""
     return {"source": source_hash(*_WINGS, suffixes=_SOURCES), "versions": versions()}
 
 
@@ -45,23 +45,23 @@ def source_hash(*folders: Path, suffixes: tuple[str, ...] = (".py",)) -> str:
 
 
 def file_hash(path: str | Path | None) -> str | None:
-    """Hash of a user's file; None if there is no such file."""
+    """Hash of a file; None if there is no such file."""
     if path is None or not Path(path).is_file():
         return None
     return joblib.hash(Path(path).read_bytes())
 
 
 def source_of(thing: Any) -> str | None:
-    """Hash of a user's function, class or object, by which its kept results are known.
+    """Hash of a user's function, class or object, as a key of its kept results.
 
     It covers the source file and what the thing holds: arguments of a partial function, defaults
-    and variables around a function, the object of a method, attributes of an object. None for what
-    has no source file.
+    and enclosed variables of a function, the object of a method, attributes of an object. It is
+    None without a source file.
 
     Raises
     ------
     ValueError
-        If something that it holds cannot be pickled, and so cannot be compared.
+        If something that the thing holds cannot be pickled.
     """
     inner = thing
     while isinstance(inner, partial):
@@ -73,16 +73,16 @@ def _source_file(thing: Any) -> str | None:
     """Hash of the file where a function, or the class of an object, is defined."""
     if not (isinstance(thing, type) or inspect.isroutine(thing)):
         thing = type(thing)
-    if isinstance(thing, type):  # its functions know the file of a script, which is no module
+    if isinstance(thing, type):  # in a script, only the functions of a class know the file
         thing = next(filter(inspect.isfunction, vars(thing).values()), thing)
     try:
         return file_hash(inspect.getfile(thing))
-    except (OSError, TypeError):  # what is built in
+    except (OSError, TypeError):  # built-in things have no file
         return None
 
 
 def _describe(thing: Any, around: tuple[int, ...]) -> Any:
-    """Names and hashes of a thing and of what it holds; `around` are the ids of its holders."""
+    """Names and hashes of a thing and of what it holds; `around` has the ids of its holders."""
     if isinstance(thing, str):
         return thing
     if id(thing) in around:
@@ -106,17 +106,17 @@ def _describe(thing: Any, around: tuple[int, ...]) -> Any:
 
 
 def _read_cells(function: Any) -> Iterator[Any]:
-    """Variables around a function that it reads."""
+    """Enclosed variables of a function."""
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # of one that is still empty
+        with suppress(ValueError):  # of an empty cell
             yield cell.cell_contents
 
 
 def _read_object(thing: Any) -> Any:
-    """A hash of an object, or of what holds functions its attributes."""
+    """A hash of an object, or its attributes if it cannot be pickled."""
     try:
         return joblib.hash(thing)
-    except Exception as error:  # which anything may be that pickling raises
+    except Exception as error:  # pickling may raise anything
         if _source_file(thing) is None:
             raise ValueError(
                 f"a user's function or object holds a {type(thing).__name__}, which cannot be "
@@ -128,7 +128,7 @@ def _read_object(thing: Any) -> Any:
 def resume_table(
     run: Callable[[], pd.DataFrame], key: dict[str, Any], directory: Path | None
 ) -> pd.DataFrame:
-    """Rows of a run, as `resume_parts`."""
+    """Rows of a run, read or kept as in `resume_parts`."""
 
     def make() -> list[Part]:
         return [(row, {}) for row in run().to_dict(orient="records")]
@@ -141,14 +141,15 @@ def resume_parts(
 ) -> list[Part]:
     """Read rows with their arrays from `directory`, or make and keep them.
 
-    The key holds all that decides the result: settings, seed and `code`. A damaged file is ignored.
+    The key has everything that decides the result: settings, seed and `code`. Damaged files are
+    ignored.
     """
     if directory is None:
         return make()
     path = directory / f"{_digest(key)}.npz"
     if path.is_file():
         content = path.read_bytes()
-        with suppress(Exception):  # which anything may be that damaged or foreign bytes raise
+        with suppress(Exception):  # damaged or foreign bytes may raise anything
             return _unpack(content, path.stem)
     content = _pack(make(), path.stem)
     write_whole(path, content)
@@ -169,7 +170,7 @@ def _pack(parts: list[Part], name: str) -> bytes:
 def _unpack(content: bytes, name: str) -> list[Part]:
     with np.load(BytesIO(content), allow_pickle=False) as kept:
         if kept["name"] != name:
-            raise ValueError("of another job")
+            raise ValueError("kept for another job")
         parts: list[Part] = [(row, {}) for row in json.loads(str(kept["rows"]))]
         for place in set(kept.files) - {"rows", "name"}:
             i, _, of_row = place.partition("/")
@@ -179,7 +180,7 @@ def _unpack(content: bytes, name: str) -> list[Part]:
 
 @dataclass(frozen=True)
 class Options:
-    """How jobs are run: the first of `n_seeds` seeds, processes, data root, finished jobs."""
+    """Options of jobs: first seed, number of seeds, processes, data root, folder, progress."""
 
     seed: int = 0
     n_seeds: int = 10
@@ -203,8 +204,8 @@ class Options:
 class Keep:
     """Keeps the costly part of a job, which does not depend on the seeds of k-means.
 
-    ``keep(make, **part)`` returns what ``make()`` returned when the job, or that part of it, first
-    ran. Without a directory nothing is kept.
+    ``keep(make, **part)`` returns the result of ``make()`` from the first run of the job, or of
+    that part of the job. Without a directory, nothing is kept.
     """
 
     job: Mapping[str, Any] = field(default_factory=dict)
@@ -215,14 +216,14 @@ class Keep:
 
     @property
     def unfinished(self) -> Path | None:
-        """Folder of this job alone, where an interrupted fit leaves what it has so far."""
+        """Folder of this job alone, where an interrupted fit leaves its state."""
         return self.directory and self.directory / _digest({**self.job})
 
 
 class JobFailed(Exception):
-    """A job failed, and its `rows` say why.
+    """A job failed; its `rows` say why.
 
-    They enter the table but are not kept, so that a later run tries again.
+    The rows enter the table but are not kept, so that a later run tries again.
     """
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
@@ -238,14 +239,13 @@ def run_jobs(
     setup: Callable[[], None] | None = None,
     content: Mapping[str, str | None] | None = None,
 ) -> pd.DataFrame:
-    """Rows of ``function(**job)`` for every job, each kept as soon as it is finished.
+    """Rows of ``function(**job)`` for every job, kept as soon as the job is finished.
 
-    Jobs are what decides a result, in words and numbers that JSON can hold. They run in
-    `options.n_jobs` processes, or where ``joblib.parallel_config`` says, one thread each; a job
-    that `options.directory` has from an earlier run of the same source and versions is read
-    instead. The function of jobs with ``seeds`` also gets ``keep=``, a `Keep` that does not depend
-    on them. Each process calls `setup` first, for what it must know beyond a job. `content` are
-    hashes of the data files that the jobs read.
+    A job has everything that decides its result, as values that JSON can hold. Jobs run in
+    `options.n_jobs` processes, or as ``joblib.parallel_config`` says, with one thread each. If
+    `options.directory` has a job from a run of the same source and versions, it is read instead. If
+    jobs have ``seeds``, the function also gets ``keep=``, a `Keep` whose key leaves them out. Each
+    process first calls `setup`. `content` are hashes of the data files that the jobs read.
     """
     known = code() | ({"files": dict(content)} if content else {})
     tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
@@ -266,13 +266,13 @@ def _run(
         setup()
     key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
     place = Path(inspect.getfile(function)).parent
-    if not any(place.is_relative_to(wing) for wing in _WINGS):  # a script, and those beside it
+    if not any(place.is_relative_to(wing) for wing in _WINGS):  # a script; hash its folder
         key["script"] = source_hash(place)
     if "seeds" in job:
         fit = {name: value for name, value in key.items() if name != "seeds"}
         function = partial(function, keep=Keep(fit, directory and directory / "fits"))
     with threads(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # gaps are columns
+        warnings.simplefilter("ignore", ConvergenceWarning)  # tables report gaps
         try:
             return resume_table(lambda: pd.DataFrame(function(**job)), key, directory)
         except JobFailed as failure:

@@ -1,4 +1,4 @@
-"""Names that a user types."""
+"""Check and split names that a user types."""
 
 import ast
 import os
@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 _WORD = re.compile(r"[\w./-]+")  # a string that needs no quotes
-_PART = re.compile(r"[\w./-]+(:\w+=[^,:=]+)+")  # a name with settings of its own
-_COMMA = re.compile(r",(?![^\[]*\])")  # outside of brackets
+_PART = re.compile(r"[\w./-]+(:\w+=[^,:=]+)+")  # a name with settings
+_COMMA = re.compile(r",(?![^\[]*\])")  # a comma outside of brackets
 
 
 def check_name(given: Any, argument: str) -> str:
@@ -18,7 +18,7 @@ def check_name(given: Any, argument: str) -> str:
     Raises
     ------
     TypeError
-        If it is neither; the message names the `argument`.
+        If `given` is neither; the message names the `argument`.
     """
     if not isinstance(given, str | os.PathLike):
         raise TypeError(f"{argument}: must be a name or a path, got {type(given).__name__}")
@@ -26,14 +26,14 @@ def check_name(given: Any, argument: str) -> str:
 
 
 def check_names(given: Any, argument: str) -> list[str] | None:
-    """Return several names as a list; None stays None.
+    """Return a sequence of names as a list; None stays None.
 
     Raises
     ------
     TypeError
-        If they are a single one, or no names; the message names the `argument`.
+        If `given` is a single name or holds other things; the message names the `argument`.
     ValueError
-        If there are none.
+        If `given` is empty.
     """
     if given is None:
         return None
@@ -46,7 +46,7 @@ def check_names(given: Any, argument: str) -> list[str] | None:
 
 
 def close_names(given: str, known: Iterable[str]) -> str:
-    """What to add behind an unknown name: those like it, whatever their case, if there are any."""
+    """End of a message on an unknown name: similar names in any case, or nothing."""
     by_lower = {name.lower(): name for name in sorted(known)}
     longer = [name for name in by_lower if given and name.startswith(given.lower())]
     like = get_close_matches(given.lower(), by_lower, n=3, cutoff=0.6)
@@ -56,14 +56,14 @@ def close_names(given: str, known: Iterable[str]) -> str:
 
 
 def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
-    """What stands before the colon, and the settings NAME=VALUE behind it.
+    """Split a name into the part before the colon and its settings NAME=VALUE.
 
-    A value may be a name with settings of its own, which `split_part` splits: a str here.
+    A value may be a name with settings: it stays a str, which `split_part` splits.
 
     Raises
     ------
     ValueError
-        If they cannot be read, or one is set twice; the message names the `argument`.
+        If settings cannot be read, or one is set twice; the message names the `argument`.
     """
     base, _, words = name.partition(":")
     settings: dict[str, Any] = {}
@@ -85,6 +85,6 @@ def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
 
 
 def split_part(value: str, argument: str) -> tuple[str, dict[str, Any]]:
-    """The same of a value within settings, NAME:KEY=VALUE:KEY=VALUE: commas would end it there."""
+    """Split a value NAME:KEY=VALUE:KEY=VALUE; within settings, colons stand for commas."""
     base, _, words = value.partition(":")
     return split_settings(f"{base}:{words.replace(':', ',')}", argument)

@@ -1,4 +1,4 @@
-"""Differences between runs that share their seeds and test images, and what may be said of them."""
+"""Differences between runs that share seeds and test images, with intervals and verdicts."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .tables import number
 MARGIN = 1.0  # points: a smaller difference counts as none
 COMPARED = ("difference, points", "p, corrected", "verdict", "seen with 80 % power")
 _LEVEL, _POWER = 0.05, 0.8
-_NOTHING = 1e-18  # square points
+_NOTHING = 1e-18  # squared points: a smaller variance is rounding
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -25,10 +25,10 @@ class Paired:
     Attributes
     ----------
     mean, error : float
-        NaN where they are not determined: the error with fewer than two pairs, or where all of them
-        differ by the same.
+        Mean and standard error; NaN without pairs. The error is also NaN for one pair, or if all
+        pairs have the same difference.
     n : int
-        Pairs: seeds, or the images of a network that was trained once.
+        Number of pairs: seeds, or images of a network that was trained once.
     """
 
     mean: float
@@ -37,25 +37,25 @@ class Paired:
 
     @property
     def determined(self) -> bool:
-        """Whether it has an interval."""
+        """Whether the difference has an interval."""
         return not np.isnan(self.error)
 
     @property
     def half_width(self) -> float:
-        """Of the interval of 95 %, by Student's t."""
+        """Half the width of the 95 % interval, by Student's t."""
         return float(t.ppf(1 - _LEVEL / 2, self.n - 1) * self.error)
 
     @property
     def p(self) -> float:
-        """Of no difference, two-sided."""
+        """Two-sided p of the hypothesis of no difference."""
         return float(2 * t.sf(abs(self.mean) / self.error, self.n - 1))
 
     def p_of_margin(self, margin: float) -> float:
-        """Of a difference of `margin` or more: the larger p of two one-sided tests."""
+        """The larger p of two one-sided tests of a difference of `margin` or more."""
         return float(t.sf((margin - abs(self.mean)) / self.error, self.n - 1))
 
     def detectable(self, n_compared: int) -> float:
-        """The difference that is found in four of five runs, among so many comparisons."""
+        """Difference found with 80 % power, corrected for `n_compared` comparisons."""
         if not self.determined:
             return np.nan
         least = t.ppf(1 - _LEVEL / 2 / n_compared, self.n - 1)
@@ -70,7 +70,7 @@ class Paired:
 
 
 def paired_difference(values: Any, reference: Any = 0.0) -> Paired:
-    """Mean of ``values - reference`` over what both have, as if seeds and images were drawn.
+    """Mean of ``values - reference`` over common seeds and images, both taken as random.
 
     With the differences d_ij of n seeds on m images ::
 
@@ -79,16 +79,16 @@ def paired_difference(values: Any, reference: Any = 0.0) -> Paired:
         R = sum_ij (d_ij - d_i. - d_.j + d)^2 / ((n - 1) (m - 1))
         error^2 = (S + max(T - R, 0)) / (n m)
 
-    as Dorfman, Berbaum and Metz (1992) compare readers on cases where both are drawn at random. On
-    one image it is the error of the paired t test over seeds. Degrees of freedom are those of the
-    seeds, n - 1, so that no interval is narrower than over seeds alone: those of Satterthwaite
-    reject too often in the tails that a correction for many comparisons needs.
+    as Dorfman, Berbaum and Metz (1992) compare readers on cases, where both are random. For one
+    image, it is the error of the paired t test over seeds. There are n - 1 degrees of freedom, as
+    for seeds alone, which makes no interval narrower than over seeds: Satterthwaite's degrees of
+    freedom reject too often in the tails that a correction for many comparisons needs.
 
     Parameters
     ----------
     values, reference : Series or DataFrame
-        Numbers by seed, or of seeds (rows) and images (columns). A score that is no mean over
-        images comes as the pseudo-values of its images, whose mean it is.
+        Numbers by seed, or by seed (rows) and image (columns). If a score is no mean over images,
+        the numbers are pseudo-values of the images, whose mean is the score.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def paired_difference(values: Any, reference: Any = 0.0) -> Paired:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of a difference among others: in words, with the corrected p behind them."""
+    """The verdict on a difference: in words, with the corrected p."""
 
     apart: Paired
     p: float
@@ -124,17 +124,17 @@ class Verdict:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Under the headings `COMPARED`."""
+        """Cells under the headings `COMPARED`."""
         p = "< 0.001" if self.p < 0.001 else number(self.p, ".3f")
         return str(self.apart), p, self.words, number(self.detectable, ".2f")
 
 
 def judge(differences: Mapping[Name, Paired], margin: float = MARGIN) -> dict[Name, Verdict]:
-    """Say of each difference whether it is one, corrected for their number by Holm (1979).
+    """Verdict on each difference, corrected for their number by Holm (1979).
 
-    Ahead and behind are said where the corrected p of no difference is at most 0.05; equal where
-    two one-sided tests (TOST), corrected as well, reject that it is `margin` or more: with 0, of
-    none.
+    A row is ahead or behind if the corrected p of no difference is at most 0.05; equal if two
+    one-sided tests (TOST), corrected as well, reject a difference of `margin` or more. With a
+    margin of 0, none is equal.
     """
     p = _correct({name: each.p for name, each in differences.items()})
     p_of_margin = _correct({name: each.p_of_margin(margin) for name, each in differences.items()})
@@ -151,7 +151,7 @@ def judge(differences: Mapping[Name, Paired], margin: float = MARGIN) -> dict[Na
 
 
 def n_determined(differences: Mapping[Name, Paired]) -> int:
-    """How many of the differences have an interval, and are corrected for."""
+    """Number of differences that have an interval, for which p is corrected."""
     return sum(each.determined for each in differences.values())
 
 
@@ -176,7 +176,7 @@ def _choose_words(apart: Paired, p: float, p_of_margin: float, margin: float) ->
 def note_on_verdicts(
     differences: Mapping[Name, Paired], of: str = "seeds and test images", margin: float = MARGIN
 ) -> str:
-    """How to read the cells of `COMPARED`; `of` says what the intervals cover."""
+    """Sentences on how to read the cells of `COMPARED`; `of` says what the intervals cover."""
     equal = (
         "equal where two one-sided tests, corrected as well, reject a difference of "
         f"{margin:g} point; "

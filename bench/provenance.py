@@ -1,4 +1,4 @@
-"""What a run was computed with and on: versions, machine and instruction sets."""
+"""Versions, machine and instruction sets of a run."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 
 from .. import __version__
 
-# Of NumPy alone: other packages may bring their own later.
+# The BLAS of NumPy; packages that are imported later may load others.
 _BLAS = sorted(
     f"{library['internal_api']}: {library.get('architecture', 'this processor')}"
     for library in threadpool_info()
@@ -23,7 +23,7 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, with the versions and the machine it ran on."""
+    """Settings of a run, with versions, machine and instruction sets."""
     torch = sys.modules.get("torch")
     of_torch = [f"torch: {torch.backends.cpu.get_cpu_capability()}"] if torch else []
     return {
@@ -35,13 +35,13 @@ def provenance(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of this package and of those that it computes with."""
+    """Versions of Python, of this package and of the packages that compute."""
     own = {"python": platform.python_version(), "twinsolve": __version__}
     return own | {package: version(package) for package in _PACKAGES}
 
 
 def processor() -> str:
-    """Model and cores: timings of others are told apart by these and by `instructions`."""
+    """Model and number of cores, which with `instructions` tell timings of machines apart."""
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -50,7 +50,7 @@ def processor() -> str:
 
 
 def instructions() -> str:
-    """Vector instructions that numba compiles for, and the kernels that BLAS chose."""
+    """Vector instructions that numba compiles for, and kernels that BLAS uses."""
     from numba.core.registry import cpu_target
 
     _, compiled_for, features = cpu_target.target_context.codegen().magic_tuple()

@@ -44,14 +44,14 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is damaged: names it.
+        If the file is damaged; the message names it.
     """
     with _name_damaged_file(path):
         return load_file(path)
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """The notes in the header of a file of tensors; errors as those of `load_tensors`."""
+    """The notes in the header of a file of tensors; raises as `load_tensors`."""
     with _name_damaged_file(path), safe_open(path, framework="pt") as file:
         return file.metadata() or {}
 
@@ -67,16 +67,16 @@ def _name_damaged_file(path: Path) -> Iterator[None]:
 def run_settings(
     model: nn.Module, recipe: "Recipe", task: Mapping[str, Any], n_processes: int = 1
 ) -> dict[str, Any]:
-    """What a run is made of: recipe, model, what the caller says of the data, processes.
+    """Settings of a run: recipe, model, task and number of processes.
 
-    Device and precision are not the constructor's to say again: the weights are moved and cast.
+    The arguments device and dtype of the constructor are left out: weights are moved and cast.
 
     Raises
     ------
     ValueError
-        If the model does not keep an argument of its constructor as an attribute, or if one of
-        them cannot be written as JSON, or the class is of a script or a function: the model could
-        not be built again.
+        If the model could not be rebuilt: it does not keep an argument of its constructor as an
+        attribute, an argument cannot be written as JSON, or the class is defined in a script or a
+        function.
     """
     kind = type(model)
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
@@ -106,7 +106,7 @@ def run_settings(
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON gives it back, but for tuples, which come back as lists."""
+    """Whether a value survives JSON; tuples may become lists."""
     try:
         return json.loads(json.dumps(value)) == (list(value) if type(value) is tuple else value)
     except (TypeError, ValueError):
@@ -114,7 +114,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def begin_run(folder: Path, settings: Mapping[str, Any], n_steps: int, model: nn.Module) -> None:
-    """Start a folder: the weights at the start first, so that settings say that all is there."""
+    """Start a folder; settings are written last, as their presence marks a complete start."""
     save_tensors(folder / START, model.state_dict())
     threads = {"torch_threads": torch.get_num_threads()}
     content = {**provenance(dict(settings)), **threads, "n_steps": n_steps}
@@ -129,7 +129,7 @@ def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
     FileNotFoundError
         If the folder holds no run.
     ValueError
-        If its settings are damaged, or those of another command.
+        If the settings are damaged, or belong to another command.
     """
     path = Path(folder) / SETTINGS
     if not path.is_file():
@@ -144,12 +144,12 @@ def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
-    """Number of steps of the run that the folder holds, if it holds one.
+    """Number of steps of the run in the folder; None if there is no run.
 
     Raises
     ------
     ValueError
-        If it is another run.
+        If the run has other settings.
     """
     if not (folder / SETTINGS).is_file():
         return None
@@ -163,7 +163,7 @@ def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
             )
     if (threads := known["torch_threads"]) != torch.get_num_threads():
         warnings.warn(
-            f"{folder}: was begun with {threads} threads and goes on with "
+            f"{folder}: was begun with {threads} threads and continues with "
             f"{torch.get_num_threads()}, so that rounding may differ",
             stacklevel=3,
         )
@@ -171,7 +171,7 @@ def steps_begun(folder: Path, settings: Mapping[str, Any]) -> int | None:
 
 
 def trim_metrics(folder: Path, n_done: int) -> None:
-    """Forget the rows beyond the last checkpoint, and one that was not written whole."""
+    """Remove rows after the last checkpoint, and rows that are incomplete."""
     path = folder / METRICS
     lines = path.read_text().splitlines() if path.is_file() and n_done else []
     kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= n_done]
@@ -184,18 +184,18 @@ def add_metrics(folder: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Rows of a run: step, loss, learning rate, seconds and what was validated; none, no file."""
+    """Rows of step, loss, rate, seconds and validation of a run; empty without a file."""
     path = Path(folder) / METRICS
     return [json.loads(x) for x in path.read_text().splitlines()] if path.is_file() else []
 
 
 def find_object(name: str, lacking: str) -> Any:
-    """What a user's module holds by ``package.module:name``, also of the present folder.
+    """Import ``package.module:name``, also from the current folder.
 
     Raises
     ------
     ValueError
-        If there is none of that name: `lacking`, the name, and why.
+        If there is no such object; the message is `lacking`, the name, and why.
     """
     module, _, words = name.partition(":")
     with present_folder():
@@ -209,12 +209,12 @@ def find_object(name: str, lacking: str) -> Any:
 
 
 def find_class(name: str) -> type[nn.Module]:
-    """A network's class by ``package.module:Class``, also of the present folder.
+    """Import the class of a network, ``package.module:Class``, also from the current folder.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no such class.
     """
     found = find_object(name, "model: no class")
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
@@ -230,19 +230,19 @@ def load_model(folder: str | os.PathLike[str], weights: str = WEIGHTS) -> nn.Mod
     folder : path
         Folder that `twinsolve.bench.training.train` wrote.
     weights : str, default="weights.safetensors"
-        The averaged weights; ``start.safetensors`` are those that the run started from.
+        File of the averaged weights; ``start.safetensors`` has those at the start.
 
     Returns
     -------
     nn.Module
-        In evaluation mode, on the processor.
+        The model in evaluation mode, on the CPU.
 
     Raises
     ------
     FileNotFoundError
         If the folder holds no run.
     ValueError
-        If the model's class is not found or does not fit the weights.
+        If the class of the model is not found or does not fit the weights.
     """
     said = read_settings(folder)["settings"]["model"]
     model = find_class(said["class"])(**said["arguments"])

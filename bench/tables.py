@@ -1,4 +1,4 @@
-"""What a command leaves on disk beside its figures: tables, settings and a summary."""
+"""Write what a command leaves on disk beside figures: tables, settings and a summary."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -18,12 +18,12 @@ Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]  # headings, and the cells
 
 
 def number(value: Any, form: str, missing: str = "-") -> str:
-    """A cell of a table."""
+    """A value in a format, as a cell of a table; `missing` stands for None and NaN."""
     return missing if value is None or pd.isna(value) else format(value, form)
 
 
 def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of a table in Markdown."""
+    """A table in Markdown, line by line."""
     top = "| " + " | ".join(headings) + " |"
     rule = "|" + "---|" * len(tuple(headings))
     cells = ([cell.replace("|", r"\|") for cell in line] for line in lines)
@@ -31,7 +31,7 @@ def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[st
 
 
 def write_table(table: pd.DataFrame, directory: Path, name: str = "table.json") -> None:
-    """Write the rows as a list of objects, a line each; numbers that are not finite are null."""
+    """Write the rows as JSON objects, one per line; numbers that are not finite become null."""
     finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
     rows = finite.where(finite.notna(), None).to_dict(orient="records")
     lines = ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
@@ -39,7 +39,7 @@ def write_table(table: pd.DataFrame, directory: Path, name: str = "table.json") 
 
 
 def write_lines(lines: Lines, path: Path) -> None:
-    """Write headings and cells as they are read, to `path` as ``.csv`` and as LaTeX ``.tex``."""
+    """Write headings and cells to `path` with suffix ``.csv``, and as LaTeX with ``.tex``."""
     headings, rows = lines
     table = pd.DataFrame(rows, columns=list(headings))
     write_whole(path.with_suffix(".csv"), table.to_csv(index=False))
@@ -62,7 +62,7 @@ _LATEX = {
 
 
 def write_summary(title: str, lines: list[str], settings: dict[str, Any], directory: Path) -> None:
-    """Write ``settings.json``, with what the run was computed on, and a Markdown summary."""
+    """Write ``settings.json``, with versions and machine, and the Markdown ``summary.md``."""
     run = provenance(settings)
     write_whole(directory / "settings.json", json.dumps(run, indent=1) + "\n")
     numbers = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
@@ -75,9 +75,9 @@ def write_summary(title: str, lines: list[str], settings: dict[str, Any], direct
 
 
 def print_table(title: str, lines: Lines) -> None:
-    """Print without columns that say nothing; cells are not cut.
+    """Print a table without empty columns; cells are not cut.
 
-    What does not fit beside each other comes below, with the names of the first column again.
+    Columns that do not fit are printed below, with the first column repeated.
     """
     headings, rows = lines
     kept = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
@@ -90,7 +90,7 @@ def print_table(title: str, lines: Lines) -> None:
 
 
 def _narrowest(heading: str) -> int:
-    """The width at which a heading takes two lines."""
+    """The smallest width at which a heading fits on two lines."""
     width = max(map(len, heading.split()), default=0)
     while len(wrap(heading, width)) > 2:
         width += 1
@@ -98,7 +98,7 @@ def _narrowest(heading: str) -> int:
 
 
 def _fit_columns(widths: dict[int, int], room: int) -> list[list[int]]:
-    """Columns by the tables that they go to, each with the first of them."""
+    """Groups of columns that fit the width; each group begins with the first column."""
     around = 3  # a line and two spaces
     first, *others = widths
     parts: list[list[int]] = [[first]]
@@ -113,7 +113,7 @@ def _fit_columns(widths: dict[int, int], room: int) -> list[list[int]]:
 
 
 class Report:
-    """What a command finds: printed as it comes, and written to a folder with a summary."""
+    """The results of a command, which are printed and written to a folder with a summary."""
 
     def __init__(self, command: str, settings: dict[str, Any], directory: Path) -> None:
         self.command, self.settings, self.directory = command, settings, directory
@@ -122,7 +122,7 @@ class Report:
     def add_table(
         self, title: str, lines: Lines, *, heading: str | None = None, file: str = ""
     ) -> None:
-        """A table with its heading in the summary, without rows nothing; also as a `file`."""
+        """Add a table under a heading, and write it to `file`; a table without rows is skipped."""
         if not lines[1]:
             return
         print_table(title, lines)
@@ -136,7 +136,7 @@ class Report:
             self.text += [sentence, ""]
 
     def write(self, pictures: Sequence[str] = ()) -> None:
-        """Write the summary, with those pictures that were drawn."""
+        """Write the summary with the pictures that exist."""
         drawn = [name for name in pictures if (self.directory / f"{name}.png").is_file()]
         text = [*self.text, *(f"![{name}]({name}.png)" for name in drawn)]
         write_summary(self.command, text, self.settings, self.directory)

@@ -1,4 +1,4 @@
-"""What every command shares: stdout and progress, a folder for the results, modules to load."""
+"""Shared parts of all commands: errors, progress, the folder for results, modules to load."""
 
 import errno
 import importlib
@@ -21,29 +21,29 @@ from typer.core import TyperGroup
 
 _WIDTH = 120
 _PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
-_COMPILING = "Nothing is done yet: solvers are compiled when first used, for about a minute."
+_COMPILING = "No job is done yet: solvers are compiled when first used, for about a minute."
 
 
 class Commands(TyperGroup):
-    """Commands that end in a sentence, with code 1, where a file cannot be read or written."""
+    """Commands that end with a sentence and code 1 if a file cannot be read or written."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except OSError as error:
-            if error.errno == errno.EPIPE:  # nobody reads on, as behind `| head`
+            if error.errno == errno.EPIPE:  # the reader has closed, such as `| head`
                 raise
             Console(stderr=True).print(explain(error), soft_wrap=True, style="red", markup=False)
             raise typer.Exit(code=1) from error
 
 
 def explain(error: OSError) -> str:
-    """Where a file could not be read or written, why, and what to do."""
+    """Say which file could not be read or written, why, and what to do."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}. {_CURES.get(error.errno or 0, '')}".rstrip()
 
 
-_ELSEWHERE = "name another folder: --output is that of results, XDG_CACHE_HOME that of caches."
+_ELSEWHERE = "name another folder: --output for results, XDG_CACHE_HOME for caches."
 _CURES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"Free space there, or {_ELSEWHERE}"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), f"Allow it, or {_ELSEWHERE}"),
@@ -55,18 +55,18 @@ _CURES = {
 Load = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="MODULE", help="Import a module, or run a file, that registers what is your own."
+        metavar="MODULE", help="Import a module, or run a file, that registers your own parts."
     ),
 ]
 
 
 def console() -> Console:
-    """Standard output, wide enough for the tables even where it is no terminal."""
+    """Standard output, wide enough for tables even if it is no terminal."""
     return Console(width=max(Console().width, _WIDTH))
 
 
 def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
-    """Show how many jobs are done: a bar on a terminal, lines in a file."""
+    """Wrapper of jobs that shows how many are done: a bar on a terminal, lines in a file."""
 
     def wrap(jobs: Iterable[Any], total: int) -> Iterable[Any]:
         screen = Console(stderr=True)
@@ -79,7 +79,7 @@ def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
 
 
 def _explain_wait(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:
-    """Explain a long wait for the first job, once."""
+    """Print an explanation if the first job takes long."""
     timer = Timer(_PATIENCE, screen.print, [_COMPILING])
     timer.daemon = True
     timer.start()
@@ -105,7 +105,7 @@ def _print_lines(
 
 @contextmanager
 def present_folder() -> Iterator[None]:
-    """Modules in the present folder can be imported too."""
+    """Let modules in the current folder be imported."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -120,7 +120,7 @@ def load_modules(sources: list[str] | None) -> None:
     Raises
     ------
     BadParameter
-        If there is no such file or module, or whatever the user's code raises.
+        If there is no such file or module, or the user's code raises an exception.
     """
     for source in sources or []:
         with present_folder():
@@ -148,12 +148,12 @@ def _exists(source: str) -> bool:
 
 
 def results_folder(folder: Path | None) -> Path | None:
-    """Return `folder` if a command can write below it; nothing is left there yet.
+    """Return `folder` if a command can write below it; no file is left there.
 
     Raises
     ------
     BadParameter
-        If it, or what lies on the way to it, is no folder or may not be written to.
+        If the folder, or its closest existing parent, is no folder or is not writable.
     """
     if folder is None:
         return None
@@ -174,7 +174,7 @@ def _find_refusal(folder: Path) -> str:
         return "is no folder"
     try:
         if os.access(folder, os.W_OK | os.X_OK):
-            TemporaryDirectory(dir=folder).cleanup()  # which a system folder refuses even root
+            TemporaryDirectory(dir=folder).cleanup()  # system folders refuse even root
             return ""
     except OSError:
         pass

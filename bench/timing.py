@@ -1,4 +1,4 @@
-"""Time and memory: runs in turns, limits of threads, and the peak memory that Linux reports."""
+"""Measure time and memory: runs in turns, limits of threads, and peak memory on Linux."""
 
 import ctypes
 import re
@@ -34,9 +34,9 @@ def in_turns(
     before: Sequence[Callable[[], Any]] = (),
     progress: Progress | None = None,
 ) -> Array:
-    """What the runs return, seconds for example, of shape (n_runs, rounds).
+    """Call the runs in turns; return their results, such as seconds, as (n_runs, rounds).
 
-    Each runs once in a round, and each round begins with another. `before` is called first of all.
+    In a round, each run is called once; rounds begin with different runs. `before` is called first.
     """
     found: list[list[float]] = [[] for _ in runs]
     steps: list[Callable[[], Any]] = list(before)
@@ -49,7 +49,7 @@ def in_turns(
 
 
 def timing(times: ArrayLike, reference: ArrayLike) -> dict[str, Any]:
-    """Median, lowest and highest of the times of the rounds, and of their ratios to others."""
+    """Median, lowest and highest of times over rounds, and of ratios to reference times."""
     of = {"ms": np.asarray(times), "ratio": np.asarray(times) / np.asarray(reference)}
     return {
         name + end: fold(values)
@@ -60,7 +60,7 @@ def timing(times: ArrayLike, reference: ArrayLike) -> dict[str, Any]:
 
 @contextmanager
 def threads(n_jobs: int) -> Iterator[None]:
-    """Hold all libraries to so many threads, without convergence warnings: gaps are reported."""
+    """Limit all libraries to `n_jobs` threads, and ignore convergence warnings."""
     with threadpool_limits(n_jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         if "cv2" in sys.modules:
@@ -71,7 +71,7 @@ def threads(n_jobs: int) -> Iterator[None]:
 
 
 def resident(field: str) -> float:
-    """A field of the process status in MiB, such as VmRSS or VmHWM (the peak); NaN elsewhere."""
+    """A field of the process status in MiB, such as VmRSS or VmHWM (peak); NaN without Linux."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -81,7 +81,7 @@ def resident(field: str) -> float:
 
 
 def reset_peak() -> bool:
-    """Have VmHWM start again from the present size."""
+    """Reset VmHWM to the present size; return whether that is possible."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -90,9 +90,9 @@ def reset_peak() -> bool:
 
 
 def measured(run: Callable[[], Any]) -> tuple[Any, float]:
-    """What a run returns, and its peak resident memory in MiB beyond what was there before.
+    """The result of a run, and its peak resident memory in MiB beyond that before the run.
 
-    The C library gives freed memory back first, so that what the run takes counts anew.
+    The C library first returns freed memory, so that memory that the run reuses counts too.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:

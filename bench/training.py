@@ -1,4 +1,4 @@
-"""Train a network: the loop, checkpoints that resume bit-identically, several processes."""
+"""Train a network, with checkpoints that resume bit for bit, in one or more processes."""
 
 import json
 import math
@@ -40,7 +40,7 @@ _PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained: AdamW, warm-up and cosine, clipping and averaged weights.
+    """Settings of a training run: AdamW, rate schedule, clipping and averaged weights.
 
     Parameters
     ----------
@@ -48,35 +48,35 @@ class Recipe:
         Number of steps.
     minutes : float, optional
         Budget of wall time. The number of steps that fit into it is found once, from the time of
-        the first steps, and written to the run's folder; with `n_steps` too, the smaller counts.
+        the first steps, and written to the run's folder. If `n_steps` is given too, the smaller
+        number counts.
     batch_size : int, default=16
         Samples of a step, over all processes.
     learning_rate : float, default=1e-3
-        Highest rate. It rises linearly over the share `warm_up` of the steps and falls as a cosine
-        to the share `final_rate` of itself.
+        Highest rate. The rate rises linearly over the share `warm_up` of the steps, then falls as a
+        cosine to `final_rate` times the highest rate.
     rate_multipliers : dict, default={}
-        Factors of the learning rate by patterns of parameter names, such as ``{"*.lam": 10}``;
-        of several that match, the last counts. The model's attribute `rate_multipliers`, if it has
-        one, comes before them.
+        Factors of the learning rate by patterns of parameter names, such as ``{"*.lam": 10}``. If
+        several match, the last counts. An attribute `rate_multipliers` of the model comes first.
     weight_decay : float, default=0
-        Of parameters of two dimensions and more.
+        Weight decay of parameters with two or more dimensions.
     betas : pair of float, default=(0.9, 0.999)
     warm_up, final_rate : float, default=0.03 and 0.01
     clip_norm : float, default=1
         Largest norm of the gradient.
     ema_decay : float, default=0.999
-        Of the exponential moving average of the weights; after t steps at most (1 + t) / (10 + t).
+        Decay of the moving average of the weights; after t steps at most (1 + t) / (10 + t).
     precision : {"float32", "bfloat16"}, default="float32"
-        bfloat16 runs the forward pass under autocast; float32 leaves the model's precision.
+        bfloat16 runs the forward pass under autocast; float32 keeps the precision of the model.
     seed : int, default=0
-        With step and sample, or step and process, it determines all that is random.
+        With step and sample, or step and process, the seed determines all random numbers.
     checkpoint_every, validate_every : int, default=200
-        In steps.
+        Numbers of steps.
 
     Raises
     ------
     ValueError
-        If neither budget is given, or a value is out of range.
+        If neither `n_steps` nor `minutes` is given, or a value is out of range.
     """
 
     n_steps: int | None = None
@@ -127,7 +127,7 @@ class Recipe:
 Batches = Callable[[int, int, range], Any]
 Loss = Callable[[nn.Module, Any], Tensor]
 Validate = Callable[[nn.Module], Mapping[str, float]]
-_TIMED = 4  # steps, after one that is not
+_TIMED = 4  # steps, after an untimed one
 
 
 def train(
@@ -142,33 +142,33 @@ def train(
     progress: Progress | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> nn.Module:
-    """Train a model in place, or go on where the run in the folder stopped.
+    """Train a model in place, or continue the run in the folder.
 
-    An interrupted run continues to the same bits on the same machine and number of threads: what a
-    checkpoint does not hold is a function of (seed, step, sample) or (seed, step, process) alone.
-    Under `processes`, each process takes its part of the batch, and gradients are averaged.
+    On the same machine and number of threads, an interrupted run ends with the same bits: whatever
+    is not in a checkpoint depends on (seed, step, sample) or (seed, step, process) alone. Under
+    `processes`, each process takes a part of the batch, and gradients are averaged.
 
     Parameters
     ----------
     model : nn.Module
-        Arguments of its constructor are plain values, kept as attributes of the same names.
+        Arguments of the constructor must be plain values and attributes of the same names.
     batches : callable
-        ``batches(seed, step, samples)`` returns these samples, a range within the batch of the
-        step, as a tensor or a tuple of tensors. It must depend on nothing else.
+        ``batches(seed, step, samples)`` returns the samples, a range within the batch of the step,
+        as a tensor or a tuple of tensors. It must depend on nothing else.
     loss : callable
-        ``loss(model, batch)``, a mean over samples.
+        ``loss(model, batch)`` returns a mean over samples.
     recipe : Recipe
     directory : path
         Folder of the run: settings.json, metrics.jsonl, checkpoint.safetensors,
         start.safetensors, and weights.safetensors with the averaged weights.
     validate : callable, optional
-        ``validate(model)`` returns numbers by name, of the averaged weights.
+        ``validate(model)`` returns numbers by name; it is called with the averaged weights.
     task : dict, optional
-        What else the run is made of, such as its data; written to settings.json.
+        Further settings of the run, such as its data, for settings.json.
     progress : callable, optional
         Wraps the steps, as `twinsolve.bench.terminal.progress` does.
     report : callable, optional
-        Takes each row of the metrics.
+        ``report(row)`` is called with each row of the metrics.
 
     Returns
     -------
@@ -180,13 +180,13 @@ def train(
     FloatingPointError
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     ValueError
-        If the folder holds another run or a damaged one, or the model has nothing to train or
-        cannot be built again from settings.
+        If the folder holds another run or a damaged one, or the model has no parameters to train or
+        cannot be rebuilt from settings.
 
     Warns
     -----
     UserWarning
-        If a run goes on with another number of threads.
+        If a run continues with another number of threads.
 
     Examples
     --------
@@ -227,24 +227,24 @@ def train(
                 run.write_metrics(folder, n_steps, validate, report)
             if last or run.n_done % recipe.checkpoint_every == 0:
                 run.write_checkpoint(folder)
-        if not len(todo):  # of a run that was killed when all but this was written
+        if not len(todo):  # the run may have been killed before this last file
             run.write_weights(folder)
     return run.average.eval()
 
 
 def operator_sources() -> dict[str, str | None]:
-    """What tells operators, users' own too, from others under the same names."""
+    """Hash of the source of each user's operator by name; None for those of the package."""
     return {name: source_of(operator_factory(name)) for name in operator_names()}
 
 
 def generator_of(seed: int, step: int, sample: int) -> np.random.Generator:
-    """What is random in a sample of a step, wherever and whenever it is drawn."""
+    """Random generator of a sample of a step, whichever process draws it."""
     return np.random.default_rng((seed, step, sample))
 
 
 @contextmanager
 def processes(device: str = "cpu") -> Iterator[torch.device]:
-    """Join the processes that ``torchrun`` started, alone without it; the device of this one.
+    """Join the processes of ``torchrun``, if it runs, and yield the device of this process.
 
     Raises
     ------
@@ -265,13 +265,13 @@ def processes(device: str = "cpu") -> Iterator[torch.device]:
 
 
 class _Run:
-    """A model in training: its average, its optimiser and how far it is."""
+    """The state of a training run: model, average, optimiser and progress."""
 
     def __init__(self, model: nn.Module, batches: Batches, loss: Loss, recipe: Recipe) -> None:
         joined = dist.is_available() and dist.is_initialized()
         self.rank, self.n_processes = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
         if recipe.batch_size % self.n_processes:
-            raise ValueError(f"batch_size: must be a multiple of {self.n_processes} processes")
+            raise ValueError(f"batch_size: must be a multiple of the {self.n_processes} processes")
         share = recipe.batch_size // self.n_processes
         self.samples = range(self.rank * share, (self.rank + 1) * share)
         self.model, self.batches, self.loss, self.recipe = model, batches, loss, recipe
@@ -285,7 +285,7 @@ class _Run:
         self.losses: list[float] = []  # since the last row of metrics
 
     def share_start(self) -> None:
-        """All processes start from the weights of the first, and none before all have come."""
+        """Wait for all processes, and start them from the weights of the first."""
         if self.n_processes > 1:
             dist.barrier()
             for tensor in self.model.state_dict().values():
@@ -298,7 +298,7 @@ class _Run:
         torch.manual_seed(_mix_seed(recipe.seed, step, self.rank))
         batch = _move_to(self.batches(recipe.seed, step, self.samples), self.device)
         self.model.train()
-        for parameter in self.parameters:  # none is left out where another process has a gradient
+        for parameter in self.parameters:  # so that all processes average the same gradients
             parameter.grad = torch.zeros_like(parameter)
         low = recipe.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low):
@@ -362,7 +362,7 @@ class _Run:
             report({**row, "n_steps": n_steps})
 
     def write_checkpoint(self, folder: Path) -> None:
-        """Write a checkpoint, and the averaged weights on their own."""
+        """Write a checkpoint, and the averaged weights to a separate file."""
         if self.rank:
             return
         tensors = {f"model/{name}": t for name, t in self.model.state_dict().items()}
@@ -379,7 +379,7 @@ class _Run:
             save_tensors(folder / WEIGHTS, self.average.state_dict())
 
     def restore(self, folder: Path) -> None:
-        """Go back to the checkpoint, or to the start where there is none yet."""
+        """Load the checkpoint, or the start if there is none yet."""
         path = folder / CHECKPOINT
         if not path.is_file():
             self.model.load_state_dict(load_tensors(folder / START))
@@ -402,7 +402,7 @@ class _Run:
 
 
 def _group_parameters(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """Parameters by factor of the learning rate and by whether they decay."""
+    """Groups of parameters by factor of the learning rate and by weight decay."""
     factors = {**getattr(model, "rate_multipliers", {}), **recipe.rate_multipliers}
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     unused = set(factors)
@@ -424,7 +424,7 @@ def _group_parameters(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def _count_steps(run: _Run, validate: Validate | None) -> int:
-    """Steps that fit into the budget, by the time of the first of them on a copy of the model."""
+    """Number of steps that fit into the budget, by the time of a few on a copy of the model."""
     recipe = run.recipe
     if recipe.minutes is None:
         assert recipe.n_steps is not None
@@ -456,7 +456,7 @@ def _mix_seed(*numbers: int) -> int:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name.
+    """The torch device of a name.
 
     Raises
     ------
@@ -470,7 +470,7 @@ def find_device(name: str) -> torch.device:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a network's parameters are."""
+    """The device of a network's parameters."""
     return next(model.parameters()).device
 
 

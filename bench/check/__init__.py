@@ -1,1 +1,1 @@
-"""`twinsolve check`: every layer against its solver."""
+"""`twinsolve check`: compare every layer with its solver."""

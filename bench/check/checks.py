@@ -1,4 +1,4 @@
-"""`twinsolve check`: every twin on clustering and on vision data, and under its laws."""
+"""Run every twin on clustering and vision data, and test the laws that it declares."""
 
 import copy
 import multiprocessing
@@ -21,12 +21,12 @@ from ...unrolled.twins import HeadCall, Measurement, Twin, catalogue, findings_o
 from ..names import close_names
 from .samples import Sample, check_samples
 
-DRAWN = "drawn"  # the data of the second pass
+DRAWN = "drawn"  # the data of laws: random inputs
 _AS_BUILT, _FOR_TASK = "as built", "for its task"
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _TASK_TOLERANCE = 0.01
 _COMPILES_MOST = "self-expression-solved"
-_AHEAD = 3  # twins by which the laws of one come before its data
+_AHEAD = 3  # the laws of a twin start this many twins before its data
 _COLUMNS = [
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
     "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer",
@@ -36,7 +36,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class _Job:
-    """A twin on a data set, as built or for its task, or under its laws (None)."""
+    """A twin to run on a data set, as built or for its task; without a sample, its laws."""
 
     twin: Twin
     sample: Sample | None
@@ -49,20 +49,20 @@ class _Job:
         return DRAWN if self.sample is None else self.sample.name
 
     def rows(self) -> list[dict[str, Any]]:
-        """Random numbers that are drawn on the way are those of the job, whatever ran before."""
+        """Run the job; its random numbers do not depend on what ran before."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            found = self._of_laws() if self.sample is None else self._of_sample(self.sample)
+            found = self._test_laws() if self.sample is None else self._run_on(self.sample)
             return list(found)
 
-    def _of_sample(self, sample: Sample) -> Iterator[dict[str, Any]]:
-        """Both dtypes get what float32 holds, so that one solution serves both."""
+    def _run_on(self, sample: Sample) -> Iterator[dict[str, Any]]:
+        """Both dtypes get inputs rounded to float32, so that one solution serves both."""
         run = _Run(_cache_calls(self.twin), sample)
         for dtype in self.dtypes:
             measure = partial(run.measure, dtype)
             yield self._row(measure, task=sample.task, case=self.case, dtype=dtype)
 
-    def _of_laws(self) -> Iterator[dict[str, Any]]:
+    def _test_laws(self) -> Iterator[dict[str, Any]]:
         for finding in findings_of(self.twin, self.seed):
             yield self._row(
                 partial(_measure_finding, finding), case=finding.name, dtype=finding.dtype
@@ -95,22 +95,22 @@ def check_twins(
     n_jobs: int | None = None,
     progress: Callable[[pd.DataFrame], None] | None = None,
 ) -> pd.DataFrame:
-    """Check every registered twin: on data of both tasks, and under the laws that it declares.
+    """Check every registered twin on data of both tasks, and test the laws that it declares.
 
     Parameters
     ----------
     seed : int, default=0
-        Seeds the choice of data, the noise and the random projections.
+        Seed of the choice of data, the noise and the random projections.
     twins, families, data : collection of str, optional
-        Names to which the check is held: of twins, of families, of data sets ("drawn" are the
-        small drawn inputs of the laws). All by default.
+        Names of the twins, families and data sets to check; "drawn" are the small random inputs
+        of the laws. All by default.
     quick : bool, default=False
-        Only the first data set of each task, in float64, and the laws.
+        Test the laws, and use only the first data set of each task, in float64.
     n_jobs : int, optional
-        Processes, as in joblib: None is 1, unless in a `joblib.parallel_config`, and -1 all
-        processors. The rows do not depend on it. Where processes cannot be forked it is 1.
+        Number of processes, as in joblib; None is 1 unless a `joblib.parallel_config` says
+        otherwise. The rows do not depend on it. Without fork it is 1.
     progress : callable, optional
-        ``progress(rows)`` is called with all rows of a twin as soon as they are there.
+        ``progress(rows)`` is called with all rows of a twin as soon as the twin is done.
 
     Returns
     -------
@@ -118,18 +118,18 @@ def check_twins(
         A row for each twin, data set, case and dtype: ``twin, family, relation, evidence, equation,
         data, task, case, dtype, deviation, tolerance, tightness, task_number_solver,
         task_number_layer, task_number_nothing, passed``. The tightness is the largest ``lhs / rhs``
-        of a `Bound`. On data the case is "as built", and the task number the adjusted Rand index
-        for clustering and the PSNR in dB for vision, to be read against those of k-means and of the
-        noisy image; twins that serve no task have none. Other cases are a law and its detail; see
-        `twinsolve.unrolled.laws`. A row passes if the deviation is within the tolerance and, in
-        float64, the task numbers agree to 0.01, or neither is there: a graph in more parts than
-        classes has no clusters that can be compared. A layer or solver that raises fails its row,
-        and the exception stands in a further column ``error``.
+        of a `Bound`. On data, the case is "as built" or "for its task". The task number is the
+        adjusted Rand index for clustering and the PSNR in dB for vision; ``task_number_nothing``
+        is that of k-means or of the noisy image. Twins that serve no task have none. Other cases
+        are a law and its detail; see `twinsolve.unrolled.laws`. A row passes if the deviation is
+        within the tolerance and, in float64, the task numbers agree to 0.01 or are both missing: a
+        graph with more parts than classes has no clusters to compare. If a layer or solver raises,
+        its row fails, and a further column ``error`` holds the exception.
 
     Raises
     ------
     ValueError
-        If `seed` is negative, a name is unknown, or no twin is left with all of these.
+        If `seed` is negative, a name is unknown, or no twin fits all the names.
 
     Examples
     --------
@@ -154,10 +154,10 @@ def check_twins(
     if not jobs:
         limits = {"twins": twins, "families": families, "data": data, "quick": quick}
         held = ", ".join(f"{name} {value}" for name, value in limits.items() if value)
-        raise ValueError(f"there is nothing to check with {held}: no twin takes all of these")
+        raise ValueError(f"there is nothing to check with {held}: no twin fits all of these")
     waiting = {twin.name: sum(job.twin.name == twin.name for job in jobs) for twin in chosen}
     rows: dict[int, list[dict[str, Any]]] = {}
-    for index, found in _run(jobs, joblib.effective_n_jobs(n_jobs)):
+    for index, found in _run_jobs(jobs, joblib.effective_n_jobs(n_jobs)):
         rows[index] = found
         name = jobs[index].twin.name
         waiting[name] -= 1
@@ -179,7 +179,7 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _jobs(twins: list[Twin], samples: list[Sample], seed: int, quick: bool) -> Iterator[_Job]:
-    """Each task's first data set in both dtypes, as the laws have float32 too."""
+    """Jobs of the twins: the first data set of each task in both dtypes, others in float64."""
     first = {sample.task: sample.name for sample in reversed(samples)}
     for twin in twins:
         yield _Job(twin, None, (), seed)
@@ -193,7 +193,7 @@ def _jobs(twins: list[Twin], samples: list[Sample], seed: int, quick: bool) -> I
 
 
 def _order(jobs: list[_Job]) -> list[int]:
-    """Jobs that compile the same kernels apart, so that few are compiled by two processes."""
+    """Spread jobs that compile the same kernels, so that few kernels are compiled twice."""
     names = list(dict.fromkeys([_COMPILES_MOST, *(job.twin.name for job in jobs)]))
     place = {name: index for index, name in enumerate(names)}
 
@@ -204,8 +204,8 @@ def _order(jobs: list[_Job]) -> list[int]:
     return sorted(range(len(jobs)), key=turn)
 
 
-def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Index and rows of every job, as they are done."""
+def _run_jobs(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Yield the index and the rows of each job when it is done."""
     with _hold_to_one_thread():
         if n_jobs == 1 or "fork" not in multiprocessing.get_all_start_methods():
             yield from ((index, job.rows()) for index, job in enumerate(jobs))
@@ -215,10 +215,10 @@ def _run(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, An
 
 def _run_forked(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     global _shared
-    _shared = jobs  # inherited by the forks: twins hold functions that cannot be pickled
+    _shared = jobs  # forks inherit it: twins hold functions that cannot be pickled
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(n_jobs, mp_context=context) as pool:
-        futures: dict[Future[Any], int] = {pool.submit(_rows_of, i): i for i in _order(jobs)}
+        futures: dict[Future[Any], int] = {pool.submit(_run_shared, i): i for i in _order(jobs)}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -229,13 +229,13 @@ def _run_forked(jobs: list[_Job], n_jobs: int) -> Iterator[tuple[int, list[dict[
 _shared: list[_Job] = []
 
 
-def _rows_of(index: int) -> list[dict[str, Any]]:
+def _run_shared(index: int) -> list[dict[str, Any]]:
     return _shared[index].rows()
 
 
 @contextmanager
 def _hold_to_one_thread() -> Iterator[None]:
-    """On problems of a few hundred tokens, threads cost far more than they give."""
+    """Use one thread: more of them slow down problems of a few hundred tokens."""
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -259,14 +259,14 @@ def _measure_finding(finding: Finding) -> dict[str, Any]:
 
 
 class _Run:
-    """A twin on a data set: one layer and one solution, whatever the dtype."""
+    """A twin on a data set, with one layer and one solution for all dtypes."""
 
     def __init__(self, twin: Twin, sample: Sample) -> None:
         self.twin, self.sample = twin, sample
 
     @cached_property
     def built(self) -> tuple[tuple[Tensor, ...], nn.Module]:
-        """Inputs that float32 holds, in float64, and the layer for them."""
+        """Inputs in float64, rounded to float32, and the layer built for them."""
         given = self.sample.inputs(self.twin)
         assert given is not None
         inputs = tuple(x.float().double() for x in given)
@@ -295,7 +295,7 @@ class _Run:
 
 
 def _cache_calls(twin: Twin) -> Twin:
-    """The twin, whose layer and solver compute nothing twice on the same inputs."""
+    """Copy of the twin whose layer and solver compute nothing twice on the same inputs."""
     relation, inputs = twin.relation, twin.inputs
     if relation.problem is not None:
         relation = replace(relation, problem=_cache_results(relation.problem))
@@ -304,16 +304,16 @@ def _cache_calls(twin: Twin) -> Twin:
 
 
 def _cache_results(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Results by inputs and number of iterations, all that changes within a job.
+    """Keep results by inputs and number of iterations: nothing else changes within a job.
 
-    A solution for the layer in float64 serves it in float32, whose parameters differ by rounding.
+    The solution for the float64 layer also serves the float32 layer, whose parameters are rounded.
     """
     known: dict[tuple[Any, ...], Any] = {}
 
     def remembered(layer: Any, *inputs: Any, **options: Any) -> Any:
         head, arrays = None, inputs
         if isinstance(inputs[0], HeadCall):
-            if inputs[0].chosen is not None:  # by this layer, of ties
+            if inputs[0].chosen is not None:  # how this layer broke ties
                 return function(layer, *inputs)
             head, arrays = inputs[0].head, inputs[0].tokens
         contents = (np.asarray(x).tobytes() for x in arrays)

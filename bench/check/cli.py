@@ -1,4 +1,4 @@
-"""The command `twinsolve check`."""
+"""Command `twinsolve check`."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def check(
         typer.Option(metavar="NAME", help="Only this data set (drawn: the laws); may be repeated."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="The laws, and a data set of each task in float64.")
+        bool, typer.Option("--quick", help="The laws, and one data set of each task in float64.")
     ] = False,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of data, noise and random projections.")
@@ -30,23 +30,23 @@ def check(
     output: Output = Path("results/check"),
     load: Load = None,
 ) -> None:
-    """Hold every layer against its solver: on data, and under the laws that it declares.
+    """Compare every layer with its solver on data, and test the laws that it declares.
 
-    A twin is a learnable attention layer and the classical solver that it unrolls. Both are run on
+    A twin is a learnable attention layer and the classical solver that it unrolls. Both run on
     clustering and on vision data; the deviation between their outputs must stay under the tolerance
     of their relation: the same numbers (identity, or init at the initial parameters), the same
     iterates (iterate), the same limit or its proved rate (limit), or a proved inequality (bound).
     Solver and layer must also reach the same task number: the adjusted Rand index of the clusters,
-    or the PSNR of the image in dB. Then the laws, on small drawn inputs with heads that all differ:
-    causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients, other
-    options, other sizes and dtypes; and what a layer refuses must be refused.
+    or the PSNR of the image in dB. The laws are tested on small random inputs whose heads all
+    differ: causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients,
+    other options, sizes and dtypes. Inputs that a layer must refuse have to raise an error.
 
-    Takes more than a minute on two idle processors and packaged data; where the environment
-    variable TWINSOLVE_DATA names a folder with Extended Yale B or Set12, on those too. Prints a
-    line for each twin as soon as it is done, with the row that comes closest to its tolerance, and
-    at the end what was covered, and the processor time. Writes every row to table.json and
-    summary.md, and settings.json and deviations.png, to DIR, below the present folder unless
-    absolute. Exits with status 1 if any row fails.
+    The check takes more than a minute on two idle processors and packaged data. It also uses
+    Extended Yale B and Set12, if the environment variable TWINSOLVE_DATA names a folder that holds
+    them. It prints a line for each twin that is done, with the row closest to its tolerance, and
+    at the end the coverage and the processor time. It writes table.json with every row, summary.md,
+    settings.json and deviations.png to DIR, relative to the current folder unless absolute. It
+    exits with status 1 if any row fails.
     """
     from ..tables import write_summary, write_table
     from .checks import check_twins
@@ -71,7 +71,7 @@ def check(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    seconds = sum(os.times()[:4])  # of this process and of those that it waited for
+    seconds = sum(os.times()[:4])  # this process and its finished children
     covered = [*coverage(table), f"Processor time: {seconds:.0f} s."]
     screen.print("", *covered, sep="\n")
     write_table(table, output)

@@ -1,4 +1,4 @@
-"""What `twinsolve check` prints and writes in words."""
+"""Text and figure that `twinsolve check` prints and writes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +17,13 @@ _COLOURS = {
     "float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green", "float16": "tab:red",
 }  # fmt: skip
 _SHIFTS = {"float64": 0.2, "float32": -0.2, "bfloat16": 0.0, "float16": 0.1}
-_LONGEST = 40  # lines of a panel
+_LONGEST = 40  # most lines of a single panel
 
 
 def draw_deviations(table: pd.DataFrame, path: Path) -> None:
-    """Draw ``deviation / tolerance`` of every row on a logarithmic axis, a line a twin.
+    """Draw ``deviation / tolerance`` of every row on a logarithmic axis, one line per twin.
 
-    Twins stand by families, each whole in one of two panels if there are many.
+    Twins are grouped by family. Many twins take two panels, which split no family.
     """
     sizes = table.groupby("family").twin.nunique() + 1
     second = (sizes.cumsum() - sizes / 2 > sizes.sum() / 2) & (sizes.sum() > _LONGEST)
@@ -69,14 +69,14 @@ _COLUMNS = "  {:<41} {:<8} {:<11} {:>6} {:>8} {:>8} {:<18} {:>9}"
 
 
 def heading() -> str:
-    """Names of the columns of `lines_of`."""
+    """Column names of the lines of `lines_of`."""
     return _COLUMNS.format(
         "twin", "relation", "evidence", "rows", "largest", "of tol.", "of case", "passed"
     )
 
 
 def lines_of(rows: pd.DataFrame) -> Iterator[str]:
-    """A line for a twin, with the row that comes closest to its tolerance; one for each failure."""
+    """Yield a line on a twin with its row closest to the tolerance, then a line per failure."""
     first = rows.iloc[0]
     worst = rows.loc[share(rows).idxmax()]
     passed = bool(rows.passed.all())
@@ -105,7 +105,7 @@ def _case(row: pd.Series) -> str:
 
 
 def share(rows: pd.DataFrame) -> pd.Series:
-    """Deviations as shares of their tolerances; 0 of 0 is 0, and what is no number beyond any."""
+    """Deviations divided by their tolerances; 0 / 0 is 0, and NaN is infinite."""
     found = (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
     return found.where(rows.deviation != 0, 0.0)
 
@@ -132,7 +132,7 @@ def _reason(row: pd.Series, *, rounding: bool) -> str:
 
 
 def coverage(table: pd.DataFrame) -> list[str]:
-    """What was run, in numbers, and the verdict."""
+    """Lines that count what was run, and the verdict."""
     drawn = table.data == DRAWN
     cases = table[drawn].case.map(_kind).value_counts(sort=False)
     kinds = table.drop_duplicates("twin").evidence.value_counts()
@@ -147,12 +147,12 @@ def coverage(table: pd.DataFrame) -> list[str]:
 
 
 def _kind(case: str) -> str:
-    """The law of a case; those of options count as one."""
+    """The law of a case; the laws of all options count as one."""
     return "options" if ": " in case else case.split(",")[0]
 
 
 def better_than_nothing(table: pd.DataFrame) -> pd.Series:
-    """For each row whether its solver does better than nothing, by 0.05 of ARI or 0.2 dB."""
+    """Whether each row's solver beats doing nothing, by 0.05 in ARI or 0.2 dB."""
     margins = table.task.map(_MARGINS).astype(float)
     gain = table.task_number_solver.astype(float) - table.task_number_nothing.astype(float)
     return gain > margins
@@ -177,7 +177,7 @@ _UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "p
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
-    """Two tables in Markdown: a line for each twin and data set, and one for each twin's laws."""
+    """Two Markdown tables: a line per twin and data set, and a line per twin for its laws."""
     drawn = table.data == DRAWN
     lines: list[str] = []
     if not drawn.all():
@@ -188,7 +188,7 @@ def summary_lines(table: pd.DataFrame) -> list[str]:
 
 
 def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
-    """The two dtypes side by side."""
+    """Cells by twin and data set, with both dtypes on one line."""
     keys = ["twin", "relation", "evidence", "equation", "data", "case", "task"]
     for (*key, task), rows in table.groupby(keys, sort=False):
         dtypes = rows.set_index("dtype")[["deviation", "tolerance"]]

@@ -1,4 +1,4 @@
-"""Data sets as the check wants them: clustering tokens and vision tokens, with a task number."""
+"""Data sets of the check as tokens for clustering or vision, with a task number."""
 
 import warnings
 from collections.abc import Callable
@@ -30,16 +30,16 @@ from ...unrolled.twins import Twin
 Array = np.ndarray
 
 _N_TOKENS, _N_IMAGES = 256, 64
-_OTHER_KEYS = 0.5  # size of the noise in keys that are other points
+_OTHER_KEYS = 0.5  # standard deviation of the noise in keys that differ from queries
 _CROP, _PATCH, _SIGMA = 20, 5, 0.1
 
 
 @dataclass(frozen=True)
 class ClusteringSample:
-    """Tokens with labels, of mean square 1 as LayerNorm leaves them; images, where they are some.
+    """Tokens with labels and, if there are any, their images.
 
-    The task number is the adjusted Rand index of the clusters found from the output. Doing nothing
-    is k-means on the tokens, or images, themselves.
+    Tokens have mean square 1, as after LayerNorm. The task number is the adjusted Rand index of the
+    clusters found from the output. Doing nothing is k-means on the tokens or images.
     """
 
     name: str
@@ -52,9 +52,9 @@ class ClusteringSample:
     def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
         """Inputs of the twin in float64, or None if it cannot take this data.
 
-        Values are ``[X, I]``, so that the output holds both ``C X`` and the coefficients C. Queries
-        of head 0 are the tokens, and keys too unless they must be other points: then these have
-        noise of their own. A head with random projections follows where the two may differ.
+        Values are ``[X, I]``, so that the output holds both ``C X`` and the coefficients C. In head
+        0, queries and keys are the tokens; keys get noise if they must be other points. If queries
+        and keys may differ, head 1 projects each at random.
         """
         if twin.inputs.kind == "patches":
             return None
@@ -73,9 +73,9 @@ class ClusteringSample:
         return torch.from_numpy(q), torch.from_numpy(k), torch.from_numpy(values)
 
     def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
-        """Adjusted Rand index of all tokens, or of some, of which alone the output then is.
+        """Adjusted Rand index of `tokens`, the rows of the output; None is all tokens.
 
-        None, NaN, for a graph in more parts than clusters.
+        It is NaN for a graph with more parts than clusters.
         """
         if twin.inputs.kind != "tokens":
             return self._of_features(output)
@@ -83,14 +83,14 @@ class ClusteringSample:
         labels = self.labels[kept]
         affinity = symmetric_affinity(output[0][:, self.X.shape[1] + kept])
         if connected_components(affinity)[0] > len(np.unique(labels)):
-            return np.nan  # which of the parts become clusters is arbitrary
+            return np.nan  # the choice of parts to merge is arbitrary
         clusterer = SpectralClustering(
             len(np.unique(labels)),
             affinity="precomputed",
             assign_labels="cluster_qr",
             random_state=self.seed,
         )
-        with warnings.catch_warnings():  # parts without an edge between them are clusters too
+        with warnings.catch_warnings():  # a disconnected graph is no error here
             warnings.filterwarnings("ignore", message="Graph is not fully connected|k >= N")
             return float(adjusted_rand_score(labels, clusterer.fit_predict(affinity)))
 
@@ -120,9 +120,9 @@ class ClusteringSample:
 class VisionSample:
     """Overlapping patches of a noisy image crop, with the centre pixels as values.
 
-    For tokens, grey levels are those of the crop at mean 0 and mean square 1. Where keys must be
-    other points than queries, they come from a second crop. The task number is the PSNR of the
-    image that the output gives; doing nothing leaves the noisy one.
+    In tokens, grey levels are scaled to mean 0 and mean square 1 over the crop. Keys come from a
+    second crop if they must be other points than queries. The task number is the PSNR of the
+    output image; doing nothing leaves the noisy image.
     """
 
     name: str
@@ -144,7 +144,7 @@ class VisionSample:
         return q, k, v
 
     def task_number(self, twin: Twin, output: Array, tokens: Array | None) -> float:
-        """PSNR of all pixels, or of some, of which alone the output then is."""
+        """PSNR of the pixels `tokens`, all that the output holds; None is all pixels."""
         if twin.inputs.kind == "image":
             return self._psnr(output.ravel(), tokens)
         pixels = (
@@ -171,7 +171,7 @@ Sample = ClusteringSample | VisionSample
 
 
 def check_samples(seed: int) -> list[Sample]:
-    """The data of `twinsolve check`: packaged, and from the data root what lies there."""
+    """The data of `twinsolve check`: packaged data, and further sets if the data root has them."""
     makers: list[Callable[[int], list[Sample]]] = [_digits, _subspaces, _photographs]
     if (data_root() / "ExtendedYaleB.mat").is_file():
         makers.append(_faces)
@@ -233,7 +233,7 @@ def _crops(name: str, image: Array, seed: int) -> Sample:
 
 
 def _crop(image: Array, rng: np.random.RandomState) -> tuple[Array, Array]:
-    """With more contrast than noise: on a flat one the mean is better than any filter."""
+    """A crop with more contrast than noise: on a flat crop, the mean beats every filter."""
     while True:
         noisy, clean = make_noisy_crop(image, size=_CROP, sigma=_SIGMA, random_state=rng)
         if noisy.std() > 2 * _SIGMA:

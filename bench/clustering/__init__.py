@@ -1,1 +1,1 @@
-"""`twinsolve cluster`: solved beside learned coefficients on the data sets of the field."""
+"""`twinsolve cluster`: compare solved and learned coefficients on common data sets."""

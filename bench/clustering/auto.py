@@ -1,4 +1,4 @@
-"""Clusters without a choice to make: method, affinity steps and setting are chosen unseen."""
+"""Cluster points by method, affinity steps and setting that are chosen without labels."""
 
 import json
 import warnings
@@ -25,14 +25,14 @@ from .problems import make_problem, trials_of
 from .steps import chain_key, is_dense
 from .summary import POOL, choice_rule, rank_candidates
 
-_MOST_DENSE = 5000  # points with which matrices of all pairs are made and decomposed
+_MOST_DENSE = 5000  # most points for which dense matrices of all pairs are decomposed
 _DENSE = ("LSR", "LRSC")
 _NEXT = 5
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenClusters:
-    """What `choose_clusters` chose.
+    """The choice of `choose_clusters`.
 
     Attributes
     ----------
@@ -41,19 +41,19 @@ class ChosenClusters:
     points : ndarray of int of shape (n_points,)
         Numbers of the points in the whole data set, from 0.
     method, steps : str
-        The method and its affinity steps, by the names that `cluster` knows.
+        The method and its affinity steps, by the names that `cluster` takes.
     settings : dict
         The setting of the method.
     score, agreement : float
         The `selection_score`, and the agreement with all candidates by `rank_clusterings`.
     candidates : DataFrame
-        All that were tried, best first, then those left out, with a ``note`` that says why.
+        All candidates tried, best first, then those left out, with a ``note`` that says why.
     rule : str
-        The rule of choice, as it was applied to so many candidates.
+        The rule of choice, with the number of candidates.
     notes : tuple of str
-        What was left out beforehand.
+        What was left out before candidates were tried.
     warning : str
-        Why the choice says nothing, if it does not.
+        Why the choice is arbitrary; empty if it is not.
     """
 
     labels: Array
@@ -81,28 +81,27 @@ def choose_clusters(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ChosenClusters:
-    """Cluster points by the method, affinity steps and setting that are chosen without labels.
+    """Cluster points by a method, affinity steps and setting that are chosen without labels.
 
     The candidates are SSC, its elastic net, least squares and low rank, with all settings of their
-    grids and all their chains of steps, cut by k-means. They are judged as
-    `twinsolve.solvers.choose_clusterer` does, which takes points themselves. Above 5,000 points
-    what needs dense matrices is left out: least squares and low rank, and the steps ``low-rank``,
-    ``svd-power`` and ``softmax-rows``; nothing is where methods or steps are named. Candidates that
-    are named twice count once.
+    grids and all their chains of steps, cut by k-means. The choice is made as in
+    `twinsolve.solvers.choose_clusterer`, which takes an array of points. Above 5,000 points, what
+    needs dense matrices is left out, unless methods or steps are named: least squares, low rank,
+    and the steps ``low-rank``, ``svd-power`` and ``softmax-rows``. Duplicates count once.
 
     Parameters
     ----------
     data : str or Path
-        A data set or a file of points, as `cluster` takes it; of points without labels with the
-        number of clusters, as in ``"mine.npz:n_clusters=5"``. Of several trials, one.
+        A data set or a file of points, as `cluster` takes it. Points without labels need the number
+        of clusters: ``"mine.npz:n_clusters=5"``. If there are several trials, one is drawn.
     methods : sequence of str, optional
-        Candidates instead of these. One that makes no affinity cannot be judged.
+        Other candidates. A method that makes no affinity cannot be judged.
     features : str, default="unit"
-        Rows of unit norm.
+        Features of the points; by default, rows of unit norm.
     steps : sequence of str, optional
         Chains of affinity steps instead of each method's own.
     seed : int, default=0
-        Seeds k-means, subsets and fits.
+        Seed of k-means, subsets and fits.
     n_jobs, data_home, directory, progress
         As `cluster` takes them.
 
@@ -115,16 +114,17 @@ def choose_clusters(
     FileNotFoundError
         If the files of a data set are missing.
     TypeError
-        If the data are no name, methods or steps no sequence of names, or a folder no path.
+        If the data are not a name, methods or steps not a sequence of names, or a folder not a
+        path.
     ValueError
-        If a name is not allowed, the number of clusters is not known, there are fewer distinct
+        If a name is not allowed, the number of clusters is unknown, there are fewer distinct
         points than clusters, or no candidate could be judged.
 
     Warns
     -----
     UserWarning
-        If there is nothing to choose by: one cluster, clusters of one point each, or no candidate
-        with a score above 0.
+        If the choice is arbitrary: one cluster, clusters of one point each, or no candidate with a
+        score above 0.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def choose_clusters(
 def _list_pipelines(
     methods: Sequence[str] | None, features: str, steps: Sequence[str] | None, n_points: int
 ) -> tuple[list[Pipeline], tuple[str, ...]]:
-    """The candidates, and what is none with so many points."""
+    """The candidates, and notes on those left out because there are too many points."""
     found = [find_method(name) for name in dict.fromkeys(methods or POOL)]
     chains = {method: _drop_known(steps or method.steps) for method in found}
     notes: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ def _list_pipelines(
 
 
 def _drop_known(chains: Sequence[str], known: Sequence[str] = ()) -> tuple[str, ...]:
-    """The chains that are not known, each once however it is written."""
+    """The chains that do not equal a known or an earlier chain, however they are written."""
     first: dict[tuple[Any, ...], str] = {}
     for chain in (*known, *chains):
         first.setdefault(chain_key(chain), chain)
@@ -198,7 +198,7 @@ def _drop_known(chains: Sequence[str], known: Sequence[str] = ()) -> tuple[str, 
 
 
 def _fit_alike(first: Pipeline, second: Pipeline) -> bool:
-    """Whether two ways fit the same estimator; of the user's methods, by their names."""
+    """Whether two pipelines fit the same estimator; users' methods are compared by name."""
     ways = first, second
     if {way.method.name.partition(":")[0] for way in ways} <= BUILT_IN:
         common = {"n_clusters": 2, "random_state": 0, "n_jobs": 1}
@@ -207,7 +207,7 @@ def _fit_alike(first: Pipeline, second: Pipeline) -> bool:
 
 
 def choice_lines(chosen: ChosenClusters) -> Lines:
-    """The choice and the next best candidates; with their errors where these are known."""
+    """Table of the choice and the next best candidates, with their errors if known."""
     best = chosen.candidates.head(1 + _NEXT)
     columns = {
         "method": list(best.method),
@@ -222,7 +222,7 @@ def choice_lines(chosen: ChosenClusters) -> Lines:
 
 
 def list_left_out(chosen: ChosenClusters) -> list[str]:
-    """What is no candidate, and why."""
+    """Sentences that say what was left out, and why."""
     missing = chosen.candidates[chosen.candidates["rank"].isna()]
     said = missing.reindex(columns=["method", "settings", "note"]).fillna("")
     rows = said.drop_duplicates().itertuples(index=False)
@@ -234,7 +234,7 @@ def list_left_out(chosen: ChosenClusters) -> list[str]:
 
 
 def errors_by_labels(chosen: ChosenClusters) -> dict[str, float]:
-    """Errors of the choice and of the best candidate, in %; empty where the labels are unknown."""
+    """Errors of the choice and of the best candidate, in %; empty if labels are unknown."""
     errors = 100 * (1 - chosen.candidates.accuracy)
     if errors.isna().all():
         return {}

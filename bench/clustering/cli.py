@@ -1,4 +1,4 @@
-"""The command `twinsolve cluster`."""
+"""Command `twinsolve cluster`."""
 
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +23,7 @@ def cluster(
         list[str] | None,
         typer.Argument(
             metavar="[DATA]...",
-            help="Data sets by name or files of points, with settings after a colon.",
+            help="Data sets by name, or files of points; settings follow a colon.",
             show_default=False,
         ),
     ] = None,
@@ -65,52 +65,50 @@ def cluster(
     """Cluster data sets by solved and learned coefficients, and compare.
 
     A pipeline is: features of the points, a method that represents points by each other, a chain of
-    affinity steps, the spectral step with k-means, and with pivoted QR, where a chain ends in
-    cluster-qr. Coefficients are computed once for each problem, method and setting; all chains and
-    all seeds of k-means are applied to the same coefficients, so that solvers and affinity steps
-    are judged apart. Without DATA and --method, runs the preset
-    quick: every method but the slowest on packaged and generated data, in a few minutes.
+    affinity steps, and the spectral step, which clusters by k-means, or by pivoted QR if the chain
+    ends in cluster-qr. Coefficients are computed once for each problem, method and setting. All
+    chains and all seeds of k-means use the same coefficients, so that solvers and affinity steps
+    are judged separately. Without DATA and --method, the command runs the preset quick: every
+    method but the slowest on packaged and generated data, in a few minutes.
 
-    --method takes a name of --list, also with settings, as in SSC:gamma=10, which are then not
-    chosen; or package.module:Class, a class of your own in the present folder or
-    installed. Any estimator with fit_predict will do; the affinity steps apply if it
-    leaves coef_ (row i represents point i), the spectral step alone if affinity_matrix_.
-    Presets that run every method, such as design and judge, run those of --method instead.
+    --method takes a name of --list; a name with settings, such as SSC:gamma=10, which are then
+    fixed; or package.module:Class, a class that is installed or in the current folder. The class
+    needs a fit_predict. If its fit sets coef_ (row i represents point i), the affinity steps apply;
+    if it sets affinity_matrix_ alone, the spectral step. --method replaces the methods of a preset.
 
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
-    file of the points beside that of the labels. Settings follow a colon:
+    file of the points next to the IDX file of the labels. Settings follow a colon:
     synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
     coil20:classes=1-10,n_classes=6 for random classes, and mnist:subset=test for a part of a data
-    set. Of a file, mine.mat:data_key=X,target_key=y name the arrays, transpose=True takes columns
-    as points, and --n-clusters says how many clusters to look for: points without labels need it,
-    and the clusters found are written to labels.csv, a row for each point with its number in the
-    file, from 0.
+    set. For a file, mine.mat:data_key=X,target_key=y names the arrays, transpose=True takes columns
+    as points, and --n-clusters gives the number of clusters. Points without labels need that
+    number; their clusters are written to labels.csv, a row per point with its number in the file,
+    from 0.
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
-    labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC by all their settings and all
-    their steps, cut by k-means but not by cluster-qr; above 5,000 points without LSR and LRSC and
-    without low-rank, svd-power and softmax-rows. --method and --steps name others, and are taken
-    whole. The one is chosen whose clusters agree best with those of all, by the mean adjusted Rand
-    index, in which each counts by the 24th power of its score. Prints the choice and the next best,
-    and writes labels.csv, the number of each point in the whole data set and its cluster;
-    choice.json; and candidates.csv.
-    Labels serve to print its error, no more.
+    labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
+    steps, clustered by k-means but not by cluster-qr. Above 5,000 points, LSR, LRSC, low-rank,
+    svd-power and softmax-rows are left out. --method and --steps name other candidates, of which
+    none is left out. The choice is the candidate whose clusters agree best with the clusters of all
+    candidates: by the mean adjusted Rand index, weighted by the 24th power of their scores. The
+    command prints the choice and the next best. It writes labels.csv (the number of each point in
+    the whole data set, and its cluster), choice.json and candidates.csv. Labels are only used to
+    print the error of the choice.
 
-    Else prints of each method the row of the affinity steps with the largest score, or of all
-    --steps that are given; the others are in clusters.csv. A row has the clustering error in %:
-    mean, standard deviation and range over the seeds, of the mean over the trials; NMI and ARI;
-    ME-3, the connectivity of the worst true cluster; and the score without labels by which a
-    setting is chosen for all trials of a data set. A second table has time as a ratio to SSC in the
-    same run, memory, certified gap and, of methods that approximate a solved problem, the distance
-    to its solution.
+    Without --auto, the command prints a row for each method: that of the affinity steps with the
+    largest score, or one for each of --steps; the others are in clusters.csv. A row has the
+    clustering error in % (averaged over trials; mean, standard deviation and range over seeds),
+    NMI, ARI, ME-3 (the connectivity of the worst true cluster), and the score without labels that
+    chooses one setting for all trials of a data set. A second table has time as a ratio to SSC in
+    the same run, memory, certified gap and, for methods that approximate a solved problem, the
+    distance to its solution.
 
-    Writes to DIR the table of each study, such as clusters.parquet, its lines by all steps as .csv
-    and .tex, settings.json, summary.md and figures as .png and .pdf: errors and, of the methods
-    that do best, the coefficients and affinities of the points, sorted by class. Finished
-    jobs are kept in DIR/runs, so an interrupted run goes on where it stopped, and fits in
-    DIR/runs/fits, which serve any number of seeds of k-means.
-    Exits with status 1 if a method failed on a problem: its error stands in place of its numbers,
-    and all others keep theirs.
+    The command writes to DIR the table of each study, such as clusters.parquet, its lines by all
+    steps as .csv and .tex, settings.json, summary.md, and figures as .png and .pdf: errors, and
+    coefficients and affinities of the best methods, with points sorted by class. DIR/runs keeps
+    finished jobs, so that an interrupted run can continue, and DIR/runs/fits keeps fits, which
+    serve any number of seeds of k-means. The status is 1 if a method failed on a problem: its row
+    has the error in place of numbers, and all other rows are complete.
     """
     import pandas as pd
 
@@ -176,7 +174,7 @@ def cluster(
 
 
 def _refuse(option: str, others: dict[str, Any]) -> None:
-    """Refuse what has no meaning beside an option."""
+    """Refuse other options that make no sense together with `option`."""
     if clash := [other for other, value in others.items() if value]:
         raise typer.BadParameter(f"leaves no choice of {', '.join(clash)}", param_hint=option)
 
@@ -188,7 +186,7 @@ def _cluster_unseen(
     options: "Options",
     folder: Path,
 ) -> None:
-    """Cluster one set of points by what is chosen without labels."""
+    """Cluster one set of points; method, steps and setting are chosen without labels."""
     import warnings
 
     from ..terminal import progress
@@ -224,7 +222,7 @@ def _cluster_unseen(
 
 
 def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
-    """Print the tables of the summary; if `short`, of several chains of steps the choice alone."""
+    """Print the tables of a study; if `short`, only the chosen chain of steps of each method."""
     from .clusters import CHOICE
 
     shown = {study.name: study.lines(table), **study.further(table)}
@@ -238,7 +236,7 @@ def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
 
 
 def _format_table(title: str, lines: "Lines") -> Table:
-    """A table without empty columns; features that are the same are in the title."""
+    """A table without empty columns; if all rows share their features, the title names them."""
     headings, rows = lines
     shown = []
     for number, heading in enumerate(headings):

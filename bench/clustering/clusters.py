@@ -1,4 +1,4 @@
-"""The study of clusters: data x features x methods x settings x affinity steps x seeds."""
+"""The study that clusters by data, features, methods, settings, affinity steps and seeds."""
 
 import time
 import traceback
@@ -73,7 +73,7 @@ _NUMBERS = (
     *QUALITY, "accuracy", "nmi", "ari", "accuracy_fit", "accuracy_new", "new_ms",
     "selection_score", "connectivity",
 )  # fmt: skip
-Found = list[tuple[dict[str, Any], Array]]  # rows with the labels of their points
+Found = list[tuple[dict[str, Any], Array]]  # rows, each with the labels of the points
 
 
 def clusters_study(
@@ -91,28 +91,28 @@ def clusters_study(
     label_tuned: bool = False,
     tuned: bool = False,
 ) -> Study:
-    """Study of the methods named on the data sets named.
+    """Study that clusters `data` by `methods`.
 
     Parameters
     ----------
     data, methods, features : sequence of str
-        Names, as `make_problem`, `find_method` and `features_of` know them.
+        Names that `make_problem`, `find_method` and `features_of` take.
     steps : sequence of str, optional
-        Chains of affinity steps for every method with coefficients; None takes each method's own,
-        cut by k-means and by ``cluster-qr``.
+        Chains of affinity steps for every method with coefficients; None takes each method's own
+        chains, both with k-means and with ``cluster-qr``.
     settings : dict, optional
-        Settings to try for a method, instead of its grid.
+        Settings to try by name of the method, instead of its grid.
     n_trials : int, optional
-        Random trials of each data set; None is all of them, or 5 of generated data.
+        Random trials of each data set; None is all trials, or 5 for generated data.
     n_fits : int, default=1
-        Fits of each method whose training depends on its seed, by as many seeds.
+        Number of fits, by different seeds, of each method whose training depends on its seed.
     n_fit_points : int, optional
-        Random points that are fitted, and by which the others are labelled: by solving for their
-        coefficients or a forward pass, and the cluster of smallest residual. None fits all.
+        Number of random points to fit. Each other point is labelled by its coefficients on these,
+        solved or from a forward pass: by the cluster of smallest residual. None fits all points.
     label_tuned : bool, default=False
         Add the settings with the best accuracy, marked as such.
     tuned : bool, default=False
-        Mark all `settings` as chosen with labels, by those who found them.
+        Mark all `settings` as chosen with labels.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def clusters_study(
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """How points are clustered: a method with its settings, on which features, by which steps."""
+    """A method with its settings, the features of the points, and chains of affinity steps."""
 
     method: Method
     features: str
@@ -172,7 +172,7 @@ class Pipeline:
 def jobs_of(
     data: str, trials: Sequence[str], ways: Sequence[Pipeline], options: Options, *, n_fits: int = 1
 ) -> Iterator[Job]:
-    """Jobs of `cluster_job`: each trial of a data set by each way, and by each seed of its fit."""
+    """Jobs for `cluster_job`: one for each trial, pipeline and seed of a fit."""
     home, seed = str(data_root(options.data_home)), options.seed
     about: dict[str, Any] = {
         "data": data,
@@ -202,10 +202,10 @@ def run_pipelines(
     n_fit_points: int | None = None,
     labels: bool = False,
 ) -> pd.DataFrame:
-    """Rows of the jobs of these ways, whose methods and costly features the workers share.
+    """Run the jobs in workers that know the users' methods and share costly features.
 
-    They hold the clusters found of points without classes, and with `labels` those of the first
-    seed of all others.
+    Rows hold the clusters of points without classes. With `labels`, rows of the first seed hold
+    those of all points.
     """
     own = [way.method for way in ways if way.method.name not in BUILT_IN]
     setup = partial(_set_up_worker, own, options.directory and options.directory / "features")
@@ -234,11 +234,9 @@ def cluster_job(
 ) -> list[dict[str, Any]]:
     """Rows of one method with one setting on one problem: a row for each chain and seed.
 
-    `points` say which, as `load_features` takes them; `code` tells versions of a user's method
-    apart.
-    The clusters found are told of points without classes, and of all `with_labels` by the first
-    seed.
-    Fits are kept by `keep`, except where other points are labelled by the fitted estimator itself.
+    `points` are the arguments of `load_features`; `code` tells versions of a user's method apart.
+    Rows hold the clusters of points without classes, and, `with_labels`, of all points by the first
+    seed. `keep` keeps fits, unless the fitted estimator has to label further points.
     """
     problem, X = load_features(points)
     way = find_method(method)
@@ -274,7 +272,7 @@ def cluster_job(
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """A method with one setting, the points to fit with their labels, and others to predict."""
+    """A method with one setting, points to fit with their labels, and `new` points to label."""
 
     way: Method
     X: Array
@@ -282,7 +280,7 @@ class _Case:
     n_clusters: int
     settings: dict[str, Any]
     new: Array
-    models: dict[int, Any] = field(default_factory=dict)  # that predict the others, by their seeds
+    models: dict[int, Any] = field(default_factory=dict)  # by seed, to label the new points
 
     def fit(self, seed: int, directory: Path | None = None) -> Fitted:
         fitted = fit(self.way, self.X, self.n_clusters, seed, self.settings, directory)
@@ -291,7 +289,7 @@ class _Case:
         return fitted
 
     def with_held_out(self, seed: int, found: Found) -> Found:
-        """The same with the labels of new points, by one fit, behind those of the fitted ones."""
+        """Append labels of the new points, by the fit of `seed`, to those of the fitted points."""
         if not len(self.new):
             return found
         others, seconds = held_out_labels(self.models[seed], self.new, [own for _, own in found])
@@ -305,7 +303,7 @@ class _Case:
 def _measure(
     case: _Case, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
 ) -> Iterator[tuple[dict[str, Any], Array | None]]:
-    """Rows of a fit by chain and seed, each with the labels of its points and of the new ones."""
+    """Yield a row for each chain and seed, with the labels of fitted and new points."""
     make = partial(_fit_and_embed, case, fit_seed, steps, keep.unfinished)
     (about, arrays), *graphs = keep(make)
     if keep.unfinished:
@@ -320,13 +318,13 @@ def _measure(
 
 
 def _fit_and_embed(case: _Case, seed: int, steps: list[str], unfinished: Path | None) -> list[Part]:
-    """What a fit cost and gave, then the graph of each affinity; without one, the labels."""
+    """Measures of a fit, then the graph of each affinity; without affinity, the labels."""
     warm_up(case.way.name)
     fitted = case.fit(seed, unfinished)
     about = quality(case.way, fitted, case.X, case.true)
     if fitted.coef is None and fitted.affinity is None:
         if fitted.labels.shape != (len(case.X),):
-            raise ValueError(f"labels: must be one a point, got shape {fitted.labels.shape}")
+            raise ValueError(f"labels: must be one per point, got shape {fitted.labels.shape}")
         random = hasattr(fitted.model, "random_state")
         return [(about, {"labels": fitted.labels, "random": np.array(random)})]
     chains = dict.fromkeys(map(without_cut, steps if fitted.coef is not None else [OWN]))
@@ -334,7 +332,7 @@ def _fit_and_embed(case: _Case, seed: int, steps: list[str], unfinished: Path | 
 
 
 def _embed_affinity(case: _Case, fitted: Fitted, chain: str) -> Part:
-    """The graph of an affinity and what it cost; nothing but a note where the chain is left out."""
+    """Embed the graph of a chain's affinity; a note instead if the chain is left out."""
     if chain != OWN and is_dense(chain) and len(case.X) > DENSE_ROWS:
         note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
         return {"affinity": chain, "note": note}, {}
@@ -354,7 +352,7 @@ def _embed_affinity(case: _Case, fitted: Fitted, chain: str) -> Part:
 
 @dataclass(frozen=True, eq=False)
 class _ScoredClusterings:
-    """Scores of the clusterings of one problem, each found once whatever its clusters' names."""
+    """Scores of clusterings of one problem; clusterings equal up to names are scored once."""
 
     true: Array
     n_fit: int
@@ -372,14 +370,14 @@ class _ScoredClusterings:
     def _worth(self, labels: Array) -> dict[str, float]:
         true, n_fit = self.true, self.n_fit
         worth = scores(true, labels)
-        if n_fit < len(true):  # each part by its own match of clusters
+        if n_fit < len(true):  # clusters and classes are matched on each part alone
             worth["accuracy_fit"] = scores(true[:n_fit], labels[:n_fit])["accuracy"]
             worth["accuracy_new"] = scores(true[n_fit:], labels[n_fit:])["accuracy"]
         return worth
 
 
 def _make_failed_rows(steps: list[str], seeds: list[int], error: Exception) -> list[dict[str, Any]]:
-    """Rows without numbers, in place of those that a method owes; the traceback is printed."""
+    """Rows without numbers for a method that failed; the traceback is printed."""
     traceback.print_exception(error)
     empty = dict.fromkeys(_NUMBERS, np.nan)
     note = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
@@ -392,7 +390,7 @@ def _make_failed_rows(steps: list[str], seeds: list[int], error: Exception) -> l
 def _cluster_graphs(
     graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]
 ) -> tuple[Found, list[dict[str, Any]]]:
-    """Rows of each chain and seed with the labels found, and rows of the chains left out."""
+    """Rows of each chain and seed with their labels, and rows of the chains left out."""
     found: Found = []
     left_out = []
     embedded = {row["affinity"]: (row, arrays) for row, arrays in graphs}
@@ -417,14 +415,14 @@ def _cluster_graphs(
 
 
 def own_chain(chain: str) -> str:
-    """The chain of a method that makes its own affinity: the same cut."""
+    """The chain with its affinity steps replaced by the method's own affinity."""
     return OWN if cut_of(chain) == "k-means" else f"{OWN}, {cut_of(chain)}"
 
 
 def _refit_labels(
     case: _Case, first: dict[str, Array], fit_seed: int, seeds: list[int], keep: Keep
 ) -> Iterator[tuple[dict[str, Any], Array]]:
-    """Rows of each seed with the labels found: a fit for each seed on which these depend."""
+    """Yield a row with labels for each seed; if labels depend on the seed, fit again."""
 
     def refit(seed: int) -> list[Part]:
         return [({}, {"labels": case.fit(seed).labels})]

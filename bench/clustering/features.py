@@ -1,4 +1,4 @@
-"""Features of a problem's points by name; costly ones are kept for the jobs that share them."""
+"""Features of a problem's points by name; costly features are kept for other jobs."""
 
 import json
 import math
@@ -17,27 +17,27 @@ from .problems import Problem, make_problem
 
 
 def features_of(name: str, problem: Problem) -> Array:
-    """Features by name.
+    """Features of the points of a problem by name.
 
-    ``raw`` are the points as they are. ``pca-D`` are the coordinates along their D leading right
-    singular vectors, without centring; ``scattering-D`` those of an image's `scattering_features`,
-    ``relative-scattering-D`` those of the same with each of its maps divided by the map's largest
-    entry, and ``fourier-D`` those of the square roots of its `fourier_energies`. For scattering,
-    images are continued by their borders to the next multiples of 8 pixels. ``unit-NAME`` are the
-    features NAME with rows scaled to unit norm, and ``unit`` is short for ``unit-raw``. ``2F`` is
-    another name of ``raw`` for trajectories, and ``4n`` is ``pca-D`` with D four times the number
-    of clusters. ``NAME+1`` are the features NAME with a constant 1.
+    ``raw`` are the points as they are. ``pca-D`` are their coordinates along the D leading right
+    singular vectors, without centring. ``scattering-D`` are such coordinates of the images'
+    `scattering_features`, ``relative-scattering-D`` of scattering maps that are divided by their
+    largest entry, and ``fourier-D`` of the square roots of `fourier_energies`. For scattering,
+    border pixels are repeated up to the next multiple of 8 pixels. ``unit-NAME`` are the features
+    NAME with rows of unit norm; ``unit`` is short for ``unit-raw``. ``2F`` is another name of
+    ``raw`` for trajectories, and ``4n`` is ``pca-D`` with D four times the number of clusters.
+    ``NAME+1`` are the features NAME with a constant 1.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or images are needed and there are none.
+        If the name is unknown, or the problem lacks images that the features need.
     """
     return _parse(name)(problem)
 
 
 def is_costly(name: str) -> bool:
-    """Whether features take a decomposition or more, which is worth keeping."""
+    """Whether features need a decomposition, so that they are worth keeping."""
     inner = name.removeprefix("unit-")
     return inner == "4n" or inner.rpartition("-")[0] in _SIZED
 
@@ -48,7 +48,7 @@ def check_features(name: str) -> str:
     Raises
     ------
     ValueError
-        Otherwise; the message lists what is allowed.
+        If the name is unknown; the message lists what is allowed.
     """
     _parse(name)
     return name
@@ -95,7 +95,7 @@ def _relative_scattering(problem: Problem) -> Array:
 
 
 def _principal(X: Array, dimension: int) -> Array:
-    """In float64: codes that were found for float32 are certified once more when rounded."""
+    """Principal coordinates in float64: codes of float32 points are rounded and certified again."""
     return datasets.pca_features(X, min(dimension, *X.shape)).astype(np.float64)
 
 
@@ -111,7 +111,6 @@ ABOUT = {
     "NAME+1": "features NAME, and a constant 1, as 2F+1",
     "unit-NAME": "features NAME with rows of unit norm; unit is unit-raw",
 }
-_BLOCK = 8  # pixels, of the largest scale of scattering
 _FEATURES: dict[str, Callable[[Problem], Array]] = {
     "raw": lambda problem: problem.X,
     "2F": lambda problem: problem.X,
@@ -134,10 +133,10 @@ def keep_features_in(folder: Path | None) -> None:
 
 
 def load_features(points: dict[str, Any]) -> tuple[Problem, Array]:
-    """The problem of a job and its features, read from the folder of the run if they are there.
+    """The problem of a job and its features, which are read if the folder of the run has them.
 
-    `points` are the arguments of `make_problem`, the name of the `features`, and `content`, a hash
-    of the files that are read.
+    `points` holds the arguments of `make_problem`, the name of the `features`, and `content`, a
+    hash of the files that are read.
     """
     return _load_features(json.dumps(points))
 
@@ -158,7 +157,7 @@ def _load_features(words: str) -> tuple[Problem, Array]:
 
 
 def keep_costly_features(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:
-    """Keep the costly features of the jobs, each once, before several of these need them."""
+    """Compute and keep each of the jobs' costly features once, before the jobs run."""
     costly = {
         json.dumps(job["points"]): {"points": job["points"]}
         for job in jobs
@@ -169,6 +168,6 @@ def keep_costly_features(jobs: list[Job], options: Options, setup: Callable[[], 
 
 
 def keep_features(points: dict[str, Any]) -> list[dict[str, Any]]:
-    """Make the features of one problem and keep them; a row says what they are."""
+    """Compute and keep the features of one problem; return a row with their shape."""
     _, X = load_features(points)
     return [{"n_points": len(X), "n_features": X.shape[1]}]

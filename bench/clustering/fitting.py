@@ -1,6 +1,6 @@
-"""Fits of a method: what they give and cost, and what clusters and coefficients are worth.
+"""Fit methods, measure time and memory, and score clusters and coefficients.
 
-Points labelled -1, outliers or of unknown cluster, do not count.
+Points labelled -1 are outliers or of unknown cluster, and do not count.
 """
 
 import time
@@ -30,12 +30,12 @@ QUALITY = (
 )  # fmt: skip
 _DISTANCES = ("distance", "cosine", "support_f1")
 _BLOCK = 1000
-_LONG = 10_000  # points from which a fit takes minutes
+_LONG = 10_000  # points; larger fits take minutes
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """An estimator with what its fit gave and cost; coefficients and affinity where it has them."""
+    """A fitted estimator with its labels, time and memory."""
 
     model: Any
     labels: Array
@@ -59,10 +59,10 @@ def fit(
     settings: dict[str, Any],
     directory: Path | None = None,
 ) -> Fitted:
-    """Fit a method; one that is a `SubspaceClustering` without its own affinity and its cut.
+    """Fit a method; a `SubspaceClustering` computes only its coefficients.
 
-    Seconds are those of the processor, which other processes do not lengthen. A long fit of a
-    method that can goes on from what an interrupted one left in `directory`: cost is then unknown.
+    Seconds are processor time, which other processes do not lengthen. If a method supports it, a
+    long fit continues an interrupted fit from `directory`; time and memory are then unknown.
     """
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
     begun = False
@@ -84,7 +84,7 @@ def fit(
 
 
 def make_empty_affinity(coef: Any) -> csr_array:
-    """An affinity that leaves the spectral step nothing to do."""
+    """An affinity without entries, for which the spectral step costs nothing."""
     return csr_array(coef.shape)
 
 
@@ -98,7 +98,7 @@ def warm_up(method: str) -> None:
 
 
 def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str, Any]:
-    """What the fit cost, and what its coefficients are worth."""
+    """Measures of a fit: time, memory, certificate, and quality of the coefficients."""
     gap, objective = (
         np.asarray(getattr(fitted.model, name, np.nan), dtype=np.float64)
         for name in ("gap_", "objective_")
@@ -113,7 +113,7 @@ def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str
 
 
 def distance_to_certified(method: Method, model: Any, X: Array) -> dict[str, float]:
-    """ME-4 of the model's coefficients; NaN where the method solves, or approximates nothing."""
+    """ME-4 of the model's coefficients; NaN if the method approximates no solved problem."""
     if method.problem is None or len(X) > DENSE_ROWS:
         return dict.fromkeys((*_DISTANCES, "objective_gap"), np.nan)
     X = normalize(X) if method.unit_rows else X
@@ -127,7 +127,7 @@ def distance_to_certified(method: Method, model: Any, X: Array) -> dict[str, flo
 
 
 def scores(true: Array, found: Array) -> dict[str, float]:
-    """ME-1 over the points that belong to a cluster: all but outliers."""
+    """ME-1 over the points that are not outliers."""
     known = true >= 0
     if not known.any():
         return dict.fromkeys(("accuracy", "nmi", "ari"), np.nan)
@@ -140,7 +140,7 @@ def scores(true: Array, found: Array) -> dict[str, float]:
 
 
 def connectivity_of(affinity: Any, labels: Array) -> float:
-    """ME-3 among the points that belong to a cluster."""
+    """ME-3 of the graph of the points that are not outliers."""
     known = np.flatnonzero(labels >= 0)
     if not len(known):
         return np.nan
@@ -148,7 +148,7 @@ def connectivity_of(affinity: Any, labels: Array) -> float:
 
 
 def subspace_error_of(coef: Any, labels: Array) -> float:
-    """ME-2 over the points that belong to a cluster; what they take from outliers is wrong."""
+    """ME-2 over the points that are not outliers; coefficients on outliers count as errors."""
     known = labels >= 0
     if not known.any():
         return np.nan
@@ -157,7 +157,7 @@ def subspace_error_of(coef: Any, labels: Array) -> float:
 
 
 def split_rows(n_points: int, n_fit: int | None, seed: int) -> tuple[Array, Array]:
-    """Indices of `n_fit` random points and of the others; None, or too many, is all of them."""
+    """Indices of `n_fit` random points and of the others; None, or too large, is all points."""
     if n_fit is None or n_fit >= n_points:
         return np.arange(n_points), np.arange(0)
     order = np.random.default_rng(seed).permutation(n_points)
@@ -165,9 +165,9 @@ def split_rows(n_points: int, n_fit: int | None, seed: int) -> tuple[Array, Arra
 
 
 def held_out_labels(model: Any, X: Array, labellings: list[Array]) -> tuple[list[Array], float]:
-    """Labels of new points for each labelling of the fitted ones, and processor seconds of codes.
+    """Labels of new points for each labelling of the fitted points, and seconds of their codes.
 
-    A clusterer without coefficients predicts once; of it, the labelling is its own.
+    A clusterer without coefficients predicts once, whatever the labelling.
     """
     found = [np.empty(len(X), dtype=int) for _ in labellings]
     seconds = 0.0

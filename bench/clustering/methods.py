@@ -1,4 +1,4 @@
-"""Clustering methods by name: solved, baselines, learned, and those of a user."""
+"""Clustering methods by name: solved, baseline, learned and user methods."""
 
 import inspect
 import re
@@ -31,14 +31,13 @@ Family = Literal["solved", "baseline", "learned", "user"]
 class Method:
     """``make(n_clusters=, random_state=, n_jobs=, **settings)`` returns an estimator.
 
-    Any estimator with ``fit_predict``. Where it leaves ``coef_``, the chains of affinity `steps`
-    are applied to these; where it leaves ``affinity_matrix_`` alone, the spectral step; else its
-    labels count, by each seed of ``random_state`` if it has that parameter. `grid` lists the values
-    of each setting, the default first. Where the coefficients approximate a solved problem,
-    ``problem(estimator, X)`` gives the arguments ``lam`` and ``l1_ratio`` of the
-    `sparse_self_expression` of the points, or of their `unit_rows`. The fit of a `random` method
-    depends on its seed. Results of a user's method are known by the source of its `code`, which is
-    `make` by default.
+    Any estimator with ``fit_predict`` will do. If its fit sets ``coef_``, the chains of affinity
+    `steps` apply; if it sets ``affinity_matrix_`` alone, the spectral step; else its labels count,
+    for each seed if it takes ``random_state``. `grid` lists the values of each setting, the default
+    first. If coefficients approximate a solved problem, ``problem(estimator, X)`` gives the
+    arguments ``lam`` and ``l1_ratio`` of the `sparse_self_expression` of the points, or of
+    `unit_rows`. The fit of a `random` method depends on its seed. The source of `code`, by default
+    `make`, identifies kept results of a user's method.
     """
 
     name: str
@@ -60,12 +59,12 @@ class Method:
 
 
 def register_method(method: Method) -> None:
-    """Add a method, so that `find_method` and the command know it by name.
+    """Add a method, so that `find_method` and the command find it by name.
 
     Raises
     ------
     ValueError
-        If another one has that name.
+        If another method has that name.
     """
     if METHODS.get(method.name, method) is not method:
         raise ValueError(f"method: {method.name!r} is registered already")
@@ -73,12 +72,12 @@ def register_method(method: Method) -> None:
 
 
 def find_method(name: str) -> Method:
-    """The method of that name, with settings as ``SSC:gamma=10``, or ``package.module:Class``.
+    """The method of a name: ``SSC``, ``SSC:gamma=10``, or a class ``package.module:Class``.
 
     Raises
     ------
     ValueError
-        If there is none; the message lists what is allowed.
+        If there is no such method; the message lists what is allowed.
     """
     if name in METHODS:
         return METHODS[name]
@@ -109,7 +108,7 @@ def find_method(name: str) -> Method:
 
 @dataclass(frozen=True, eq=False)
 class _ImportedEstimator:
-    """Makes an estimator by ``package.module:Class``, imported when it is made."""
+    """Maker of estimators of a class ``package.module:Class``, imported when one is made."""
 
     path: str
     fixed: dict[str, Any]
@@ -129,7 +128,7 @@ class _ImportedEstimator:
 
 
 def _check_settings(name: str, method: Method, given: Iterable[str]) -> None:
-    """Refuse what is no parameter of the estimator, but for those that the command gives."""
+    """Refuse settings that the estimator does not take, or that the command gives itself."""
     called = method.make.find() if isinstance(method.make, _ImportedEstimator) else method.make
     known = inspect.signature(called).parameters
     allowed = [key for key in known if key not in ("n_clusters", "random_state", "n_jobs")]
@@ -146,15 +145,15 @@ def _check_settings(name: str, method: Method, given: Iterable[str]) -> None:
 
 
 def estimator(path: str, **fixed: Any) -> Callable[..., Any]:
-    """Maker of an estimator by ``package.module:Class``, imported when it is made.
+    """Maker of estimators of a class ``package.module:Class``, imported when one is made.
 
-    What it is called with goes to the constructor as far as that takes it; settings always do.
+    Number of clusters, seed and processes go to the constructor if it takes them; settings always.
     """
     return _ImportedEstimator(path, fixed)
 
 
 def code_of(method: Method) -> str | None:
-    """Hash of a user's method, of its source and what it holds, by which its results are known."""
+    """Hash of the source and the content of a user's method, as a key of its kept results."""
     if method.name.partition(":")[0] in BUILT_IN:
         return None
     source = method.code or method.make
@@ -164,7 +163,7 @@ def code_of(method: Method) -> str | None:
 
 
 def know(methods: Sequence[Method]) -> None:
-    """Register the user's methods in a worker, and let it import from the present folder."""
+    """Register users' methods in a worker, and let it import from the current folder."""
     here = str(Path.cwd())
     if methods and here not in sys.path:
         sys.path.append(here)
@@ -216,7 +215,7 @@ def _attention(name: str, make: Callable[..., Any]) -> Method:
 
 
 def _make_attention_estimator(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Maker by an operator that is made with it, of the settings beside the temperature."""
+    """Maker of attention estimators; settings but the temperature go to `operator`."""
 
     def make(
         n_clusters: int, random_state: int | None, n_jobs: int, temperature: float = 1.0, **own: Any
@@ -229,12 +228,12 @@ def _make_attention_estimator(operator: Callable[..., Any]) -> Callable[..., Any
 
 
 def _find_attention(name: str) -> Method | None:
-    """By a named operator, which workers get with the method: they need not know its name.
+    """The method ``attention (NAME)`` of a named operator; its factory goes to workers with it.
 
     Raises
     ------
     ValueError
-        If the name is that of an attention, but there is no such operator.
+        If the name has that form, but there is no such operator.
     """
     if not (said := re.fullmatch(r"attention \((.*)\)", name)):
         return None
@@ -254,14 +253,14 @@ def _find_attention(name: str) -> Method | None:
 
 
 def _operator(name: str, *parameters: Any, **settings: Any) -> Any:
-    """By a penalty of its own: the relative one of the named operator knows no temperature."""
+    """An operator with a fixed penalty: the named operator's penalty ignores the temperature."""
     from ... import unrolled
 
     return getattr(unrolled, name)(*parameters, **settings)
 
 
 def _attention_penalty(model: Any, X: Any) -> dict[str, Any]:
-    """The Lasso of unit rows: queries and keys are these times the fourth root of n_features."""
+    """The Lasso of unit rows; queries and keys are unit rows times ``n_features ** (1 / 4)``."""
     return {"lam": float(model.operator.lam()) / X.shape[1] ** 0.5}
 
 

@@ -1,4 +1,4 @@
-"""Presets by name, tuples of studies made when asked for, and the study of what a user asks for."""
+"""Presets of studies by name, and the function `cluster`, which runs a user's own study."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,10 +48,10 @@ _CIFAR: dict[str, Any] = {
 
 
 def _list_parts(*parts: tuple[str, str, list[str], str, int]) -> list[dict[str, Any]]:
-    """Studies of the two sets of data on which methods are designed and judged.
+    """Arguments of the studies of the design set or of the judging set.
 
-    The two share no person, object, video, image or shape of manifold. A part is its name, what it
-    is about, its data, their features and the number of trials.
+    The two sets share no person, object, video, image or shape of manifold. A part is the name of a
+    study, what it is about, data, features and number of trials.
     """
     one = {f"unrolled ({name})": [{"gamma": 50.0}] for name in ("objective", "solution", "both")}
     held = {
@@ -64,7 +64,7 @@ def _list_parts(*parts: tuple[str, str, list[str], str, int]) -> list[dict[str, 
     ]
 
 
-# Of each preset what it is about, and for each of its studies the arguments of `preset_study`.
+# For each preset, what it is about, and the arguments of `preset_study` for each study.
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "about": "Packaged data, every method but the slowest at its first setting.",
@@ -212,12 +212,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def find_preset(name: str, methods: Sequence[str] | None = None) -> tuple[Study, ...]:
-    """The studies of a preset, with these methods instead of its own if they are given.
+    """The studies of a preset; `methods`, if given, replace those of the preset.
 
     Raises
     ------
     ValueError
-        If there is none of that name; the message lists what is allowed.
+        If there is no such preset; the message lists the names.
     """
     if name not in PRESETS:
         raise ValueError(f"preset: must be among {', '.join(PRESETS)}; got {name!r}")
@@ -235,9 +235,9 @@ def preset_study(
     first: bool = False,
     **given: Any,
 ) -> Study:
-    """`clusters_study` of these methods, or of all that are registered, `without` some.
+    """`clusters_study` of the methods named, or of all registered methods `without` some.
 
-    `gammas` cuts their grids down to these, `first` to the first setting; `settings` replaces them.
+    `gammas` limits grids to these values, `first` to the first setting; `settings` replaces grids.
     """
     methods = methods or [name for name in METHODS if name not in without]
     grids = {name: find_method(name).settings for name in methods}
@@ -264,20 +264,20 @@ def cluster(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Cluster data sets by solved and learned coefficients: one tidy table.
+    """Cluster data sets by solved and learned coefficients, and return one tidy table.
 
     Parameters
     ----------
     data : sequence of str, optional
         Data sets by name, such as ``"digits"``, ``"digits:n_points=500"``,
         ``"mnist:subset=test"`` or ``"synthetic:noise=0.3"``, or files with points and labels that
-        `load_points` reads, such as ``"mine.npz"`` or ``"mine.h5:data_key=X,target_key=y"``; of
-        points without labels the number of clusters, as in ``"mine.npz:n_clusters=5"``. None is
-        packaged and generated data.
+        `load_points` reads, such as ``"mine.npz"`` or ``"mine.h5:data_key=X,target_key=y"``. Points
+        without labels need the number of clusters: ``"mine.npz:n_clusters=5"``. None is packaged
+        and generated data.
     methods : sequence of str, optional
-        Names of methods, which may have settings as ``"SSC:gamma=10"``, or
+        Names of methods, with settings if wanted, such as ``"SSC:gamma=10"``, or
         ``"package.module:Class"`` for any estimator with ``fit_predict``.
-        None is all that are registered.
+        None is all registered methods.
     features : sequence of str, optional
         None is ``["unit"]``: rows of unit norm.
     steps : sequence of str, optional
@@ -288,16 +288,16 @@ def cluster(
     n_seeds : int, default=10
         Seeds of k-means.
     n_trials : int, optional
-        Random trials of each data set; None is all of them, or 5 of generated data.
+        Random trials of each data set; None is all trials, or 5 for generated data.
     n_jobs : int, default=1
-        Processes; ``joblib.parallel_config`` may name another backend.
+        Number of processes; ``joblib.parallel_config`` may name another backend.
     label_tuned : bool, default=False
         Append the settings with the best accuracy, marked ``labels`` in the column ``selection``.
     data_home : str, optional
         The data root.
     directory : str or Path, optional
-        Folder that keeps finished jobs, and fits whatever the number of seeds, which are read
-        instead of run again.
+        Folder that keeps finished jobs and fits, so that they are read instead of run again. A fit
+        serves any number of seeds.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the jobs.
 
@@ -306,18 +306,18 @@ def cluster(
     DataFrame
         A row for each problem, features, method, setting, fit, chain of steps and seed of k-means:
         accuracy, NMI and ARI; processor seconds and memory of the fit; objective and certified gap
-        where the method has them; ``subspace_error`` (ME-2), ``connectivity`` (ME-3), distances to
+        if the method has them; ``subspace_error`` (ME-2), ``connectivity`` (ME-3), distances to
         the certified solution (ME-4); ``selection_score`` and ``selection``, which is
-        ``label-free`` in rows whose setting was chosen without labels. A method that fails has
-        rows without numbers, whose ``note`` says why. Points without labels have no accuracy, and
-        the clusters found stand in a further column ``labels``.
+        ``label-free`` in rows whose setting was chosen without labels. If a method fails, its rows
+        have no numbers, and their ``note`` says why. Points without labels have no accuracy; a
+        further column ``labels`` then holds their clusters.
 
     Raises
     ------
     FileNotFoundError
         If the files of a data set are missing.
     TypeError
-        If names are no sequence of str, or a folder no path.
+        If names are not a sequence of str, or a folder is not a path.
     ValueError
         If a name or a number is not allowed, or a file is broken.
 
@@ -337,7 +337,7 @@ def cluster(
 
 
 def custom_study(data: Sequence[str] | None, methods: Sequence[str] | None, **given: Any) -> Study:
-    """The study of what a user asks for; what is left out has the defaults of `cluster`."""
+    """The study that a user asks for; empty arguments take the defaults of `cluster`."""
     data = data or _QUICK
     chosen = {name: value for name, value in given.items() if value}
     return clusters_study(data, methods or list(METHODS), **chosen)

@@ -1,4 +1,4 @@
-"""Clustering problems by name: what a job says in words and a worker makes of it."""
+"""Clustering problems by name, which a job holds and from which a worker makes the points."""
 
 import hashlib
 import inspect
@@ -27,7 +27,7 @@ _GIVEN = {"path", "random_state", "data_home", "return_X_y", "as_frame", "n_clas
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Points with the clusters that they belong to; label -1 marks outliers.
+    """Points with the labels of their clusters; label -1 marks outliers.
 
     `rows` are the numbers of the points in the whole data set, from 0.
     """
@@ -47,10 +47,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A family of problems, by a function of `datasets` that loads a Bunch or generates points.
+    """A data set by the function of `datasets` that loads a Bunch or generates points.
 
-    What follows the colon are keyword arguments of that function. `files` are patterns of the
-    files and folders below the data root that it may read.
+    Settings behind the colon of a name are keyword arguments of that function. `files` are patterns
+    of the files and folders below the data root that it may read.
     """
 
     about: str
@@ -59,12 +59,12 @@ class DataSet:
 
     @property
     def generated(self) -> bool:
-        """It has as many trials as wanted."""
+        """Whether points are generated, for any number of trials."""
         return self.function.startswith("make_")
 
     @property
     def settings(self) -> set[str]:
-        """Names of what may follow the colon, but for those of `_PART`."""
+        """Names of the settings that may follow the colon, without those of `_PART`."""
         return set(inspect.signature(getattr(datasets, self.function)).parameters) - _GIVEN
 
     def trials(self, data_home: str | None, **settings: Any) -> list[str]:
@@ -80,7 +80,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class _OwnFile(DataSet):
-    """Points of a user's file, loaded again when its content is another."""
+    """Points of a user's file, loaded again if the file changes."""
 
     path: str = ""
 
@@ -108,7 +108,7 @@ class _OwnFile(DataSet):
 
 @dataclass(frozen=True)
 class _Persons(DataSet):
-    """The standard trials; a trial is named by its subjects, from 1 as in the literature."""
+    """Faces in the standard trials; a trial is named by its persons, counted from 1."""
 
     n_subjects: int = 2
 
@@ -125,7 +125,7 @@ class _Persons(DataSet):
 
 @dataclass(frozen=True)
 class _Sequences(DataSet):
-    """A sequence a trial, of all or of one `half`."""
+    """Sequences of all of the data set or of one `half`; each is a trial."""
 
     @property
     def settings(self) -> set[str]:
@@ -146,10 +146,10 @@ class _Sequences(DataSet):
 
 
 def halves_of(motions: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Names of sequences in two halves that share no video, of about equal numbers of motions.
+    """Split names of sequences into two halves without a common video.
 
-    Sequences such as ``cars3_g12`` are motions 1 and 2 of ``cars3``: they go where that goes. The
-    halves are the same whatever the seed of a run.
+    Both halves have about equal numbers of motions. Sequences such as ``cars3_g12``, motions 1 and
+    2 of ``cars3``, belong to the half of ``cars3``. The halves do not depend on the seed of a run.
     """
     videos: dict[str, int] = {}
     for name, count in motions.items():
@@ -169,21 +169,21 @@ def halves_of(motions: Mapping[str, int]) -> tuple[list[str], list[str]]:
 def make_problem(
     data: str, trial: str = "0", *, seed: int = 0, data_home: str | None = None
 ) -> Problem:
-    """The problem that a name says, such as ``digits`` or ``synthetic:noise=0.2,angle=0.5``.
+    """The problem of a name, such as ``digits`` or ``synthetic:noise=0.2,angle=0.5``.
 
     Parameters
     ----------
     data : str
-        Name of a data set, or path of a file of points with labels; after a colon its settings:
-        the keyword arguments of a generator; those of ``fetch_NAME`` and `load_points`, such as
-        ``mnist:subset=test`` or ``mine.h5:data_key=X``; and, of what is not generated, a part:
-        ``classes=FIRST-LAST``, counted from 1 in the order of their labels; ``n_classes``, random
-        ones of these; and ``n_points``, random ones of what is left. ``hopkins:half=1`` and
-        ``half=2`` are sequences that share no video.
+        Name of a data set, or path of a file of points with labels. Settings follow a colon: the
+        keyword arguments of a generator, of ``fetch_NAME`` or of `load_points`, such as
+        ``mnist:subset=test`` or ``mine.h5:data_key=X``. If points are not generated, settings also
+        choose a part: ``classes=FIRST-LAST``, counted from 1 in the order of labels; ``n_classes``
+        random ones of these classes; and ``n_points`` random points of these classes.
+        ``hopkins:half=1`` and ``half=2`` are sequences without a common video.
     trial : str, default="0"
-        One of `trials_of`: of generated data and of random parts, the number of a draw.
+        One of `trials_of`; for generated data and random parts, the number of a draw.
     seed : int, default=0
-        Seeds generators and random parts.
+        Seed of generators and random parts.
     data_home : str, optional
         The data root.
 
@@ -208,10 +208,10 @@ def make_problem(
 def trials_of(
     data: str, *, n_trials: int | None = None, seed: int = 0, data_home: str | None = None
 ) -> list[str]:
-    """Names of the trials of a data set, or of a random `n_trials` of them.
+    """Names of all trials of a data set, or of `n_trials` random ones.
 
-    Of generated data there are as many as asked for, 5 by default, and so of a random part of a
-    set that is one trial as a whole, 1 by default.
+    Generated data have as many trials as asked for, 5 by default. So have random parts of a set
+    with a single trial, 1 by default.
     """
     source, settings, part = _parse_name(data)
     if source.generated:
@@ -240,24 +240,24 @@ def _parse_name(data: str) -> tuple[DataSet, dict[str, Any], dict[str, Any]]:
 
 
 def content_of(data: str, data_home: str | None = None) -> str | None:
-    """Hash of the files of a data set or of a user's own points; None where there are none."""
+    """Hash of the files of a data set or of a user's points; None if there are no files."""
     return _hash_of(_files(data, data_home))
 
 
 def is_at_hand(data: str, data_home: str | None = None) -> bool:
-    """Whether a data set needs no files, or they are there."""
+    """Whether a data set needs no files, or its files exist."""
     base = split_settings(data, "data")[0]
     return (base in DATA and not DATA[base].files) or bool(_files(data, data_home))
 
 
 def reads_files(data: str) -> bool:
-    """Whether the data root decides what the problem is."""
+    """Whether the problem depends on files of the data root."""
     base = split_settings(data, "data")[0]
     return base in DATA and bool(DATA[base].files)
 
 
 def _files(data: str, data_home: str | None) -> list[Path]:
-    """Files that may decide what a problem is; a folder counts for those in it."""
+    """Files on which a problem may depend, including all in folders that match."""
     base, settings = split_settings(data, "data")
     if base not in DATA:
         found = point_files(base, settings.get("target_key"))
@@ -321,7 +321,7 @@ def _take_part(
 
 
 def _pick(n: int, size: int, seed: int, draw: int) -> list[int]:
-    """The pick of that number among random picks of `size` of `n`, no two of which are the same."""
+    """Pick number `draw` among random picks of `size` of `n`; no two picks are the same."""
     if draw >= comb(n, size):
         raise ValueError(f"n_classes: there are {comb(n, size)} picks of {size} of {n} classes")
     rng = np.random.default_rng(seed)
@@ -332,7 +332,7 @@ def _pick(n: int, size: int, seed: int, draw: int) -> list[int]:
 
 
 def _named_classes(problem: Problem, classes: Any) -> Array:
-    """Labels of the classes FIRST-LAST, counted from 1; of all where none are named."""
+    """Labels of the classes FIRST-LAST, counted from 1; None is all classes."""
     known = np.unique(problem.labels[problem.labels >= 0])
     if not len(known):
         raise ValueError("classes, n_classes: there are no labels to tell classes by")
@@ -348,14 +348,14 @@ def _named_classes(problem: Problem, classes: Any) -> Array:
 def _problem(
     X: Array, labels: Array, images: Array | None = None, n_clusters: int | None = None
 ) -> Problem:
-    """With as many clusters as there are labels, unless their number is given."""
+    """A problem with `n_clusters`, or else as many clusters as there are labels."""
     n_clusters = n_clusters or len(np.unique(labels[labels >= 0]))
     return Problem("", "", X, labels, n_clusters, np.arange(len(X)), images)
 
 
 @lru_cache(maxsize=4)
 def _load_data(function: str, data_home: str | None, **settings: Any) -> Any:
-    """What a process has loaded lately: many of its jobs need the same."""
+    """Load data; a process keeps the latest, as many of its jobs need the same."""
     load = getattr(datasets, function)
     known = inspect.signature(load).parameters
     return load(**({"data_home": data_home} if "data_home" in known else {}), **settings)
@@ -368,17 +368,17 @@ def _load_own_points(path: str, content: str | None, **keys: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def load_sequences(data_home: str | None) -> dict[str, Any]:
-    """The sequences of Hopkins 155 by their names."""
+    """The sequences of Hopkins 155 by name."""
     found = datasets.fetch_hopkins155(data_home=data_home)
     return {sequence.name: sequence for sequence in found}
 
 
-_WHOLE = "0"  # the trial of a set that is not cut into any
+_WHOLE = "0"  # the trial of a set that has a single one
 _TRIAL = "+"
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _CUT_OUT = re.compile(r"_g\d\d$")
 _IDX = "*-ubyte*"
-_OPENML = "openml/openml.org/**/data_name/"  # of scikit-learn
+_OPENML = "openml/openml.org/**/data_name/"  # where scikit-learn keeps downloads
 _CIFAR = (
     "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "cifar-10-images", "cifar-10-images.tar.xz",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Affinity-step chains by name: PP-1 to PP-5 and others, in the order of their application."""
+"""Chains of affinity steps by name: PP-1 to PP-5 and others, applied from left to right."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,13 +22,13 @@ from ...solvers.solution import Array
 from ..names import close_names
 
 DENSE_ROWS = 10_000
-OWN = "own affinity"  # instead of a chain: the method leaves an affinity
-NO_STEPS = "none"  # the method leaves labels alone
+OWN = "own affinity"  # instead of a chain, if the method makes an affinity
+NO_STEPS = "none"  # instead of a chain, if the method only gives labels
 
 
 @dataclass(frozen=True)
 class Step:
-    """``apply(coef, n_clusters, **parameters)`` makes coefficients, or an affinity if `final`.
+    """``apply(coef, n_clusters, **parameters)`` returns coefficients, or an affinity if `final`.
 
     A `dense` step needs every entry of the matrix.
     """
@@ -41,12 +41,11 @@ class Step:
 
 
 def affinity_of(chain: str, coef: Array | csr_array, n_clusters: int) -> Array | csr_array:
-    """Affinity by a chain of steps, such as ``"keep-mass 0.7, scale-rows"``.
+    """Affinity of coefficients by a chain of steps, such as ``"keep-mass 0.7, scale-rows"``.
 
-    Each step is a name, with the values of its parameters after it where they differ from the
-    defaults. A chain that ends in coefficients goes on with ``symmetrize``. What cuts the graph,
-    at its end, is left to `cut_of`. Sparse coefficients stay sparse, except in steps that are
-    `dense`.
+    Each step is a name, followed by values of its parameters if they differ from the defaults. If
+    the last step returns coefficients, ``symmetrize`` follows. A cut at the end of the chain, see
+    `cut_of`, is ignored. Sparse coefficients stay sparse, except in steps that are `dense`.
 
     Raises
     ------
@@ -64,20 +63,20 @@ def check_chain(chain: str) -> str:
     Raises
     ------
     ValueError
-        Otherwise; the message lists what is allowed.
+        If a step or parameter is unknown; the message lists what is allowed.
     """
     _parse(chain)
     return chain
 
 
 def chain_key(chain: str) -> tuple[Any, ...]:
-    """Equal for chains that do the same, with defaults written out or left out."""
+    """A key that is equal for chains that do the same, whether they spell out defaults or not."""
     steps = [(step.func, tuple(step.keywords.items())) for step in _parse(chain)]
     return (*steps, cut_of(chain))
 
 
 def cut_of(chain: str) -> str:
-    """What cuts the graph into clusters: the last word of a chain, k-means unless said."""
+    """The last word of a chain if it names a way to cut the graph into clusters, else k-means."""
     last = chain.rpartition(",")[2].strip()
     return last if last in CUTS else "k-means"
 
@@ -89,12 +88,12 @@ def without_cut(chain: str) -> str:
 
 
 def with_both_cuts(chains: Iterable[str]) -> tuple[str, ...]:
-    """Each chain as it is, which k-means cuts, and as ``cluster-qr`` does."""
+    """Each chain as it is, which is cut by k-means, and again with ``cluster-qr`` behind it."""
     return tuple(name for chain in chains for name in (chain, f"{chain}, cluster-qr"))
 
 
 def is_dense(chain: str) -> bool:
-    """Whether a step needs every entry: such a chain is left out above `DENSE_ROWS` rows."""
+    """Whether a step needs every entry; above `DENSE_ROWS` rows such chains are left out."""
     return any(STEPS[word.split()[0]].dense for word in without_cut(chain).split(","))
 
 
@@ -116,7 +115,7 @@ def _parse(chain: str) -> list[partial[Any]]:
 
 
 def _parameters(step: Step, word: str, values: list[str]) -> dict[str, Any]:
-    """Defaults, of which the first are replaced by the values that are given."""
+    """Parameters of a step by name: the values given, in order, then the defaults."""
     known = step.parameters
     if len(values) > len(known):
         raise ValueError(f"steps: {word!r} has too many values, it takes {list(known)}")

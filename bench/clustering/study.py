@@ -1,4 +1,4 @@
-"""Studies of `twinsolve cluster`: how they run, and what they and a user's points leave on disk."""
+"""Studies of `twinsolve cluster`: run them, and write their tables, labels and figures."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,16 +24,16 @@ from .methods import code_of, find_method
 from .problems import DATA, content_of, make_problem
 from .steps import NO_STEPS, OWN, affinity_of, without_cut
 
-_MOST_ROWS = 540  # of a table in a summary
+_MOST_ROWS = 540  # most rows of a table in summary.md
 
 
 @dataclass(frozen=True)
 class Study:
-    """A question that a preset answers: a table, its lines in a summary, and figures by file name.
+    """A part of a preset that gives a table, with its summary and its figures by file name.
 
-    ``run(options)`` returns the tidy table; ``lines(table)`` the headings and cells of its summary,
-    and so do the functions in `more`, of further summary tables by their titles. `rule` says how
-    settings are chosen, where they are.
+    ``run(options)`` returns the tidy table, ``lines(table)`` the headings and cells of its summary.
+    The functions in `more` return further summary tables, by title. `rule` says how settings are
+    chosen; it is empty if all are given.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Study:
     rule: str = ""
 
     def further(self, table: pd.DataFrame) -> dict[str, Lines]:
-        """The further summary tables that have anything to say, by their titles."""
+        """The further summary tables that have rows, by title."""
         found = {title: lines(table) for title, lines in self.more.items()}
         return {title: (headings, rows) for title, (headings, rows) in found.items() if rows}
 
 
 def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:
-    """Tables of the studies by their names, with the progress of each on the screen."""
+    """Run the studies, show their progress, and return their tables by name."""
     return {s.name: s.run(replace(options, progress=progress(s.name))) for s in studies}
 
 
@@ -83,7 +83,7 @@ def write_studies(
 
 
 def _table_or_file(name: str, lines: Lines) -> list[str]:
-    """The table, or where it is written if it is too long to read."""
+    """Lines of the table, or a sentence that names its file if it is too long."""
     headings, rows = lines
     if len(rows) > _MOST_ROWS:
         return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.parquet."]
@@ -91,20 +91,20 @@ def _table_or_file(name: str, lines: Lines) -> list[str]:
 
 
 def rules(studies: Sequence[Study]) -> list[str]:
-    """How the studies choose settings, each rule once; none where all settings are given."""
+    """The rules by which the studies choose settings, each once."""
     return list(dict.fromkeys(study.rule for study in studies if study.rule))
 
 
-_MOST_POINTS, _MOST_METHODS, _MOST_SECONDS = 2000, 3, 30  # of what is fitted again and drawn
+_MOST_POINTS, _MOST_METHODS, _MOST_SECONDS = 2000, 3, 30  # limits of fits that are drawn
 
 
 def with_clusters(data: Sequence[str], n_clusters: int | None) -> tuple[list[str], str]:
-    """Names of data, those of files with their number of clusters, and how each file is read.
+    """Add the number of clusters to names of files, and say how each file is read.
 
     Raises
     ------
     ValueError
-        If there is a number of clusters and none of the data is a file.
+        If a number of clusters is given, but no file.
     """
     own = [name for name in data if _is_file(name)]
     if n_clusters and not own:
@@ -121,7 +121,7 @@ def _is_file(name: str) -> bool:
 
 
 def _describe_reading(name: str) -> str:
-    """How a file is read; where no labels count the points, also what to do if that is wrong."""
+    """Say how a file is read; without labels, also what to do if rows and columns are swapped."""
     problem = make_problem(name)
     (n, d), k = problem.X.shape, problem.n_clusters
     read, other = ("columns", "rows") if "transpose=True" in name else ("rows", "columns")
@@ -136,7 +136,7 @@ def _describe_reading(name: str) -> str:
 
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
-    """Write labels where there were none, and pictures of matrices, of the largest scores."""
+    """Write the clusters of points without labels, and figures of the best coefficients."""
     for path in list(directory.iterdir()):
         if re.fullmatch(r"labels(-\d+)?\.csv", path.name):
             path.unlink()
@@ -148,7 +148,7 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
         if "labels" in rows and rows.labels.notna().any():
             first = rows[(rows.seed == rows.seed.min()) & rows.labels.notna()]
             first = first.sort_values("selection_score", ascending=False, kind="stable")
-            # The clusters to report of each method stand before those by its other chains.
+            # The best chain of each method comes before its other chains.
             other = first.duplicated(["trial", "method"])
             first = pd.concat([first[~other], first[other]])
             by_trial = [
@@ -182,7 +182,7 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
 
 
 def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
-    """Coefficients and affinity of a row of the table, fitted anew unless they are kept."""
+    """Coefficients and affinity of a row of the table, read if kept, else fitted again."""
     home, way = str(data_root(options.data_home)), find_method(row.method)
     points: dict[str, Any] = {name: str(row[name]) for name in ("data", "trial", "features")}
     points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
@@ -202,16 +202,16 @@ def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
 
 
 def _describe_error(row: pd.Series, rows: pd.DataFrame) -> str:
-    """Where labels are known, the mean error of the trial over the seeds."""
+    """The trial's mean error over the seeds as a line of text; empty without labels."""
     keys = ["trial", "method", "steps"]
     mean = rows[(rows[keys] == row[keys]).all(axis=1)].accuracy.mean()
     return "" if np.isnan(mean) else f"\nerror {100 * (1 - mean):.2f} %"
 
 
 def _tabulate_labels(data: str, trial: str, rows: pd.DataFrame, options: Options) -> pd.DataFrame:
-    """The clusters of each point of a trial, a column for each row of the table.
+    """The clusters of the points of a trial, in a column for each row of the table.
 
-    A point is known by its number in the whole data set, from 0.
+    The column ``point`` is a point's number in the whole data set, from 0.
     """
     points = make_problem(data, trial, seed=options.seed, data_home=options.data_home).rows
     named = {f"{row.method}, {row.steps}": row.labels for row in rows.itertuples()}
@@ -219,5 +219,5 @@ def _tabulate_labels(data: str, trial: str, rows: pd.DataFrame, options: Options
 
 
 def _name_row(row: pd.Series) -> str:
-    """A method with its settings."""
+    """A method with its settings, in words."""
     return ", ".join(filter(None, (row.method.partition(":")[0], row.settings)))

@@ -1,4 +1,4 @@
-"""What a table of clusters says: the settings chosen, the errors, and what the solvers cost."""
+"""Choose settings of a table of clusters, and summarise errors and costs of solvers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,11 +11,11 @@ from ...solvers.solution import Array
 from ..tables import Lines, number
 from .steps import cut_of
 
-Cell = str | Callable[[pd.DataFrame], str]  # the name of a column, or what a group of rows says
+Cell = str | Callable[[pd.DataFrame], str]  # a column, or a function of a group of rows
 
 
 def lines_of(table: pd.DataFrame, by: Sequence[str], cells: Mapping[str, Cell]) -> Lines:
-    """A line for each group of rows that agree in `by`, with the cells by their headings."""
+    """A line for each group of rows with equal values in `by`; `cells` are given by heading."""
     groups = [group for _, group in table.groupby(list(by), sort=False)]
     return tuple(cells), [
         tuple(_read_cell(cell, group) for cell in cells.values()) for group in groups
@@ -29,7 +29,7 @@ def _read_cell(cell: Cell, group: pd.DataFrame) -> str:
 def folded(
     column: str, fold: str | Callable[[pd.Series], float], form: str, missing: str = ""
 ) -> Cell:
-    """A number of the group: the mean of a column, its median or what else `fold` makes of it."""
+    """A cell that shows the mean, the median or another `fold` of a column over the group."""
 
     def cell(rows: pd.DataFrame) -> str:
         if column not in rows:
@@ -50,7 +50,7 @@ RULE = (
 
 
 def select_settings(table: pd.DataFrame, *, label_tuned: bool = False) -> pd.DataFrame:
-    """Mark the rows of the settings chosen without labels; others have an empty `selection`.
+    """Mark rows whose settings are chosen without labels; others get an empty `selection`.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ def select_settings(table: pd.DataFrame, *, label_tuned: bool = False) -> pd.Dat
 
 
 def _mark_best(table: pd.DataFrame, column: str) -> Array:
-    """Rows of the setting with the best mean in each group; ties go to the first setting.
+    """Mask of the rows of the setting with the best mean in each group.
 
-    A setting that lacks a number comes after all that do not.
+    Ties go to the first setting. A setting with a missing value comes last.
     """
     groups = table.groupby([*GROUP, "settings"], sort=False)[column]
     means = groups.mean().where(groups.count() == groups.size())
@@ -80,14 +80,14 @@ def _mark_best(table: pd.DataFrame, column: str) -> Array:
 
 
 POOL = ("SSC", "EnSC", "LSR", "LRSC")
-FIXED = ("EnSC", "gamma=20.0, l1_ratio=0.9", "keep-largest 3")  # best on all of the design set
+FIXED = ("EnSC", "gamma=20.0, l1_ratio=0.9", "keep-largest 3")  # best on the whole design set
 TITLE = f"One choice of all, without labels among {', '.join(POOL)}, and by labels among all"
 CANDIDATE = ["method", "settings", "steps"]
 _PROBLEM = ["data", "features", "trial"]
 
 
 def choice_rule(n_candidates: int) -> str:
-    """The rule by which one of so many candidates is chosen."""
+    """The rule by which one of `n_candidates` candidates is chosen."""
     if n_candidates == 1:
         return "There was one candidate, and nothing to choose."
     return (
@@ -98,15 +98,15 @@ def choice_rule(n_candidates: int) -> str:
 
 
 def rows_of_pool(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the methods of `POOL`, by the chains that k-means cuts."""
+    """The rows of the methods of `POOL` whose chains are cut by k-means."""
     return table[table.method.isin(POOL) & (table.steps.map(cut_of) == "k-means")]
 
 
 def rank_candidates(table: pd.DataFrame, candidates: pd.DataFrame) -> pd.DataFrame:
-    """The table with the `agreement` and `rank` of the rows that are candidates.
+    """The table with columns `agreement` and `rank`, set in rows that are candidates.
 
-    Each problem has its own ranks, of which 1 is chosen. The clusters compared are those of the
-    first seed, in the column ``labels``.
+    Candidates are ranked within each problem; rank 1 is the choice. Their clusters of the first
+    seed, in the column ``labels``, are compared.
     """
     table = table.assign(agreement=np.nan, rank=np.nan)
     if "labels" not in table:
@@ -124,7 +124,7 @@ def rank_candidates(table: pd.DataFrame, candidates: pd.DataFrame) -> pd.DataFra
 
 
 def drop_known_labels(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without the clusters found, where the classes of the points are known."""
+    """The table without found clusters of points whose classes are known."""
     if "labels" not in table:
         return table
     kept = table.labels.where(table.accuracy.isna(), None)
@@ -132,11 +132,11 @@ def drop_known_labels(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def whole_choice_lines(table: pd.DataFrame) -> Lines:
-    """Of each data set the choice of everything, without labels and by them, and its regret.
+    """For each data set, the candidates chosen without and by labels, and their regret.
 
-    Errors are means over the subsets; the deviations are over these, of means over the seeds, and
-    over the seeds, of means over the subsets. The regret is the error beyond that of the choice
-    that labels would have made on the same subset.
+    Errors are means over the subsets. One standard deviation is that over subsets, of means over
+    seeds; the other that over seeds, of means over subsets. The regret is the error minus that of
+    the choice by labels on the same subset.
     """
     headings = (
         "data", "features", "chosen", "candidate", "error %", "over subsets", "over seeds",
@@ -181,7 +181,7 @@ def _choice_cells(chosen: pd.Series, errors: pd.DataFrame, means: pd.DataFrame) 
 
 
 def _name_choice(chosen: pd.Series) -> str:
-    """The candidate, or where subsets differ, the methods with how often each was chosen."""
+    """The candidate; if subsets differ, the methods and how often each was chosen."""
     if chosen.nunique() == 1:
         return _name_candidate(*chosen.iloc[0])
     counts = pd.Series([method for method, _, _ in chosen]).value_counts()
@@ -189,7 +189,7 @@ def _name_choice(chosen: pd.Series) -> str:
 
 
 def _name_candidate(method: str, settings: str, steps: str) -> str:
-    """A candidate in one cell."""
+    """A candidate in words, for one cell."""
     return f"{method}{f' ({settings})' if settings else ''} by {steps}"
 
 
@@ -218,17 +218,17 @@ _NUMBERS = ("accuracy", "nmi", "ari", "connectivity", "selection_score")
 
 
 def cluster_lines(table: pd.DataFrame) -> Lines:
-    """A line for each method and chain of steps: the error, its spread over seeds, the graph."""
+    """A line for each method and chain of steps: error, spread over seeds, and connectivity."""
     chosen = table[table.selection != ""]
     case = [*_CASE, "steps", "selection"]
-    if "note" in chosen:  # of what failed on a trial, the numbers of others are no mean of all
+    if "note" in chosen:  # if a trial failed, the rest gives no mean over all trials
         failed = chosen.groupby(case).note.transform("count") > 0
         chosen = chosen.assign(**{n: chosen[n].mask(failed) for n in _NUMBERS if n in chosen})
     return lines_of(chosen, case, _CLUSTERS)
 
 
 def _errors(rows: pd.DataFrame) -> pd.Series:
-    """Errors in % of the seeds, each a mean over the trials."""
+    """Error in % of each seed, a mean over the trials."""
     return 100 * (1 - rows.groupby(["fit_seed", "seed"]).accuracy.mean())
 
 
@@ -237,7 +237,7 @@ def _format_range(errors: pd.Series) -> str:
 
 
 def _describe_failure(rows: pd.DataFrame) -> str:
-    """Why numbers are missing, and in how many of the trials."""
+    """Say why numbers are missing, and in how many trials; empty if none is."""
     missing = rows[rows.note.notna()] if "note" in rows else rows[:0]
     if missing.empty:
         return ""
@@ -246,7 +246,7 @@ def _describe_failure(rows: pd.DataFrame) -> str:
 
 
 def reported_lines(table: pd.DataFrame) -> Lines:
-    """A line for each method, where there are several chains of steps: that of largest score."""
+    """A line for each method, of its chain with the largest score; none if all have one chain."""
     own = table[table.selection == "label-free"]
     group = ["data", "features", "method"]
     scores = own.groupby([*group, "steps"], sort=False).selection_score.mean().fillna(-np.inf)
@@ -256,7 +256,7 @@ def reported_lines(table: pd.DataFrame) -> Lines:
 
 
 def quality_lines(table: pd.DataFrame) -> Lines:
-    """A line for each method with a setting that was chosen: cost, certificate, coefficients."""
+    """A line for each method with a chosen setting: cost, certificate and coefficients."""
     reference, fits = _add_ratios(_select_fits(table), "fit_seconds")
     cells = _ABOUT | {
         f"time / {reference}": folded("ratio", "median", ".2f", "-"),
@@ -271,7 +271,7 @@ def quality_lines(table: pd.DataFrame) -> Lines:
 
 
 def distance_lines(table: pd.DataFrame) -> Lines:
-    """ME-4 of the methods that approximate a solved problem."""
+    """A line with ME-4 for each method that approximates a solved problem."""
     fits = _select_fits(table)
     known = fits.reindex(columns=["distance"]).distance.notna()
     cells = _ABOUT | {
@@ -284,7 +284,7 @@ def distance_lines(table: pd.DataFrame) -> Lines:
 
 
 def held_out_lines(table: pd.DataFrame) -> Lines:
-    """A line for each method and chain of steps: fitted points, others, and time for one of these.
+    """A line for each method and chain: errors of fitted and of held-out points, and time.
 
     Deviations are over the seeds, of means over the trials.
     """
@@ -306,7 +306,7 @@ def held_out_lines(table: pd.DataFrame) -> Lines:
 
 
 def _add_ratios(table: pd.DataFrame, column: str) -> tuple[str, pd.DataFrame]:
-    """The method that times are held against, SSC or else the first; `ratio` to its mean."""
+    """The reference method, SSC or else the first, and the table with `ratio` to its mean."""
     methods = list(dict.fromkeys(table.method))
     reference = REFERENCE if REFERENCE in methods or not methods else methods[0]
     case = ["data", "features", "trial"]
@@ -318,7 +318,7 @@ def _add_ratios(table: pd.DataFrame, column: str) -> tuple[str, pd.DataFrame]:
 
 
 def _select_fits(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for each fit with a setting that was chosen."""
+    """A row for each fit with a chosen setting."""
     fitted = table[(table.selection != "") & table.fit_seconds.notna()]
     return fitted.drop_duplicates([*_CASE, "trial", "fit_seed"]).reset_index(drop=True)
 
@@ -326,11 +326,10 @@ def _select_fits(table: pd.DataFrame) -> pd.DataFrame:
 def best_lines(table: pd.DataFrame) -> Lines:
     """A line for each chain of steps: the best method of each family, and who is ahead.
 
-    Settings are those chosen without labels; the method among them is the one of smallest error,
-    for every family alike. Deviations are over the seeds, of means over the trials; learned is
-    ahead beyond the spread where its error is smaller by more than the sum of both deviations. The
-    last column counts the trials in which its mean error is the smaller one: these differ by more
-    than the seeds do.
+    Settings are chosen without labels; the best method of each family is the one of smallest error.
+    Deviations are over the seeds, of means over the trials. The learned method is ahead beyond the
+    spread if its error is smaller by more than the sum of both deviations. The last column counts
+    the trials in which its mean error is the smaller one, as trials differ more than seeds do.
     """
     headings = (
         "data", "features", "steps", "best learned", "error %", "best solved", "error %",
@@ -360,7 +359,7 @@ def best_lines(table: pd.DataFrame) -> Lines:
 
 
 def _find_best(group: pd.DataFrame) -> tuple[str, float, float] | None:
-    """The method of smallest error with its mean and deviation."""
+    """The method of smallest error, with its mean error and deviation."""
     if group.empty:
         return None
     errors = 100 * (1 - group.groupby(["method", "fit_seed", "seed"]).accuracy.mean())

@@ -1,1 +1,1 @@
-"""What `twinsolve speed` times: our solvers beside those that a user would pick instead."""
+"""`twinsolve speed`: time our solvers beside those of other packages."""

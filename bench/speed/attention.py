@@ -1,4 +1,4 @@
-"""`twinsolve speed attention`."""
+"""Timings of `twinsolve speed attention`."""
 
 import math
 import os
@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 _PREFIX = "_scaled_dot_product_"
-_FLOPS = {  # which torch counts on other devices alone
+_FLOPS = {  # kernels that torch does not count on the CPU
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: (
         sdpa_flop_count(q, k, v)
     ),
@@ -36,7 +36,7 @@ _FLOPS = {  # which torch counts on other devices alone
 
 
 class Profile(NamedTuple):
-    """Peak memory in bytes beyond what was there before, and the attention kernels reached."""
+    """Peak memory in bytes beyond that before the run, and the attention kernels reached."""
 
     peak_memory: int
     kernels: set[str]
@@ -45,7 +45,7 @@ class Profile(NamedTuple):
 def profile_run(run: Callable[[], Any], device: str) -> Profile:
     """Run once under the profiler.
 
-    Memory on the CPU is that of the allocator's own events, the same every time.
+    Memory on the CPU is summed from events of the allocator, and repeats exactly.
     """
     if device == "cuda":
         torch.cuda.synchronize()
@@ -74,7 +74,7 @@ def floating_point_operations(run: Callable[[], Any]) -> int:
 
 
 REFERENCE = "scaled_dot_product_attention"
-_SECONDS = 0.02  # at least, of a measurement
+_SECONDS = 0.02  # least duration of a measurement
 _TIMES = ("ms", "ms_lowest", "ms_highest", "ratio", "ratio_lowest", "ratio_highest")
 COLUMNS = [
     "case", "operator", "form", "dtype", "device", "n_jobs",
@@ -110,7 +110,7 @@ class Setting:
 
 
 class TimedAttention:
-    """One way to attend, with inputs of its own: forward alone, and forward with backward."""
+    """An operator in one form, with its inputs; runs forward alone, or forward and backward."""
 
     def __init__(self, name: str, form: str, setting: Setting) -> None:
         self.name, self.form, self.setting = name, form, setting
@@ -126,7 +126,7 @@ class TimedAttention:
 
     @cached_property
     def context(self) -> Context:
-        """Everything that an operator may read; projected positions have gradients."""
+        """Context with everything that an operator may read; projected positions have gradients."""
         setting = self.setting
         _, heads, tokens, width = setting.shape
         rows = math.isqrt(tokens)
@@ -166,7 +166,7 @@ class TimedAttention:
             x.grad = None
 
     def modes(self) -> dict[str, Callable[[], None]]:
-        """Forward alone, and with backward; what is stored is not trained."""
+        """Runs by mode: inference, and training unless the form is stored."""
         trained = {} if self.form == "stored" else {"training": self.train}
         return {"inference": self.infer} | trained
 
@@ -186,7 +186,7 @@ class TimedAttention:
 
 
 class _Mode(Entrant):
-    """Forward, or forward and backward, so often that it can be timed."""
+    """A mode of an operator, repeated so often that it can be timed."""
 
     def __init__(self, way: TimedAttention, mode: str) -> None:
         self.setting, self.once, self.n_jobs = way.setting, way.modes()[mode], way.setting.n_jobs
@@ -202,7 +202,7 @@ class _Mode(Entrant):
 
 
 class Case(NamedTuple):
-    """Tokens of one shape (batch, heads, tokens, head_dim), timed, or growing in number."""
+    """Shape (batch, heads, tokens, head_dim); if the case `grows`, by number of tokens."""
 
     shape: tuple[int, int, int, int]
     grows: bool = False
@@ -231,11 +231,11 @@ def time_attention(
     """Time every operator beside ``scaled_dot_product_attention`` on the same tokens.
 
     In each round an operator and the reference run in turns: forward alone without gradients
-    (inference), and forward with backward (training). So does the operator's explicit form, its
-    N x N matrix times the values, where it is linear in them and there are at most 1024 tokens; and
-    in inference an operator whose terms of the positions are stored beforehand, where it has them.
-    Operators with a grid are given one of as many rows as columns, or nearly so, and class tokens
-    for what is left: 14 x 14 and one of 197.
+    (inference), and forward with backward (training). The explicit form, the N x N matrix times the
+    values, is timed if the operator is linear in the values and there are at most 1024 tokens. In
+    inference, an operator that can store terms of the positions is also timed with stored terms.
+    Operators with a grid get an almost square one; remaining tokens are class tokens: 197 tokens
+    are a grid of 14 x 14 and one class token.
 
     Parameters
     ----------
@@ -252,19 +252,19 @@ def time_attention(
     dtype : {"float32", "float64", "bfloat16"}, default="float32"
     device : {"cpu", "cuda"}, default="cpu"
     directory : Path, optional
-        Finished cases are kept here and read again while settings and source are the same.
+        Folder that keeps finished cases, which are read while settings and source stay the same.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration, as a progress bar does.
 
     Returns
     -------
     DataFrame
-        A row for each case, operator and form. ``inference_*`` and ``training_*``: milliseconds and
-        ``ratio`` to the reference in the same round, medians over the rounds, with the lowest and
-        highest. ``memory_mib``: peak of forward and backward, gradients included, inputs not;
-        ``memory_exponent`` its growth, ``log(peak ratio) / log(token ratio)``. ``gflop_*``: of
-        matrix products and fused attention. ``kernel``: implementations of the fused attention that
-        the forward pass reached. ``note`` says why a row has no numbers.
+        A row for each case, operator and form. ``inference_*`` and ``training_*`` are milliseconds
+        and the ``ratio`` to the reference in the same round: medians over the rounds, with the
+        lowest and highest. ``memory_mib`` is the peak of forward and backward, with gradients and
+        without inputs; ``memory_exponent`` is ``log(peak ratio) / log(token ratio)``. ``gflop_*``
+        counts matrix products and fused attention. ``kernel`` names the implementations of fused
+        attention that the forward pass reached. ``note`` says why a row has no numbers.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def time_attention(
 
 
 def _identify_operator(name: str) -> str:
-    """A name; for an operator from outside of the package, with its parameters and file."""
+    """The name of an operator; outside of the package, also its parameters and file."""
     operator = make_operator(name, num_heads=4, head_dim=64)
     if type(operator).__module__.startswith(OURS):
         return name
@@ -314,7 +314,7 @@ def _identify_operator(name: str) -> str:
 
 
 def _jobs(names: list[str], case: Case) -> Iterator[tuple[str, str]]:
-    """The reference, then every operator in its forms."""
+    """Yield name and form: the reference, then every operator in its forms."""
     yield REFERENCE, "fused"
     for name in names:
         operator = make_operator(name, num_heads=4, head_dim=64)
@@ -346,7 +346,7 @@ def _memory_growth(name: str, form: str, setting: Setting) -> dict[str, float]:
 
 
 def race(name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
-    """Times of a way to attend and of the reference in turns, and what else it costs."""
+    """Times of an operator in turns with the reference, and its other costs."""
     ours, reference = (
         TimedAttention(name, form, setting),
         TimedAttention(REFERENCE, "fused", setting),

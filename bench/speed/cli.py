@@ -1,4 +1,4 @@
-"""The commands below `twinsolve speed`, and how their tables are read."""
+"""Commands of `twinsolve speed`, and the tables that they print."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -15,11 +15,11 @@ from ..tables import Lines, markdown, number, write_summary, write_table
 from ..terminal import Load, Output, console, load_modules, progress
 
 _NAMES = ("solver", "method", "operator", "kernel")
-_Reader = str | Callable[[Any], str]  # a column, with a format behind a colon, or of a row
+_Reader = str | Callable[[Any], str]  # "column:format", or a function of a row
 
 
 class Report(NamedTuple):
-    """How a command's table is read: what is said above it, and cells by their headings.
+    """How a command's table is printed: an explanation, and readers of cells by heading.
 
     Rows without a number in the column `timed` are left out.
     """
@@ -43,7 +43,7 @@ def _read_cell(cell: _Reader, row: Any) -> str:
 
 
 def _with_range(name: str, median: str | None = None) -> Callable[[Any], str]:
-    """The cell of a median with the lowest and highest."""
+    """A reader that gives a median with the lowest and highest value."""
 
     def read(row: Any) -> str:
         value, *ends = (
@@ -173,7 +173,7 @@ OPERATORS = Report(
 
 
 def _list_notes(table: pd.DataFrame) -> list[str]:
-    """Why solvers and cases are not in the table, or not at the gap: a line for each reason."""
+    """Lines that say why solvers and cases are missing or miss the gap, one per reason."""
     noted = table[table.note != ""]
     name = noted[next(c for c in _NAMES if c in noted)]
     cases = [f"{row.case}: {row.note}" for row in noted[name.isna()].itertuples()]
@@ -184,7 +184,7 @@ def _list_notes(table: pd.DataFrame) -> list[str]:
 
 
 def _format_table(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
-    """The lines by case; a dtype or number of threads that all share stands below."""
+    """A table of the lines by case; its caption has the dtype and threads if all share them."""
     table = pd.DataFrame(lines, columns=list(headings))
     shared = [h for h in ("dtype", "threads") if table[h].nunique() == 1]
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -207,7 +207,7 @@ def _format_table(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> Ta
 _Help = Callable[[], None]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Time a solver beside those that a user would pick instead."
+    no_args_is_help=True, help="Time a solver beside solvers that a user would pick instead."
 )
 
 
@@ -229,24 +229,22 @@ Peers = Annotated[
     list[str] | None,
     typer.Option("--peer", metavar="NAME", help="Run this peer only; may be given again."),
 ]
-Rounds = Annotated[int, typer.Option(min=1, help="How often each solver runs, in turns.")]
+Rounds = Annotated[int, typer.Option(min=1, help="How often each solver runs; solvers take turns.")]
 Jobs = Annotated[
     int,
-    typer.Option(min=1, help="Threads, where they are offered; of solvers, others are left out."),
+    typer.Option(min=1, help="Threads; above 1, sparse solvers that only use one are left out."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of generated data and of the rows timed.")]
 Instructions = Annotated[
     str | None,
-    typer.Option(
-        callback=_hold_to, help="avx2: no wider ones, as on a processor that has no AVX-512."
-    ),
+    typer.Option(callback=_hold_to, help="avx2: no wider instructions, as without AVX-512."),
 ]
 
 
 def _beside_peers(
     name: str, module: str, report: Report, draw: str = ""
 ) -> Callable[[_Help], _Help]:
-    """A command with the options that all have; the function that it decorates holds its help."""
+    """Decorator that adds a command with the common options; its help is the docstring."""
 
     def register(about: _Help) -> _Help:
         def run(
@@ -271,60 +269,60 @@ def _beside_peers(
 
 @_beside_peers("self-expression", "sparse", SOLVERS, "draw_scaling")
 def self_expression() -> None:
-    """Each row of a data set from few others, at a certified relative gap of 1e-6.
+    """Express each row of a data set by few others, at a certified relative gap of 1e-6.
 
-    Ours solves all rows, its Gram matrix and its certificate included. A peer solves a random
-    sample of the rows, at the loosest of its tolerances whose worst certified gap on them is at
-    most 1e-6; a Gram matrix that peers share is not counted. In each round all run once, one after
-    another, and a ratio compares times of the same round. Memory is the peak of ours beyond the
-    input, measured on Linux in a process of its own.
+    Our solver solves all rows; its time includes the Gram matrix and the certificate. A peer solves
+    a random sample of the rows, at its loosest tolerance whose worst certified gap on the sample is
+    at most 1e-6. The time of a Gram matrix that peers share is not counted. In each round all
+    solvers run once, one after another, and a ratio compares times of the same round. Memory is the
+    peak of our solver beyond the input, measured on Linux in a separate process.
 
-    Cases: synthetic-500, -1000, -2000, -5000, -10000 and -20000; with their files in the folder
-    that the environment variable TWINSOLVE_DATA names, yale-b, coil-20, coil-20-dense and
-    mnist-5000. Only on request, ours alone and once: synthetic-40000, and large, that is 70,000
-    rows in 500 dimensions to a gap of 1e-4.
+    Cases: synthetic-500, -1000, -2000, -5000, -10000 and -20000; yale-b, coil-20, coil-20-dense and
+    mnist-5000, if the environment variable TWINSOLVE_DATA names a folder with their files. Two
+    cases run only on request, once and without peers: synthetic-40000, and large (70,000 rows in
+    500 dimensions to a gap of 1e-4).
 
     Peers: scikit-learn (Lasso row by row), scikit-learn-gram (coordinate descent on the shared Gram
     matrix), celer, skglm, spams-active-support (LARS on growing supports), spams-gram (LARS on the
     shared Gram matrix).
 
-    Writes table.json, settings.json, summary.md and, of the synthetic cases, scaling.png to DIR.
-    What is finished is kept in DIR/runs and not run again while settings and source are the same.
+    Writes table.json, settings.json, summary.md and, for synthetic cases, scaling.png to DIR.
+    DIR/runs keeps finished cases, which are read while settings and source stay the same.
     """
 
 
 @_beside_peers("sparse-coding", "sparse", SOLVERS)
 def sparse_coding() -> None:
-    """1,000 signals in a random dictionary of 1,024 atoms, at a certified relative gap of 1e-6.
+    """Code 1,000 signals in a random dictionary of 1,024 atoms, at a certified gap of 1e-6.
 
-    Timed as by the command self-expression; SPAMS, like ours, makes its own Gram matrix.
+    Timed as by the command self-expression. SPAMS, like our solver, computes its own Gram matrix.
 
-    Cases: dictionary-10 and dictionary-50; the penalty is the mean over the signals of the smallest
-    one with no atoms, divided by that number. Peers: scikit-learn-cd and scikit-learn-lars
+    Cases: dictionary-10 and dictionary-50. The penalty is the mean over the signals of the smallest
+    penalty whose code is zero, divided by 10 or 50. Peers: scikit-learn-cd and scikit-learn-lars
     (sparse_encode), celer, skglm, spams (LARS).
 
-    Writes table.json, settings.json and summary.md to DIR. What is finished is kept in DIR/runs and
-    not run again while settings and source are the same.
+    Writes table.json, settings.json and summary.md to DIR. DIR/runs keeps finished cases, which are
+    read while settings and source stay the same.
     """
 
 
 @_beside_peers("filters", "filters", METHODS, "draw_quality")
 def filters() -> None:
-    """Filters on images, smoothers and embeddings of points, token graying.
+    """Time image filters, smoothers and embeddings of points, and token graying.
 
     In each round all methods of a case run once, one after another, on the same input, and a ratio
-    compares times of the same round. Denoising has its PSNR and SSIM beside the time. Memory is the
-    peak of ours beyond the input, measured on Linux in a process of its own.
+    compares times of the same round. Denoisers also get PSNR and SSIM. Memory is the peak of our
+    method beyond the input, measured on Linux in a separate process.
 
-    Cases: nlm-7-21, nlm-5-13 and nlm-gaussian-7-21 (non-local means: patch and window),
+    Cases: nlm-7-21, nlm-5-13 and nlm-gaussian-7-21 (non-local means: sides of patch and window),
     bilateral-square-11 and regression (Nadaraya-Watson), each followed by -float64 or -float32;
-    bilateral-disk-11-float32; set12, with its files in the folder that the environment variable
-    TWINSOLVE_DATA names; lle-weights, lle-3 and lle-50 (locally linear embedding: features),
+    bilateral-disk-11-float32; set12, if the environment variable TWINSOLVE_DATA names a folder with
+    its files; lle-weights, lle-3 and lle-50 (locally linear embedding: number of features);
     graying-svd-224, graying-dct-224, graying-svd-64 and graying-dct-64 (token graying: width of the
     images). Peers: numpy, opencv, scikit-image, scikit-learn, scipy, torch.
 
-    Writes table.json, settings.json, summary.md and, of set12, quality.png to DIR. What is finished
-    is kept in DIR/runs and not run again while settings and source are the same.
+    Writes table.json, settings.json, summary.md and, for set12, quality.png to DIR. DIR/runs keeps
+    finished cases, which are read while settings and source stay the same.
     """
 
 
@@ -342,16 +340,16 @@ def scale(
 ) -> None:
     """Self-expression of 10,000 to 1,000,000 rows, each certified at a relative gap of 1e-4.
 
-    Every number of rows is solved once, in a process of its own: time, memory, the share of the
-    products with all atoms that bounds made needless, and the worst gap of all rows.
+    Every number of rows is solved once, in a separate process. Measured are time, memory, the share
+    of products with all atoms that bounds made needless, and the worst gap of all rows.
 
     Cases: subspaces-50, subspaces-200 and noisy-50 (20 subspaces of dimension 6 in 50 or 200
-    dimensions; noisy: of size 0.05 a coordinate), and, with its files in the folder that the
-    environment variable TWINSOLVE_DATA names, mnist (scattering features on 200 principal
-    directions). Up to 1,000,000, 300,000, 100,000 and 30,000 rows, unless the case is named.
+    dimensions; noisy-50 has noise of 0.05 per coordinate), and mnist (scattering features on 200
+    principal directions), if the environment variable TWINSOLVE_DATA names a folder with its files.
+    They run up to 1,000,000, 300,000, 100,000 and 30,000 rows, unless --case names them.
 
-    Writes table.json, settings.json, summary.md and scale.png to DIR. What is finished is kept in
-    DIR/runs and not run again while settings and source are the same.
+    Writes table.json, settings.json, summary.md and scale.png to DIR. DIR/runs keeps finished
+    cases, which are read while settings and source stay the same.
     """
     _run_command(
         "scale", "scale", SCALE, "draw_scale", output,
@@ -375,19 +373,19 @@ def attention(
     load: Load = None,
     output: Output = Path("results/speed-attention"),
 ) -> None:
-    """Every operator beside scaled dot-product attention, and beside its own N x N matrix.
+    """Time every operator beside scaled dot-product attention, and beside its N x N matrix.
 
     In each round an operator and scaled_dot_product_attention run in turns on the same tokens, in
-    inference and in training, and a ratio compares times of the same round; the explicit matrix on
-    up to 1024 tokens, and in inference bilateral attention with its positions stored. Peak memory,
-    its growth with the number of tokens, operations, parameters and the kernel reached stand beside
-    them.
+    inference and in training, and a ratio compares times of the same round. The explicit matrix is
+    timed on up to 1024 tokens, and bilateral attention with stored positions in inference. The
+    table also has peak memory, its growth with the number of tokens, operations, parameters and the
+    kernel reached.
 
     Cases, as (batch, heads, tokens, width of a head): images-197 (8, 3, 197, 64), tokens-1024
     (1, 4, 1024, 64), tokens-4096 (1, 4, 4096, 64); and memory, from 256 to 4096 tokens.
 
-    Writes table.json, settings.json, summary.md and times.png to DIR. What is finished is kept in
-    DIR/runs and not run again while settings and source are the same.
+    Writes table.json, settings.json, summary.md and times.png to DIR. DIR/runs keeps finished
+    cases, which are read while settings and source stay the same.
     """
     load_modules(load)
     _run_command(
@@ -400,7 +398,7 @@ def attention(
 def _run_command(
     name: str, module: str, report: Report, draw: str, output: Path, **settings: Any
 ) -> None:
-    """Time, print, write and draw."""
+    """Time the cases, then print, write and draw the table."""
     time = getattr(import_module(f".{module}", __package__), f"time_{name.replace('-', '_')}")
     try:
         table = time(**settings, directory=output / "runs", progress=progress("Timing"))

@@ -1,4 +1,4 @@
-"""One contest for all commands: entrants in turns on the same input, case after case."""
+"""Contests of `twinsolve speed`: in each case, entrants take turns on the same input."""
 
 import json
 import os
@@ -23,14 +23,14 @@ from ..provenance import instructions, processor
 from ..timing import Progress, in_turns, measured, seconds_of, threads, timing
 
 _EXTENSIONS: Any = np.show_config(mode="dicts")["SIMD Extensions"]
-# In an order that holds where they are disabled, and so no longer found.
+# Sorted, as disabled extensions move to "not found" and must not change the order.
 _BEYOND = sorted(
     name
     for kind in ("found", "not found")
     for name in _EXTENSIONS.get(kind, [])
     if "AVX512" in name or name == "X86_V4"
 )
-# Of numba, OpenBLAS, NumPy, MKL, oneDNN, torch and OpenCV, in that order.
+# Variables of numba, OpenBLAS, NumPy, MKL, oneDNN, torch and OpenCV, in that order.
 _AVX2 = {
     "NUMBA_CPU_NAME": "haswell",
     "NUMBA_CPU_FEATURES": "+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+popcnt,+sse4.2",
@@ -44,12 +44,12 @@ _AVX2 = {
 
 
 def hold_to(instructions: str | None) -> None:
-    """Restart the process with no wider instructions than AVX2, which libraries read at start.
+    """Restart the process with variables that limit libraries to AVX2 instructions.
 
     Raises
     ------
     ValueError
-        If it is neither None nor ``avx2``, or the processor has no AVX2.
+        If `instructions` is neither None nor ``avx2``, or the processor has no AVX2.
     """
     if instructions is None:
         return
@@ -66,10 +66,10 @@ _T = TypeVar("_T")
 
 
 class Entrant:
-    """Takes part in a contest: `prepare` is not timed, `run` is.
+    """A participant of a contest: `run` is timed, `prepare` is not.
 
-    Times are those of a run, divided by `count`, in a row that begins with the `labels`. An entrant
-    with a `note` has dropped out, and the note says why.
+    The time of a run is divided by `count`. A row of the table begins with the `labels`. An entrant
+    with a `note` has dropped out; the note says why.
     """
 
     labels: Mapping[str, Any] = {}
@@ -78,14 +78,14 @@ class Entrant:
     note = ""
 
     def prepare(self) -> None:
-        """Have everything compiled."""
+        """Compile everything that `run` needs."""
         self.run()
 
     def run(self) -> None:
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """What is known of the result of the last run."""
+        """Further cells of the row, on the result of the last run."""
         return {}
 
     def prepare_on_its_threads(self) -> None:
@@ -94,7 +94,7 @@ class Entrant:
                 self.prepare()
 
     def milliseconds(self) -> float:
-        """Time of a run, divided by `count`; NaN if it has dropped out."""
+        """Time of a run, divided by `count`; NaN if the entrant has dropped out."""
         if self.note:
             return np.nan
         with threads(self.n_jobs):
@@ -108,9 +108,9 @@ def compete(
     *,
     memory: bool = False,
 ) -> list[dict[str, Any]]:
-    """A row for each entrant: labels, times beside the first's as `timing` tells them, and facts.
+    """A row for each entrant: labels, facts, and times beside the first entrant's as in `timing`.
 
-    With `memory` the first one's is measured too.
+    With `memory`, the peak memory of the first entrant is measured too.
     """
     peak: dict[str, float] = {}
     first = [lambda: peak.update(memory_mib=alone(entrants[0])["memory_mib"])] if memory else []
@@ -128,8 +128,8 @@ def compete(
 
 
 def alone(entrant: Entrant) -> dict[str, Any]:
-    """Its row after one run in a fresh process, with ``memory_mib`` beyond the input."""
-    # -P: the present folder must not shadow what the child imports.
+    """Run an entrant once in a fresh process; its row has ``memory_mib`` beyond the input."""
+    # -P: the current folder must not shadow modules that the child imports.
     command = [sys.executable, "-P", "-m", __name__]
     run = subprocess.run(command, input=pickle.dumps(entrant), stdout=subprocess.PIPE, check=True)
     return json.loads(run.stdout)
@@ -147,7 +147,7 @@ def _main() -> None:
 
 @dataclass(frozen=True)
 class Rounds:
-    """How cases are run: rounds, threads, seed, folder of finished cases, progress."""
+    """Options of all cases: rounds, threads, seed, folder of finished cases, progress."""
 
     rounds: int
     n_jobs: int
@@ -170,10 +170,10 @@ def run_cases(
     peers: Mapping[str, str | None],
     columns: list[str],
 ) -> pd.DataFrame:
-    """The rows of all cases by their names; one whose data are missing has a row that says so.
+    """The rows of all cases; the row of a case without data says so in its note.
 
-    A case is known by the command, its name, the versions of the peers and of what ours is built
-    on, rounds, threads, seed, source, processor and instruction sets.
+    The key of a kept case is command, name, versions of the peers and of our libraries, rounds,
+    threads, seed, source, processor and instruction sets.
     """
     if not cases:
         raise ValueError("cases: must name at least one")
@@ -202,7 +202,7 @@ def run_cases(
 
 
 def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) -> dict[str, _T]:
-    """Those that are named, in that order; None is all but those that only run on request."""
+    """The items of `known` by `names`, in that order; None is all but those on request."""
     if names is None:
         return {name: x for name, x in known.items() if not getattr(x, "alone", False)}
     names = list(names)
@@ -212,8 +212,8 @@ def chosen(names: Iterable[str] | None, known: Mapping[str, _T], argument: str) 
 
 
 def installed(module: str) -> str | None:
-    """Version of the distribution that holds a module; None if it is not installed."""
-    if module == OURS:  # which need not be installed
+    """Version of the distribution with that module; None if it is not installed."""
+    if module == OURS:  # runs without being installed
         return __version__
     if find_spec(module) is None:
         return None

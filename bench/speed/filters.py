@@ -1,4 +1,4 @@
-"""`twinsolve speed filters`: filters of images, smoothers and embeddings of points, graying."""
+"""Timings of `twinsolve speed filters`: image filters, smoothers, embeddings and graying."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -41,13 +41,13 @@ from .contest import OURS, Rounds, chosen, compete, installed, run_cases
 from .peers import Calls, Case, Contest, Method, on_threads
 
 _SIGMA = 25 / 255
-_OPENCV_H = 0.9 * _SIGMA  # it knows no sigma
+_OPENCV_H = 0.9 * _SIGMA  # OpenCV has no parameter sigma
 _STRENGTH: dict[str, Any] = {"h": 0.8 * _SIGMA, "sigma": _SIGMA}
 _BORDER = 10
 _BANDWIDTHS: dict[str, Any] = {"sigma_color": 0.25, "sigma_spatial": 2.0}
 
 Images = list[Array]
-Methods = Callable[[int], list[Method]]  # of a number of threads
+Methods = Callable[[int], list[Method]]  # takes the number of threads
 
 
 def _uniform_patches(n_jobs: int, *, patch: int, distance: int) -> list[Method]:
@@ -56,9 +56,9 @@ def _uniform_patches(n_jobs: int, *, patch: int, distance: int) -> list[Method]:
 
 
 def _fast_nonlocal_means(n_jobs: int, patch: int, distance: int) -> list[Method]:
-    """OpenCV, scikit-image, and ours on what scikit-image compares.
+    """Methods of OpenCV and scikit-image, and ours with the patches that scikit-image compares.
 
-    Its fast mode divides the sum over ``(patch - 1)^2`` pixels by ``patch^2``.
+    The fast mode of scikit-image divides the sum over ``(patch - 1)^2`` pixels by ``patch^2``.
     """
     size = f"{patch} / {2 * distance + 1}"
     ours = partial(
@@ -102,7 +102,7 @@ def _bilateral_square(n_jobs: int) -> list[Method]:
 
 
 def _all_denoisers(n_jobs: int) -> list[Method]:
-    """Our defaults, our defaults boosted, and what others have."""
+    """Our default filters, our boosted filters, and those of other packages."""
     default = partial(nonlocal_means, sigma=_SIGMA, n_jobs=n_jobs)
     gaussian = partial(
         default, patch_size=7, patch_distance=5, h=0.95 * _SIGMA, patch_weights="gaussian"
@@ -162,9 +162,9 @@ def _add_noise(images: Images, seed: int, dtype: str) -> tuple[Images, Images]:
 
 
 def _measure_quality(clean: Images, results: Images, first: Images) -> dict[str, float]:
-    """Means over the images of PSNR and SSIM; the largest difference from the first results.
+    """Mean PSNR and SSIM over the images, and the largest difference from the first results.
 
-    Packages read other pixels beyond the border: the difference is taken away from it.
+    The difference excludes the border, as packages pad images in different ways.
     """
     pairs = list(zip(clean, results, strict=True))
     inside = (slice(_BORDER, -_BORDER), slice(_BORDER, -_BORDER))
@@ -229,7 +229,7 @@ def _measure_difference(results: list[Any], first: list[Any]) -> dict[str, float
 
 
 def make_regression(seed: int, n_jobs: int, *, n_points: int, dtype: str) -> Contest:
-    """Queries, keys and values of 32 features; the bandwidth is the usual one of attention."""
+    """Regression with 32 features; the bandwidth is that of scaled dot-product attention."""
     rng = np.random.default_rng(seed)
     q, k, v = (rng.standard_normal((n_points, 32)).astype(dtype) for _ in range(3))
     s = 32**0.25
@@ -258,14 +258,14 @@ def _smooth_in_blocks(q: Array, k: Array, v: Array, *, s: float, block: int) -> 
 
 
 def _choose_block(q: Array, k: Array, v: Array, s: float) -> int:
-    """By the median of three rounds, each over enough queries to pay for memory once."""
+    """The fastest size of blocks of queries, by the median of three rounds."""
     smooth = partial(_smooth_in_blocks, q[: 8 * _BLOCKS[-1]], k, v, s=s)
     runs = [partial(seconds_of, partial(smooth, block=block)) for block in _BLOCKS]
     return _BLOCKS[np.median(in_turns(runs, 3), axis=1).argmin()]
 
 
 def _smooth_by_attention(q: Array, k: Array, v: Array, *, s: float) -> Array:
-    """The key's norm as one more feature, and as wide values: the fused kernel's condition."""
+    """Attention with the key's norm as a feature; the fused kernel needs values as wide as keys."""
     ones, norms = np.ones((len(q), 1), q.dtype), -(k**2).sum(axis=1, keepdims=True) / 2
     queries, keys, values = (
         torch.from_numpy(np.hstack(pair))[None, None]
@@ -276,7 +276,7 @@ def _smooth_by_attention(q: Array, k: Array, v: Array, *, s: float) -> Array:
 
 
 def make_weights(seed: int, n_jobs: int) -> Contest:
-    """The neighbours are given to both."""
+    """Locally linear weights of given neighbours."""
     X = _draw_swiss_roll(seed, 3)
     graph = NearestNeighbors(n_neighbors=_NEIGHBORS).fit(X).kneighbors_graph()
     neighbors = np.ascontiguousarray(graph.indices.reshape(len(X), _NEIGHBORS))
@@ -293,7 +293,7 @@ def make_weights(seed: int, n_jobs: int) -> Contest:
 
 
 def make_embedding(seed: int, n_jobs: int, *, n_features: int) -> Contest:
-    """Neighbours, weights and eigenvectors."""
+    """Locally linear embedding: neighbours, weights and eigenvectors."""
     X = _draw_swiss_roll(seed, n_features)
     residual = eye_array(len(X)) - locally_linear_weights(X, n_neighbors=_NEIGHBORS)
 
@@ -317,7 +317,7 @@ def _embed(X: Array, kind: Any, seed: int, n_jobs: int) -> Array:
 
 
 def _draw_swiss_roll(seed: int, n_features: int) -> Array:
-    """10,000 points on a roll with noise, in as many dimensions."""
+    """10,000 noisy points on a swiss roll, in `n_features` dimensions."""
     rng = np.random.default_rng(seed)
     X, _ = make_swiss_roll(_N_POINTS, random_state=seed)
     basis = np.linalg.qr(rng.standard_normal((n_features, 3)))[0]
@@ -327,7 +327,7 @@ def _draw_swiss_roll(seed: int, n_features: int) -> Array:
 def make_graying(
     seed: int, n_jobs: int, *, transform: str, image_size: int, patch_size: int
 ) -> Contest:
-    """The patches of 32 colour images, as tokens; one image a call."""
+    """Token graying of the patches of 32 colour images, one image per call."""
     rng = np.random.default_rng(seed)
     picture = (chelsea() / 255).astype(np.float32)
     corners = rng.integers(len(picture) - image_size, size=(_N_IMAGES, 2))
@@ -361,7 +361,7 @@ def _gray_by_dct(X: Array, eps: float = 0.95) -> Array:
 
 
 def _cut_patches(image: Array, size: int) -> Array:
-    """(patches, pixels and channels of a patch)"""
+    """Patches as rows, which hold the pixels and channels of a patch."""
     blocks = view_as_blocks(np.ascontiguousarray(image), (size, size, image.shape[-1]))
     return blocks.reshape(-1, size * size * image.shape[-1])
 
@@ -421,7 +421,7 @@ def time_filters(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Time filters, smoothers and embeddings beside those that a user would pick instead.
+    """Time our filters, smoothers and embeddings beside those of other packages.
 
     In each round all methods of a case run once, one after another, on the same input.
 
@@ -432,34 +432,33 @@ def time_filters(
         ``bilateral-square-11`` and ``regression``, each followed by ``-float64`` or ``-float32``;
         ``bilateral-disk-11-float32``, ``set12`` (every image once), ``lle-weights``, ``lle-3``,
         ``lle-50``, ``graying-svd-224``, ``graying-dct-224``, ``graying-svd-64`` and
-        ``graying-dct-64`` (token graying: width of the image). None is all of them.
+        ``graying-dct-64`` (token graying: width of the image). None is all cases.
     peers : iterable of str, optional
-        Packages, among ``numpy``, ``opencv``, ``scikit-image``, ``scikit-learn``, ``scipy``
-        and ``torch``.
-        None is all of them.
+        Packages among ``numpy``, ``opencv``, ``scikit-image``, ``scikit-learn``, ``scipy`` and
+        ``torch``. None is all packages.
     rounds : int, default=3
     n_jobs : int, default=1
-        Threads of ours and of the packages that offer them. If it is not 1, ours on one thread
-        joins.
+        Threads of our methods and of packages that can use several. If it is not 1, our methods
+        also run on one thread.
     seed : int, default=0
-        Of noise and generated data.
+        Seed of noise and generated data.
     directory : str or Path, optional
-        Folder that keeps the finished cases: one that ran before on this processor, with the same
-        settings, versions of the peers and source, is read instead of run.
+        Folder that keeps finished cases. A case is read instead of run if processor, settings,
+        versions of the peers and source are the same.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the steps of each case.
 
     Returns
     -------
     DataFrame
-        A row for each case and method. ``ms``, of all `inputs`, and ``ratio``, to the first method
-        of the case in the same round, are medians over the rounds with the lowest and highest.
-        ``psnr`` (dB) and ``ssim`` are those of scikit-image, means over the images; ``difference``
-        is the largest from the first method's result, away from the border of images, for points
-        relative to its largest entry; ``cost`` is ``|Y - C Y|_F^2`` of the embedding's orthonormal
-        coordinates; ``log_kappa`` the median natural logarithm of the condition numbers;
-        ``memory_mib`` the peak resident memory of ours beyond its input, in a process of its own.
-        ``note`` says why a method or case was left out.
+        A row for each case and method. ``ms`` is the time of all `inputs`, ``ratio`` that to the
+        first method of the case in the same round: medians over the rounds, with the lowest and
+        highest. ``psnr`` (dB) and ``ssim``, by scikit-image, are means over the images.
+        ``difference`` is the largest from the first method's result: away from the border of
+        images, and for points relative to the largest entry. ``cost`` is ``|Y - C Y|_F^2`` of the
+        embedding's orthonormal coordinates, ``log_kappa`` the median natural logarithm of the
+        condition numbers, ``memory_mib`` the peak resident memory of our method beyond its input,
+        in a separate process. ``note`` says why a method or case was left out.
 
     Raises
     ------
@@ -481,13 +480,13 @@ def time_filters(
 
 
 def hold(case: Case, peers: dict[str, str], options: Rounds) -> list[dict[str, Any]]:
-    """A row for each method, in the order of the contest; peers are packages and their modules."""
+    """A row for each method, in the order of the contest; `peers` maps packages to modules."""
     versions = {OURS: installed(OURS)}
     absent = {}
     for package, module in peers.items():
         versions[package] = installed(module)
         if versions[package]:
-            import_module(module)  # what is loaded can be told its threads
+            import_module(module)  # threads can only be limited in loaded modules
         else:
             absent[package] = f"{module} is not installed"
     with threads(options.n_jobs):

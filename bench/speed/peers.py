@@ -1,4 +1,4 @@
-"""The solvers that a user would pick instead, each called as its documentation says."""
+"""Solvers of other packages, each called as its documentation says."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class SparseProblem:
         return self.D @ self.D.T
 
     def first(self, n: int) -> "SparseProblem":
-        """The problem of the first n signals, among themselves in self-expression."""
+        """The problem of the first n signals; in self-expression, they are also its atoms."""
         Y = self.Y[:n]
         return SparseProblem(Y, Y if self.self_expression else self.D, self.lam[:n])
 
@@ -48,7 +48,7 @@ class SparseProblem:
 
         ``(P(c) - D(2 a r)) / |y|^2`` with ``P(c) = |r|^2 + lam |c|_1``, ``r = y - c D`` and
         ``D(nu) = nu . y - |nu|^2 / 4``, at the best multiple a for which no ``|d_j . 2 a r|``
-        exceeds lam. Infinite where a signal takes part in its own code.
+        exceeds lam. The gap is infinite if a signal is part of its own code.
         """
         blocks = np.array_split(np.arange(len(rows)), -(-len(rows) // _BLOCK_ROWS))
         return np.concatenate([self._gap(codes[block], rows[block]) for block in blocks])
@@ -72,7 +72,7 @@ class SparseProblem:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A way to do it: ``run(*input)`` returns the result, on `n_jobs` threads, by a `package`."""
+    """A method of a `package`: ``run(*input)`` returns the result, on `n_jobs` threads."""
 
     name: str
     package: str
@@ -81,7 +81,7 @@ class Method:
 
 
 def on_threads(run: Callable[..., Any], n_jobs: int) -> list[Method]:
-    """Ours, that takes `n_jobs`: on as many threads as asked for, and on one."""
+    """Our method `run` on `n_jobs` threads, and also on one thread if these are more."""
     methods = [Method(OURS, OURS, partial(run, n_jobs=n_jobs), n_jobs)]
     if n_jobs > 1:
         methods.append(Method(f"{OURS}, one thread", OURS, partial(run, n_jobs=1)))
@@ -90,10 +90,10 @@ def on_threads(run: Callable[..., Any], n_jobs: int) -> list[Method]:
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """Inputs, each the arguments of a call, and methods: first ours, that the others stand beside.
+    """Inputs, each the arguments of a call, and methods, of which ours is the first.
 
-    ``measure(results, first)`` says what the results of all inputs are worth and how far they are
-    from the first method's, under names among the columns.
+    ``measure(results, first)`` returns the quality of the results of all inputs and their
+    difference from the first method's results, by column.
     """
 
     inputs: Sequence[tuple[Any, ...]]
@@ -103,10 +103,10 @@ class Contest:
 
 @dataclass(frozen=True)
 class Case:
-    """A contest, on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
+    """A contest on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
 
-    Where it is to run `once`, its many inputs are the repetition; where its memory is of interest,
-    ours is run again in a process of its own.
+    A case with many inputs may run `once`. With `memory`, our method runs again in a separate
+    process.
     """
 
     about: str
@@ -117,7 +117,7 @@ class Case:
 
 
 class Calls(Entrant):
-    """A method on all inputs; its package has a version if it is installed."""
+    """A method that runs on all inputs; `version` is that of its package if installed."""
 
     def __init__(
         self, method: Method, inputs: Sequence[tuple[Any, ...]], version: str | None, note: str = ""
@@ -134,11 +134,11 @@ class Calls(Entrant):
         self.results = [self.method.run(*arguments) for arguments in self.inputs]
 
 
-# Codes of some rows; tolerances are on the solver's own scale, and None is its own choice.
+# Takes rows and a tolerance on the scale of the solver (None: its default); returns codes.
 Solve = Callable[[Array, float | None], Array]
 
 _LADDER = tuple(round(digit * 10.0**-k, 12) for k in range(3, 14) for digit in (1, 0.5, 0.2))
-# scikit-learn stops by a duality gap, on half our scale: looser tolerances only cost tries.
+# scikit-learn stops by a duality gap on half our scale: looser tolerances would all fail.
 _LADDER_OF_GAPS = tuple(tol for tol in _LADDER if tol <= 1e-5)
 _MOST_ADDED = 100
 
@@ -150,17 +150,17 @@ class Peer:
     Attributes
     ----------
     module : str
-        What must be installed.
+        Module that must be installed.
     prepare : callable
-        ``prepare(problem, n_jobs)``: what is not timed; returns the `Solve` that is.
+        ``prepare(problem, n_jobs)`` is not timed; it returns the `Solve` that is timed.
     tolerances : tuple
-        From loose to tight.
+        Tolerances from loose to tight.
     threads : bool
-        Whether the package offers to use several threads or processes.
+        Whether the solver can use several threads or processes.
     whole : bool
-        One call takes all rows and makes their common Gram matrix, which is part of its time.
+        Whether a call takes all rows and computes their Gram matrix, which is part of its time.
     gram : bool
-        Whether it needs the Gram matrix of the dictionary, which is not part of its time.
+        Whether the solver needs the Gram matrix of the dictionary, which is not part of its time.
     """
 
     module: str
@@ -178,7 +178,7 @@ class Peer:
 def _row_by_row(
     solve_with: Callable[[SparseProblem], Callable[[int, Any, Array], None]],
 ) -> Callable[[SparseProblem, int], Solve]:
-    """``solve_with(problem)(i, tol, code)`` writes the non-zeros of row i into its code."""
+    """Solve row by row: ``solve_with(problem)(i, tol, code)`` writes the non-zeros of row i."""
 
     def prepare(problem: SparseProblem, n_jobs: int) -> Solve:
         solve_row = solve_with(problem)
@@ -196,7 +196,7 @@ def _row_by_row(
 
 @contextmanager
 def _swap_in_last_atom(i: int, atoms: Array) -> Iterator[Array]:
-    """The columns of `atoms` but the i-th, whose place the last one takes: no copy of the rest."""
+    """Columns of `atoms` without the i-th; the last one takes its place, so that none is copied."""
     own = atoms[:, i].copy()
     atoms[:, i] = atoms[:, -1]
     try:
@@ -207,7 +207,7 @@ def _swap_in_last_atom(i: int, atoms: Array) -> Iterator[Array]:
 
 @contextmanager
 def _zero_row(i: int, gram: Array) -> Iterator[Array]:
-    """Row i of the Gram matrix, which meanwhile has zeros in row and column i."""
+    """Row i of the Gram matrix; within the context, row and column i of the matrix are zero."""
     own = gram[i].copy()
     gram[i] = gram[:, i] = 0
     try:
@@ -217,7 +217,7 @@ def _zero_row(i: int, gram: Array) -> Iterator[Array]:
 
 
 def _lasso(problem: SparseProblem, module: str, max_iter: int) -> Callable[..., None]:
-    """The class ``Lasso`` that several packages have: ``|y - X c|^2 / (2 n) + alpha |c|_1``."""
+    """Class ``Lasso`` of a package: ``|y - X c|^2 / (2 n) + alpha |c|_1``."""
     atoms = np.array(problem.D.T, order="F")
     model = partial(import_module(module).Lasso, fit_intercept=False, max_iter=max_iter)
 
@@ -263,7 +263,7 @@ def _spams_gram(problem: SparseProblem) -> Callable[..., None]:
 
 
 def _spams_active_support(problem: SparseProblem) -> Callable[..., None]:
-    """You et al., "Oracle based active set algorithm" (CVPR 2016), with LARS inside."""
+    """Algorithm of You et al., "Oracle based active set algorithm" (CVPR 2016), by LARS."""
     from spams import lasso
 
     def solve_row(i: int, tol: Any, code: Array) -> None:

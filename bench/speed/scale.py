@@ -1,4 +1,4 @@
-"""`twinsolve speed scale`: ours against the number of rows, up to a million and more."""
+"""Timings of `twinsolve speed scale`: our solver by number of rows."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +29,11 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Points:
-    """Points of a kind, as many as asked for; not more than `most` unless the kind is named."""
+    """Maker of any number of points; more than `most` are only made if the case is named."""
 
     make: Callable[[int, int], Array]
     most: int
-    files: Callable[[], Any] | None = None  # read before a process of its own is started
+    files: Callable[[], Any] | None = None  # called before the separate process starts
 
 
 def time_scale(
@@ -47,35 +47,35 @@ def time_scale(
 ) -> pd.DataFrame:
     """Time sparse self-expression against the number of rows, each solved to a gap of 1e-4.
 
-    ``min |x_i - c X|^2 + 0.1 |c|_1`` with ``c_i = 0`` for every row i, of unit norm. Each number of
-    rows is solved once, in a process of its own.
+    The problem is ``min |x_i - c X|^2 + 0.1 |c|_1`` with ``c_i = 0`` for every row i, of unit norm.
+    Each number of rows is solved once, in a separate process.
 
     Parameters
     ----------
     cases : iterable of str, optional
         Among ``subspaces-50``, ``subspaces-200`` and ``noisy-50`` (20 subspaces of dimension 6 in
-        50 or 200 dimensions; noisy: of size 0.05 a coordinate), and ``mnist`` (scattering features
-        on 200 principal directions). None is all, up to the number of rows that each affords:
-        1,000,000, 300,000, 100,000 and 30,000.
+        50 or 200 dimensions; ``noisy-50`` has noise of 0.05 per coordinate), and ``mnist``
+        (scattering features on 200 principal directions). None is all cases, in this order up to
+        1,000,000, 300,000, 100,000 and 30,000 rows.
     sizes : sequence of int
         Numbers of rows.
     n_jobs : int, default=1
         Threads.
     seed : int, default=0
-        Of the generated data, and of the digits drawn.
+        Seed of the generated data and of the choice of digits.
     directory : str or Path, optional
-        Folder that keeps what is finished, number by number of rows.
+        Folder that keeps the result of each finished number of rows.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the steps of each case.
 
     Returns
     -------
     DataFrame
-        A row for each case and number of rows. ``gap`` is the worst certified one over all rows,
-        ``certified`` the share of rows at or under the tolerance, ``passes`` are searches or
-        products with all atoms, means over rows, and ``skipped`` is the share of their products
-        that no search made, missing where the stored Gram matrix spares them all. ``growth`` is
-        the exponent of N by which processor seconds grew from the case's number of rows before.
+        A row for each case and number of rows. ``gap`` is the worst certified gap of all rows;
+        ``certified`` the share of rows at or under the tolerance; ``passes`` the mean number of
+        searches or products with all atoms per row; ``skipped`` the share of the products of these
+        passes that were not computed, missing if the Gram matrix is stored. ``growth`` is the
+        exponent of N by which processor seconds grew from the case's previous number of rows.
         ``memory_mib`` is the peak resident memory beyond the input, ``peak_mib`` that of the whole
         process.
 
@@ -113,13 +113,13 @@ def _time_entrant(entrant: "_Ours", progress: Progress | None) -> list[dict[str,
 
 
 def _growth_exponents(table: pd.DataFrame) -> pd.Series:
-    """Exponents between neighbouring numbers of rows of each case."""
+    """Exponents of growth between successive numbers of rows of each case."""
     logs = np.log(table[["processor_seconds", "n_rows"]].astype(float)).groupby(table.points).diff()
     return logs.processor_seconds / logs.n_rows
 
 
 class _Ours(Entrant):
-    """Solves all rows in its own process, where the points are made."""
+    """Our solver on all rows; a separate process makes the points and solves."""
 
     def __init__(self, name: str, points: Points, n_rows: int, n_jobs: int, seed: int) -> None:
         self.labels = {"solver": OURS, "points": name, "lam": _LAM, "tol": _TOL, "n_rows": n_rows}

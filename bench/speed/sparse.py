@@ -1,4 +1,4 @@
-"""`twinsolve speed self-expression` and `twinsolve speed sparse-coding`."""
+"""Timings of `twinsolve speed self-expression` and `twinsolve speed sparse-coding`."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer, SparseProbl
 
 @dataclass(frozen=True)
 class Case:
-    """A problem; ``lam`` says how its penalty was chosen.
+    """A problem by its maker; ``lam`` says in words how the penalty is chosen.
 
-    Where it is `alone`, ours is solved once, without rounds and without peers.
+    If it is `alone`, our solver runs once, without rounds and without peers.
     """
 
     lam: str
@@ -65,7 +65,7 @@ def _coil20(seed: int, share: int) -> SparseProblem:
 
 
 def _mnist(seed: int, n_points: int) -> SparseProblem:
-    """A random part of MNIST, by the scattering features of `twinsolve cluster --preset mnist`."""
+    """A random part of MNIST, with the features of `twinsolve cluster --preset mnist`."""
     digits = make_problem(f"mnist:subset=all,n_points={n_points}", seed=seed)
     return _self_expression(features_of("relative-scattering-500", digits), 200)
 
@@ -104,7 +104,7 @@ SPARSE_CODING = {
 
 _TARGET = 1e-6
 _FEWEST_ROWS = 16
-_SECONDS = 2.0  # what a peer may take in a round, unless the fewest rows take longer
+_SECONDS = 2.0  # for the rows of a peer in a round, unless the fewest rows take longer
 _MOST_SECONDS = 60.0  # for the fewest rows
 _WARM_UP = 64
 _LARGEST_GRAM = 4 * 2**30  # bytes
@@ -128,41 +128,41 @@ def time_self_expression(
     """Time sparse self-expression beside its peers, at equal certified gap.
 
     Every row i of a data set is expressed by the others: ``min |x_i - c X|^2 + lam_i |c|_1`` with
-    ``c_i = 0``. Ours solves all rows, and its time includes its Gram matrix and its certificate. A
-    peer solves a random sample of the rows, the same in all rounds, with the loosest tolerance
-    whose worst certified gap on them is at most 1e-6. In each round all run once, one after
-    another. Gaps are certified from the codes alone, at the best multiple of the residual: celer,
-    which extrapolates a better dual point, would by its own certificate stop somewhat earlier.
+    ``c_i = 0``. Our solver solves all rows; its time includes the Gram matrix and the certificate.
+    A peer solves a random sample of the rows, the same in all rounds, with the loosest tolerance
+    whose worst certified gap on the sample is at most 1e-6. In each round all solvers run once, one
+    after another. Gaps are certified from the codes alone, at the best multiple of the residual;
+    celer extrapolates a better dual point and would stop somewhat earlier by its own certificate.
 
     Parameters
     ----------
     cases : iterable of str, optional
         Among ``synthetic-500`` to ``synthetic-20000``, ``yale-b``, ``coil-20``,
-        ``coil-20-dense`` and ``mnist-5000``; and, ours alone, ``synthetic-40000`` and ``large``
+        ``coil-20-dense`` and ``mnist-5000``; and, without peers, ``synthetic-40000`` and ``large``
         (70,000 rows, gap 1e-4). None is all but the last two.
     peers : iterable of str, optional
         Among ``scikit-learn``, ``scikit-learn-gram``, ``celer``, ``skglm``,
-        ``spams-active-support`` and ``spams-gram``. None is all of them.
+        ``spams-active-support`` and ``spams-gram``. None is all peers.
     rounds : int, default=3
     n_jobs : int, default=1
-        Threads of ours, and of the peers that offer them; the others are left out if it is not 1,
-        and ours on one thread joins.
+        Threads of our solver and of the peers that can use several. If it is not 1, other peers are
+        left out, and our solver also runs on one thread.
     seed : int, default=0
-        Of the generated data and the samples.
+        Seed of the generated data and the samples.
     directory : str or Path, optional
-        Folder that keeps the finished cases: one that ran before on this processor, with the same
-        settings, versions of the peers and source, is read instead of run.
+        Folder that keeps finished cases. A case is read instead of run if processor, settings,
+        versions of the peers and source are the same.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the steps of each case.
 
     Returns
     -------
     DataFrame
-        A row for each case and solver. Times are ``ms_per_row``, and ``ratio`` to ours in the same
-        round: medians over the rounds, with the lowest and highest. ``gap`` is the worst certified
-        one, ``nonzeros`` and ``passes`` (products with all atoms) are means over rows,
-        ``memory_mib`` is the peak resident memory of ours beyond the input. ``note`` says why a
-        solver or a case was left out.
+        A row for each case and solver. Times are ``ms_per_row``, and ``ratio`` to our time in the
+        same round: medians over the rounds, with the lowest and highest. ``gap`` is the worst
+        certified gap; ``nonzeros`` and ``passes`` (products with all atoms) are means over rows;
+        ``memory_mib`` is the peak resident memory of our solver beyond the input. ``note`` says why
+        a solver or a case was left out.
 
     Raises
     ------
@@ -192,17 +192,17 @@ def time_sparse_coding(
 ) -> pd.DataFrame:
     """Time sparse coding in a random dictionary beside its peers, at equal certified gap.
 
-    1,000 unit-norm signals, each of 12 among 1,024 atoms and 5 % noise, in 256 dimensions, with one
-    penalty for all. Rounds, samples and tolerances are those of `time_self_expression`.
+    The 1,000 signals of unit norm are sums of 12 of 1,024 atoms and 5 % noise, in 256 dimensions.
+    All share one penalty. Rounds, samples and tolerances are as in `time_self_expression`.
 
     Parameters
     ----------
     cases : iterable of str, optional
-        Among ``dictionary-10`` and ``dictionary-50``: the mean of `lam_max` over the signals,
-        divided by that number, is the penalty. None is both.
+        Among ``dictionary-10`` and ``dictionary-50``, whose penalty is the mean of `lam_max` over
+        the signals, divided by 10 or 50. None is both.
     peers : iterable of str, optional
         Among ``scikit-learn-cd``, ``scikit-learn-lars``, ``celer``, ``skglm`` and ``spams``. None
-        is all of them.
+        is all peers.
     rounds, n_jobs, seed, directory, progress
         As in `time_self_expression`.
 
@@ -235,7 +235,7 @@ def _time(
 
 
 def race(case: Case, peers: dict[str, Peer], options: Rounds) -> list[dict[str, Any]]:
-    """A row for each solver: ours first, whose time per row is what the ratios are of."""
+    """A row for each solver; ours comes first, and ratios are to our time per row."""
     problem, n_jobs = case.make(options.seed), options.n_jobs
     ours = _OurSolver(problem, case.tol, n_jobs)
     if case.alone:
@@ -262,7 +262,7 @@ def _per_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Solver(Entrant):
-    """Solves some rows, to a gap that it may miss."""
+    """A solver of some rows, which may miss the target gap."""
 
     def __init__(self, name: str, version: str | None, problem: SparseProblem, n_jobs: int) -> None:
         self.labels = {"solver": name}
@@ -282,7 +282,7 @@ class _Solver(Entrant):
 
 
 class _OurSolver(_Solver):
-    """Always the whole problem, and its time is that of everything."""
+    """Our solver on the whole problem; its time includes everything."""
 
     def __init__(self, problem: SparseProblem, tol: float, n_jobs: int) -> None:
         name = OURS if n_jobs == 1 else f"{OURS}, n_jobs={n_jobs}"
@@ -302,7 +302,7 @@ class _OurSolver(_Solver):
 
 
 class _PeerSolver(_Solver):
-    """A peer at the loosest of its tolerances that reaches the target, on some rows."""
+    """A peer on some rows, at its loosest tolerance that reaches the target gap."""
 
     def __init__(
         self, name: str, peer: Peer, problem: SparseProblem, n_jobs: int, order: Array
@@ -325,7 +325,7 @@ class _PeerSolver(_Solver):
         self.count = len(self.rows)
 
     def _reaches_target(self) -> bool:
-        """On the rows that can be timed, of which the first are judged one by one."""
+        """Whether the gap is reached on the rows to time; the first ones are tested one by one."""
         self.rows = self.order
         if not self.peer.whole:
             self.rows = self.order[:_FEWEST_ROWS]

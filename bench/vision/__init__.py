@@ -1,1 +1,1 @@
-"""Vision: what training and judging of image networks share."""
+"""Classification, denoising, inspection and segmentation of images."""

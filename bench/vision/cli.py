@@ -1,4 +1,4 @@
-"""The commands `twinsolve classify`, `denoise`, `train-denoiser`, `inspect` and `segment`."""
+"""Commands `twinsolve classify`, `denoise`, `train-denoiser`, `inspect` and `segment`."""
 
 import os
 import warnings
@@ -39,10 +39,10 @@ def classify(
     steps: Steps = None,
     recipe: RecipeWords = None,
     attack: Annotated[
-        bool, typer.Option("--attack", help="Also on images attacked by FGSM and PGD.")
+        bool, typer.Option("--attack", help="Also test images attacked by FGSM and PGD.")
     ] = False,
     corruptions: Annotated[
-        bool, typer.Option("--corruptions", help="Also on noisy, blurred and faint images.")
+        bool, typer.Option("--corruptions", help="Also test noisy, blurred and faint images.")
     ] = False,
     against: Against = None,
     n_jobs: Processes = 1,
@@ -54,31 +54,31 @@ def classify(
 ) -> None:
     """Train classifiers that differ in one part, and compare them over paired seeds.
 
-    DATA are the digits of scikit-learn; cifar10, from the data root; either with fewer training
-    images, digits:n_train=300; or a folder with a folder of pictures for each class, all of one
+    DATA is digits (of scikit-learn) or cifar10 (from the data root), also with fewer training
+    images, digits:n_train=300; or a folder that has a folder of pictures for each class, all of one
     size.
 
     A row is a name of --list, or an architecture with settings after a colon, such as
     ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,attention_skip=False.
-    A value may have settings of its own: token_graying=dct:eps=0.9, correction=neutreno:lam=0.4,
-    operator=Local:radius=1. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression; an
-    operator is a name, also one that --load registers.
+    A value may have further settings: token_graying=dct:eps=0.9, correction=neutreno:lam=0.4,
+    operator=Local:radius=1. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression. An
+    operator is given by name; --load may register more.
 
-    With one seed all rows see the same batches, and start from the same weights wherever they have
-    them in common. Learning rate, number of steps and scale of positions of each row are chosen on
-    validation images, among the same candidates. Other settings are those of the data set, or of
+    With one seed, all rows see the same batches and share the initial weights of common parts.
+    Learning rate, number of steps and scale of positions of each row are chosen on validation
+    images, among the same candidates. Other settings are those of the data set, or of
     --recipe: patch_size, dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up,
     ema_decay, label_smoothing, drop_path, shift (pixels), flip, precision (float32 or bfloat16) and
     erasing, mixup, cutmix (shares of the images, and of the batches; they need kornia). torchrun
     --no-python twinsolve classify shares each batch between processes.
 
-    Prints means over seeds, and differences to the row's own backbone (softmax for rows of a ViT,
-    CaiT for rows of a CaiT, symmetric for "symmetric + NeuTRENO") or to --against: 95 % intervals
-    over seeds and test images, verdicts that are corrected for the number of rows, and the
-    difference that such a run would find with 80 % power, beside what papers claim; and those of
-    the last tokens' cosine and condition number. Writes table.json (a line for each row and
-    seed), means.csv and .tex, settings.json, summary.md and figures as .png and .pdf.
-    Finished and interrupted runs are kept in DIR/runs.
+    Prints means over seeds, and differences to the row's backbone (softmax for rows of a ViT, CaiT
+    for rows of a CaiT, symmetric for "symmetric + NeuTRENO") or to --against. They come with 95 %
+    intervals over seeds and test images, verdicts corrected for the number of rows, the difference
+    that such a run would find with 80 % power, and the claims of papers. Differences of the last
+    tokens' cosine and condition number follow. Writes table.json (a line per row and seed),
+    means.csv and .tex, settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps
+    finished and interrupted runs.
     """
     from ..training import processes
     from .classification.report import write_report
@@ -109,25 +109,25 @@ def classify(
 def train_denoiser(
     context: typer.Context,
     network: Annotated[
-        str | None, typer.Argument(metavar="NETWORK", help="Class, with settings after a colon.")
+        str | None, typer.Argument(metavar="NETWORK", help="Class; settings follow a colon.")
     ] = None,
     sigma: Annotated[float, typer.Option(min=0.1, help="Noise, in grey levels of 255.")] = 25.0,
     minutes: Annotated[
-        float | None, typer.Option(help="Budget of wall time [20, without --steps].")
+        float | None, typer.Option(help="Budget of wall time [20 if --steps is not given].")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Patches of a step.")] = 16,
     patch_size: Annotated[int, typer.Option(min=4, help="Side of a patch.")] = 48,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     precision: Annotated[
-        str, typer.Option(help="float32, or bfloat16 where it helps.")
+        str, typer.Option(help="float32, or bfloat16 if the device is fast at it.")
     ] = "float32",
     seed: Annotated[int, typer.Option(min=0, help="Seed of patches, noise and the network.")] = 0,
     data: Annotated[
         str, typer.Option(metavar="NAME", help="train400, or a folder of pictures.")
     ] = "train400",
     colour: Annotated[bool, typer.Option("--colour", help="Pictures of --data in colour.")] = False,
-    device: Annotated[str, typer.Option(help="Device of torch.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device of torch, such as cuda.")] = "cpu",
     like: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Repeat the run of this folder.")
     ] = None,
@@ -135,20 +135,20 @@ def train_denoiser(
     output: Output = Path("results/train-denoiser"),
     load: Load = None,
 ) -> None:
-    """Train a denoising network, from the classical iterate at which it starts.
+    """Train a denoising network, which starts as the iterate of a classical method.
 
     NETWORK is a class of twinsolve.unrolled.models.denoisers; or package.module:Class, installed or
-    in the present folder, which must keep the arguments of its constructor as attributes. Settings
+    in the current folder, which must keep the arguments of its constructor as attributes. Settings
     follow a colon: FilterDiffusionDenoiser:n_layers=5.
 
-    The last 20 images of the data are not trained on: on them the PSNR of the averaged weights is
-    measured. The number of steps that fit into --minutes is found once, at the start. The same
-    command goes on where an interrupted run stopped. torchrun --no-python twinsolve train-denoiser
-    shares each batch between processes; OMP_NUM_THREADS sets torch's number of threads.
+    The last 20 images of the data are not used for training: they measure the PSNR of the averaged
+    weights. The number of steps that fit into --minutes is found once, at the start. The same
+    command continues an interrupted run. torchrun --no-python twinsolve train-denoiser shares each
+    batch between processes; OMP_NUM_THREADS sets torch's number of threads.
 
     Writes to DIR settings.json, metrics.jsonl, start.safetensors, weights.safetensors (averaged)
-    and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes.
-    Beside it only --output, --data-home, --device, and --data (if pictures were moved) are allowed.
+    and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes;
+    it only allows --output, --data-home, --device, and --data (if pictures were moved) beside it.
     """
     from ..training import Recipe, processes
     from .denoising import training
@@ -225,33 +225,32 @@ def denoise(
 ) -> None:
     """Denoise images by solved methods and by networks that unroll them, and compare.
 
-    IMAGES are photographs (the middles of two that come with scikit-learn), set12 (with its files
-    in the data root), held-out (56 photographs that no network was trained on: the last 20 of
-    train400, middles of 12 that scikit-image and scikit-learn come with, and every tenth test
-    picture of CamVid), or a folder of your own pictures; those that cannot be read, or have a side
-    under 16 pixels, are left out. Colours become grey without --colour. White Gaussian noise is
-    added, the same for every method.
+    IMAGES is photographs (the middles of the two of scikit-learn), set12 (from the data root),
+    held-out (56 photographs on which no network was trained: the last 20 of train400, the middles
+    of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid), or a folder of
+    your own pictures. Pictures that cannot be read, or have a side under 16 pixels, are left out.
+    Without --colour, pictures become grey. All methods get the same white Gaussian noise.
 
-    --method takes a name of --list; package.module:function, a function of your own of the noisy
-    image and its noise level, both in grey levels of [0, 1]; or the folder of a run of
-    train-denoiser. Kinds are solved (by the solvers of this package), peer (other packages, where
-    installed), start (networks as they are made), trained (with weights that come with the package,
-    for a noise of 25), and own. A method NAME, solver is the solver of the network NAME at the
-    start, and equal to it; it runs only if it is named.
+    --method takes a name of --list; package.module:function, your own function of the noisy image
+    and the noise level, both in grey levels of [0, 1]; or the folder of a run of train-denoiser.
+    Kinds are solved (by the solvers of this package), peer (other packages, if installed), start
+    (networks before training), trained (with weights that come with the package, for a noise of
+    25), and own. A method "NAME, solver" is the solver of the network NAME at the start, and gives
+    the same result; it runs only if it is named.
 
     Settings of solved methods and peers were chosen on the last 20 images of train400, on which
     networks are validated too; no image of Set12 was used for that.
 
-    Prints of each method the mean PSNR and its range over the images, SSIM, processor seconds a
-    megapixel, parameters, and operations a pixel; of each trained network how far it is from the
-    best solved method or peer, paired by images, with a 95 % interval and a verdict that is
+    Prints for each method the mean PSNR and its range over the images, SSIM, processor seconds per
+    megapixel, parameters, and operations per pixel. Prints for each trained network its difference
+    to the best solved method or peer, paired by images, with a 95 % interval and a verdict that is
     corrected for the number of comparisons; the deviation of its first layers from its solver at
-    the trained parameters; and of convex ones the certified distance to the minimiser. Writes
+    the trained parameters; and, if it is convex, the certified distance to the minimiser. Writes
     table.json (a row for each method, image and noise), means.csv and .tex, settings.json,
-    summary.md and figures as .png and .pdf: crops with the method noise, quality against time and
-    parameters, dB after K layers, learned parameters, and filters. Finished images are kept in
-    DIR/runs. Ends with code 1 if a picture was left out, a method failed on an image, or a network,
-    at the start or trained, does not give its solver's answer.
+    summary.md and figures as .png and .pdf: crops with the errors, quality against time and
+    parameters, dB after K layers, learned parameters, and filters. DIR/runs keeps finished images.
+    Exits with status 1 if a picture was left out, a method failed on an image, or a network, at the
+    start or trained, does not give its solver's answer.
     """
     from .denoising.methods import method_names
     from .denoising.report import write_report
@@ -269,7 +268,7 @@ def denoise(
         raise typer.BadParameter(reason, param_hint="--output")
     sigmas = list(dict.fromkeys(sigma or [25.0]))
     with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
-        table = run(  # what it warns of, the report tells
+        table = run(  # its warnings are in the report
             images, methods=method, sigmas=sigmas, seed=seed, colour=colour, n_jobs=n_jobs,
             data_home=data_home, directory=output / "runs", progress=progress("Denoising"),
         )  # fmt: skip
@@ -290,33 +289,33 @@ def inspect(
         str | None, typer.Option(metavar="FOLDER", help="Pictures to show to the model.")
     ] = None,
     untrained: Annotated[
-        bool, typer.Option("--untrained", help="The model as it was before training.")
+        bool, typer.Option("--untrained", help="Inspect the model before training.")
     ] = False,
     output: Output = Path("results/inspect"),
 ) -> None:
-    """Look inside a vision transformer, and hold each layer against its solver.
+    """Look inside a vision transformer, and compare each layer with its solver.
 
     MODEL is digits, a small transformer that comes with the package; digits-mixed, the same with
     another operator in each layer; the folder of a training run (settings.json and safetensors); or
-    that of a ViT of Hugging Face or timm (config.json and model.safetensors). It is shown test
-    digits if it was trained on digits, the folder of pictures that it was trained on, or the two
-    photographs of scikit-learn. A run of twinsolve classify is shown the images that test it.
+    the folder of a ViT of Hugging Face or timm (config.json and model.safetensors). A model that
+    was trained on digits sees test digits, a model trained on a folder of pictures sees these, a
+    run of twinsolve classify its test images, and others the two photographs of scikit-learn.
 
-    Each layer is run in float64 at its trained parameters and compared with its solver on the
-    queries, keys and values that reach it. Measured over depth are how alike tokens become, their
+    Each layer runs in float64 at its trained parameters and is compared with its solver on the
+    queries, keys and values that reach it. Measured over depth are the similarity of tokens, their
     high frequencies beside the theorem's bound, energies, condition numbers with and without skip
     connection, spectra of the attention matrices, Jacobians, and learned parameters. Each head is
-    compared with the solutions C* of classical problems on the same tokens, and the nearest is
-    named. To show what chance explains, the same is done on permuted tokens, and for the network
-    with random weights.
+    compared with the solutions C* of classical problems on the same tokens, and the nearest one is
+    named. The same on permuted tokens, and for the network with random weights, shows what chance
+    explains.
 
     Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
-    page of figures as .png and .pdf; training.png as well, where a run kept condition numbers. The
-    exit code is 1 if a part deviates more than its tolerance.
+    page of figures as .png and .pdf; also training.png if a run kept condition numbers. Exits with
+    status 1 if a part deviates by more than its tolerance.
 
-    Several models are compared: table.json has a row for each model and layer, with what is
-    measured over depth and what was learned, and compare.png a line for each model. They are not
-    held against solvers, heads not against C*.
+    Several models are compared with each other: table.json has a row for each model and layer, with
+    measures over depth and learned parameters, and compare.png a line for each model. They are not
+    compared with solvers, nor heads with C*.
     """
     if models and len(models) > 1:
         _compare_models(models, images, untrained, output)
@@ -378,16 +377,23 @@ def segment(
 ) -> None:
     """Segment road scenes (CamVid) by small transformers with several attentions, and compare.
 
+<<<<<<< HEAD
     Models are plain, NeuTRENO, bilateral, GRC, twicing, bilateral + GRC, symmetric, symmetric +
     NeuTRENO, or the name of an operator of twinsolve.unrolled. With one seed all see the same
     pictures in the same order. Differences to plain are those of pairs, with 95 % intervals over
     seeds and test pictures, and a verdict that is corrected for their number. Pixels without a
     label are not counted.
+=======
+    Models are plain, NeuTRENO, bilateral, GRC, twicing, or the name of an operator of
+    twinsolve.unrolled. With one seed, all models see the same pictures in the same order. Paired
+    differences to plain have 95 % intervals over seeds and test pictures, and verdicts that are
+    corrected for their number. Pixels without a label are not counted.
+>>>>>>> english
 
-    Prints the mean intersection over union (IoU) of the test pictures, at one scale and over three,
-    pixels that are right, parameters and processor time. Writes to DIR table.json, models.csv and
-    .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each run
-    (settings, metrics, weights), from which an interrupted command goes on.
+    Prints the mean intersection over union (IoU) of the test pictures at one scale and over three,
+    the share of correct pixels, parameters and processor time. Writes to DIR table.json, models.csv
+    and .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each
+    run (settings, metrics, weights), from which an interrupted command continues.
     """
     from .segmentation import segment as run
     from .segmentation import write_report

@@ -1,4 +1,4 @@
-"""Segmenters trained with the same seeds: how well each finds the classes of pixels."""
+"""Train segmenters with the same seeds, and compare how well they classify pixels."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,12 +29,12 @@ from ..tables import Lines, Report, write_table
 from ..timing import Progress
 from ..training import Recipe, generator_of, operator_sources, train
 
-_LARGEST = 1.5  # by which a picture is enlarged before it is cut
-_MEAN, _SPREAD = 0.45, 0.25  # of levels, by and large
+_LARGEST = 1.5  # largest factor by which a picture is enlarged before it is cropped
+_MEAN, _SPREAD = 0.45, 0.25  # of levels in [0, 1], roughly
 
 
 class LabelledPictures:
-    """Batches of pictures, enlarged, cut to their size and mirrored at random, and their classes.
+    """Batches of pictures and their classes: enlarged, cropped and mirrored at random.
 
     Parameters
     ----------
@@ -66,21 +66,21 @@ class LabelledPictures:
 
 
 def levels(images: Array) -> Tensor:
-    """Pictures of 8 bits as float32 (n_images, channels, height, width), by and large standard."""
+    """8-bit pictures as float32 (n_images, channels, height, width), roughly standardised."""
     planes = torch.from_numpy(images).movedim(-1, 1).float() / 255
     return (planes - _MEAN) / _SPREAD
 
 
 def resize(planes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Interpolated to another height and width."""
+    """Interpolate planes to another height and width."""
     return F.interpolate(planes, size, mode="bilinear", align_corners=False)
 
 
 def class_weights(target: Array, n_classes: int) -> Tensor:
-    """Square roots of median frequency balancing: of the median share over that of the class.
+    """Square roots of the weights of median frequency balancing.
 
-    Shares are of the pixels of those pictures that hold the class; other labels count as none.
-    Without the root, rare classes cost more on the validation pictures of CamVid than they gain.
+    A weight is the median share of all classes over the share of the class, in pixels of pictures
+    that hold it. Without the root, rare classes cost more on validation pictures than they gain.
 
     References
     ----------
@@ -105,7 +105,7 @@ def class_weights(target: Array, n_classes: int) -> Tensor:
 def cross_entropy(
     weights: Tensor, ignored: int
 ) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
-    """Weighted cross entropy of pixels, of which those of the ignored label have no part."""
+    """Weighted cross entropy over the pixels whose label is not `ignored`."""
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         images, target = batch
@@ -123,9 +123,9 @@ SCALES = (1.0, 1.25, 1.5)
 def scores_of(model: nn.Module, images: Tensor, scales: Sequence[float] = (1.0,)) -> Tensor:
     """Mean class probabilities over enlarged copies of the images, each seen in windows.
 
-    A copy is covered by windows of the images' own size, evenly spread and at most half a window
-    apart, whose probabilities are averaged where they meet; the copies are brought back to size.
-    The scale 1 has one window.
+    Windows have the size of the images, cover a copy evenly and are at most half a window apart.
+    Probabilities are averaged where windows overlap, then resized to the images. The scale 1 has
+    one window.
     """
     size = (images.shape[-2], images.shape[-1])
     total = torch.zeros(())
@@ -162,21 +162,21 @@ def segmentation_quality(
     n_classes: int,
     scales: Sequence[float] = (1.0,),
 ) -> dict[str, Any]:
-    """Intersection over union and accuracy of each class, their means, and the right pixels' share.
+    """Intersection over union of each class, its mean, and accuracies.
 
     ::
 
         IoU_c = |found c and true c| / |found c or true c|
         accuracy_c = |found c and true c| / |true c|
 
-    over the pixels of all images whose label is a class; others count nowhere. As the mean over
-    classes is none over images, each image has a pseudo-value: the mean, plus how it would change
-    with the weight of the image, to first order. Their mean is ``miou``.
+    over the pixels of all images whose label is a class; others do not count. The mean over classes
+    is no mean over images. Each image therefore gets a pseudo-value: the mean, plus its first-order
+    change with the weight of the image. The mean of the pseudo-values is ``miou``.
 
     Parameters
     ----------
     model : nn.Module
-        Scores (n_images, n_classes, height, width) of pictures.
+        Returns scores (n_images, n_classes, height, width) of pictures.
     images : uint8 ndarray of shape (n_images, height, width, channels)
     target : ndarray of shape (n_images, height, width)
     n_classes : int
@@ -186,9 +186,9 @@ def segmentation_quality(
     Returns
     -------
     dict
-        ``miou``, ``accuracy`` and ``class_accuracy``, the mean over the classes that are there;
-        ``iou``, a list with NaN for a class that neither is there nor was found, which the mean
-        leaves out; and ``pictures``, the pseudo-values.
+        ``miou``; ``accuracy``, the share of correct pixels; ``class_accuracy``, the mean over the
+        classes that occur; ``iou``, a list with NaN for a class that neither occurs nor was found,
+        which the mean leaves out; and ``pictures``, the pseudo-values.
     """
     pairs = np.zeros((len(images), n_classes, n_classes), dtype=np.int64)
     for start in range(0, len(images), _AT_ONCE):
@@ -213,7 +213,7 @@ def segmentation_quality(
 
 
 PLAIN = "plain"
-# Options of `PixelClassifier`; what is not said is plain.
+# Options of `PixelClassifier`; the others are those of the plain model.
 _MODELS: dict[str, dict[str, Any]] = {
     PLAIN: {},
     "NeuTRENO": {"correction": "neutreno"},
@@ -263,27 +263,27 @@ def segment(
     directory: Path = Path("results/segment"),
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Train segmenters on CamVid and judge them on its test pictures.
+    """Train segmenters on CamVid and measure them on its test pictures.
 
-    All models have the same seeds: with a seed they see the same pictures in the same order, cut
-    alike. The averaged weights at the end are judged, once.
+    All models share their seeds: with a seed, they see the same crops in the same order. The final
+    averaged weights are measured, once.
 
     Parameters
     ----------
     models : iterable of str, optional
         Names of `model_names`, or of operators (`twinsolve.unrolled.operator_names`). None is all
-        of the first.
+        of `model_names`.
     n_seeds : int, default=3
     seed : int, default=0
-        The first of them.
+        The first seed.
     n_steps : int, default=800
         Steps of training, of 8 pictures each.
     n_jobs : int, default=1
-        Processes, one run each.
+        Number of processes, each of which trains one model at a time.
     data_home : str, optional
         Folder of the data sets, as in `twinsolve.datasets.fetch_camvid`.
     directory : Path
-        Folder of the runs: one each, which an interrupted command goes on from.
+        Folder with a folder for each run, from which an interrupted command continues.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the runs.
 
@@ -294,16 +294,16 @@ def segment(
         `segmentation_quality`, the latter over copies of `SCALES`), ``accuracy``,
         ``class_accuracy``, ``iou CLASS``, all in percent; ``pictures`` and
         ``pictures_multi_scale``, a pseudo-value of the mean IoU for each test picture;
-        ``parameters``; ``seconds`` of the processor for a picture.
+        ``parameters``; ``seconds`` of processor time per picture.
 
     Raises
     ------
     ValueError
-        If a model is unknown, or a number out of range.
+        If a model is unknown, or a number is out of range.
     """
     names = list(_MODELS) if models is None else list(dict.fromkeys(models))
     if n_steps < 1 or not names:
-        raise ValueError(f"n_steps: must be >= 1, got {n_steps}" if names else "models: none")
+        raise ValueError(f"n_steps: must be >= 1, got {n_steps}" if names else "models: got none")
     settings = {name: model_settings(name) for name in names}
     options = Options(seed, n_seeds, n_jobs, data_home, directory / "runs", progress)
     jobs: list[Job] = [
@@ -332,7 +332,7 @@ def model_settings(name: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it is neither of `model_names` nor an operator.
+        If it is neither in `model_names` nor an operator.
     """
     if name in _MODELS:
         return dict(_MODELS[name])
@@ -352,7 +352,7 @@ def _train_and_judge(
     directory: str,
     data_home: str | None,
 ) -> list[dict[str, Any]]:
-    """Train, or go on, in a folder of the run's own, and judge."""
+    """Train a model in the folder of the run, or continue, and return a row of measures."""
     pictures = {
         name: fetch_camvid(subset=name, data_home=data_home) for name in ("train", "val", "test")
     }
@@ -396,12 +396,12 @@ def _train_and_judge(
 _N_SHOWN = 3
 _SCALES = {"miou": ("one", "pictures"), "miou_multi_scale": ("three", "pictures_multi_scale")}
 _HEAD = ("model", "scales", "mean IoU %", *COMPARED, "pixels %")
-_CLASSES = "mean class accuracy %"  # which tables of old runs lack
+_CLASSES = "mean class accuracy %"  # missing in tables of old runs
 _SIZE = ("parameters", "ms / picture", "seeds")
 
 
 def write_report(table: pd.DataFrame, report: Report, *, data_home: str | None) -> None:
-    """Print and write what was found."""
+    """Print and write the results."""
     write_table(table, report.directory)
     report.add_table("CamVid, test pictures", lines_of(table), file="models")
     report.add_table("IoU of each class, %", class_lines(table))
@@ -412,7 +412,7 @@ def write_report(table: pd.DataFrame, report: Report, *, data_home: str | None) 
 
 
 def lines_of(table: pd.DataFrame) -> Lines:
-    """Headings and cells: means over seeds, and the difference to the plain model by pairs."""
+    """Headings and cells: means over seeds, and the paired difference to the plain model."""
     verdicts = judge(differences(table))
     of_classes = ["class_accuracy"] if "class_accuracy" in table else []
     rows = []
@@ -432,7 +432,7 @@ def lines_of(table: pd.DataFrame) -> Lines:
 
 
 def differences(table: pd.DataFrame, against: str = PLAIN) -> dict[tuple[str, str], Paired]:
-    """Of the mean IoU of each model to one of them, by model and column."""
+    """Differences in mean IoU of each model to one of them, by model and column."""
     others = [str(name) for name in table.model.unique() if name != against]
     return {
         (model, column): paired_difference(
@@ -451,7 +451,7 @@ def _read_pseudo_values(table: pd.DataFrame, model: str, column: str) -> pd.Data
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """How to read the table, where something is compared."""
+    """A sentence on how to read differences, if there are any."""
     apart = differences(table)
     return [note_on_verdicts(apart, of="seeds and test pictures")] if apart else []
 
@@ -469,7 +469,7 @@ def class_lines(table: pd.DataFrame) -> Lines:
 
 
 def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) -> None:
-    """Test pictures, their classes, and what each model of the first seed finds."""
+    """Draw scenes.png: test pictures, their labels, and predictions of the first seed."""
     test = fetch_camvid(subset="test", data_home=data_home)
     seed = table.seed.min()
     models = list(dict.fromkeys(table[table.seed == seed].model))
@@ -501,7 +501,7 @@ def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) 
 
 
 def draw_quality(table: pd.DataFrame, directory: Path) -> None:
-    """Mean intersection over union of each run, single- and multi-scale."""
+    """Draw quality.png: mean intersection over union of each run, at one and three scales."""
     models = list(dict.fromkeys(table.model))
     figure, axes = panels(2, (4.2, 0.5 + 0.35 * len(models)), sharey=True)
     columns = {"miou": "one scale", "miou_multi_scale": "three scales"}

@@ -1,4 +1,4 @@
-"""Images of classes in three parts, and batches of those that train."""
+"""Images with classes for training, validation and test, and batches of training images."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Splits:
-    """Images that train, validate and test."""
+    """Images for training, validation and test."""
 
     train: Images
     validation: Images
@@ -40,18 +40,18 @@ class Splits:
 
     @cached_property
     def content(self) -> str:
-        """What tells them from other images under the same names."""
+        """Hash that tells the images from others under the same names."""
         parts = (self.train, self.validation, self.test)
         return joblib.hash([x.numpy() for part in parts for x in (part.levels, part.target)])
 
 
 def load_splits(data: str, data_home: str | None = None) -> Splits:
-    """Load images of classes in three parts, the same each time.
+    """Load images with classes in three parts, the same at each call.
 
     Parameters
     ----------
     data : str
-        "digits" (of scikit-learn); "cifar10"; either with so many of its training images,
+        "digits" (of scikit-learn); "cifar10"; either with a number of training images,
         "cifar10:n_train=10000"; or a folder with a folder of pictures for each class, all of one
         size.
     data_home : str, optional
@@ -60,8 +60,8 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
     Returns
     -------
     Splits
-        A fifth of digits and of a folder's pictures validates and another tests, drawn by class; of
-        CIFAR-10, a tenth of the training images validates, and its own test images test.
+        Of digits and of a folder, a fifth is for validation and another fifth for test, drawn by
+        class; of CIFAR-10, a tenth of the training images is for validation.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def _load_folder(path: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
         raise ValueError(f"data: pictures of {path} differ in size: {sorted(sizes)[:3]}")
     classes, target = np.unique(labels, return_inverse=True)
     if len(classes) < 2 or np.bincount(target).min() < 5:
-        raise ValueError(f"data: {path} must hold two folders or more, of five pictures or more")
+        raise ValueError(f"data: {path} must hold two or more folders of five or more pictures")
     return np.stack(pictures.images), target, tuple(map(str, classes))
 
 
@@ -127,7 +127,7 @@ def _split(levels: np.ndarray, target: np.ndarray, classes: tuple[str, ...]) -> 
 
 
 def _order_by_class(target: np.ndarray) -> np.ndarray:
-    """A random order in which every beginning holds the classes in their shares."""
+    """A random order of indices whose first n hold the classes in their shares, for each n."""
     rng = np.random.default_rng(0)
     place = np.empty(len(target))
     for each in np.unique(target):
@@ -142,7 +142,7 @@ def _make_images(levels: np.ndarray, target: np.ndarray) -> Images:
 
 
 def batch_order(n: int, batch_size: int, seed: int, step: int) -> np.ndarray:
-    """Which of n samples a step sees, without replacement within an epoch; two may share a step."""
+    """Indices of the samples of a step, drawn without replacement in each epoch."""
     counted = step * batch_size + np.arange(batch_size)
     order = np.empty(batch_size, dtype=np.int64)
     for epoch in np.unique(counted // n):
@@ -153,18 +153,18 @@ def batch_order(n: int, batch_size: int, seed: int, step: int) -> np.ndarray:
 
 
 class ClassBatches:
-    """Batches without replacement within an epoch, shifted and mirrored at random.
+    """Batches drawn without replacement within an epoch, shifted and mirrored at random.
 
-    They depend on seed and step alone, so that all networks of a seed see the same.
+    Batches depend on seed and step alone, so that all networks of a seed see the same ones.
 
     Parameters
     ----------
     images : Images
     batch_size : int
     shift : int
-        Largest shift in pixels, along each side; zeros come in.
+        Largest shift in pixels, along each side; zeros fill the gap.
     flip : bool
-        Mirror every other image, left to right.
+        Mirror images from left to right, with probability 0.5.
     """
 
     def __init__(self, images: Images, *, batch_size: int, shift: int, flip: bool) -> None:
@@ -192,25 +192,25 @@ class ClassBatches:
 def augment(
     batches: Batches, *, n_classes: int, erasing: float, mixup: float, cutmix: float
 ) -> Batches:
-    """Batches of which images lose a rectangle, and which are mixed in pairs, with their labels.
+    """Batches whose images may lose a rectangle or be mixed in pairs, with mixed labels.
 
-    What is drawn is drawn by torch. Mixed labels are shares of classes, (batch, n_classes).
+    Random numbers come from torch. Mixed labels are shares of classes, (batch, n_classes).
 
     Parameters
     ----------
     batches : callable
-        As `ClassBatches`.
+        Such as `ClassBatches`.
     n_classes : int
     erasing : float
-        Share of the images.
+        Share of the images that lose a rectangle.
     mixup, cutmix : float
-        Shares of the batches: of an image and another one the weight, or the share of the pixels,
-        is uniform on [0, 1].
+        Shares of the batches that are mixed. The weight of the other image, or its share of the
+        pixels, is uniform on [0, 1].
 
     Raises
     ------
     ImportError
-        If any is asked for and kornia is not installed.
+        If a share is above 0 and kornia is not installed.
     """
     if not (erasing or mixup or cutmix):
         return batches
@@ -230,7 +230,7 @@ def augment(
         cut = drawn >= mixup
         levels, mixed = mixers[cut](levels, target)
         own, other, share = mixed.reshape(-1, 3).T
-        share = 1 - share if cut else share  # of the other image; kornia says the own one's of cuts
+        share = 1 - share if cut else share  # other image's; for cuts kornia gives the first's
         one_hot = torch.eye(n_classes)
         shares = torch.lerp(one_hot[own.long()], one_hot[other.long()], share[:, None])
         return levels, shares
@@ -239,7 +239,7 @@ def augment(
 
 
 def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
-    """Mean cross-entropy with smoothed labels, and what balances mixtures of experts, if any."""
+    """Mean cross-entropy with smoothed labels, plus a balancing term for mixtures of experts."""
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         levels, target = batch
@@ -251,4 +251,4 @@ def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor
     return loss
 
 
-_SHARE = 0.2  # of the images, to choose and to judge each
+_SHARE = 0.2  # of the images, for validation and for test each

@@ -1,4 +1,4 @@
-"""What is measured of a classifier: accuracy, also under attack, depth, size and speed."""
+"""Measures of a classifier: accuracy, also under attacks and corruptions, and its tokens."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -23,7 +23,7 @@ from .data import Images
 from .networks import Classifier
 
 _BATCH = 256
-_N_DEPTH = 64  # images of which tokens are measured
+_N_DEPTH = 64  # images whose tokens are measured
 _REPEATS = 5
 
 
@@ -48,10 +48,10 @@ def _percent(hits: Tensor) -> float:
 
 @torch.no_grad()
 def depth_measures(model: Classifier, images: Images) -> dict[str, float]:
-    """Of the last layer's tokens, in float64: mean cosine, and mean log10 condition number.
+    """Mean cosine and mean log10 condition number of the last layer's tokens, in float64.
 
-    A condition number beyond what float64 resolves, which is infinite to `condition_number`, counts
-    as that bound, ``1 / (max(n, d) eps)``: it is at least so large.
+    A condition number that float64 cannot resolve, infinite in `condition_number`, counts as the
+    lower bound ``1 / (max(n, d) eps)``.
     """
     network = deepcopy(model).double().network
     levels = model.standardised(images.levels[:_N_DEPTH].double())
@@ -67,7 +67,7 @@ def depth_measures(model: Classifier, images: Images) -> dict[str, float]:
 
 
 def _find_last_tokens(network: nn.Module, levels: Tensor) -> Tensor | None:
-    """What leaves the last layer of blocks of patches, before the final norm."""
+    """Tokens of patches after the last block, before the final norm."""
     if isinstance(network, VisionTransformer):
         return network.intermediates(levels)[-1]
     if isinstance(network, ConvMixer):
@@ -88,7 +88,7 @@ Array = np.ndarray
 
 
 def fgsm(model: nn.Module, levels: Tensor, target: Tensor, budget: float) -> Tensor:
-    """One step along the sign of the loss's gradient: ``clip(x + budget sign(grad))``.
+    """Attack by one step along the sign of the gradient: ``clip(x + budget sign(grad))``.
 
     Goodfellow, Shlens and Szegedy, *Explaining and harnessing adversarial examples* (2015).
     """
@@ -104,10 +104,10 @@ def pgd(
     n_steps: int = PGD_STEPS,
     step: float | None = None,
 ) -> Tensor:
-    """Steps along the sign, each projected on the budget and on [0, 1]; starts at the image.
+    """Attack by steps along the sign of the gradient, projected on the budget and on [0, 1].
 
     ``step`` is ``2.5 budget / n_steps`` by default. Madry et al., *Towards deep learning models
-    resistant to adversarial attacks* (2018), without their random start.
+    resistant to adversarial attacks* (2018); here the start is the image, not a random point.
     """
     step = 2.5 * budget / n_steps if step is None else step
     x = levels
@@ -135,7 +135,7 @@ CORRUPTIONS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
 
 
 def corrupt(levels: Tensor, kind: str) -> Tensor:
-    """Images of one kind of `CORRUPTIONS`, the same each time, in [0, 1]."""
+    """Images with a corruption of `CORRUPTIONS`, in [0, 1]; the same at each call."""
     place = list(CORRUPTIONS).index(kind)
     made = [
         CORRUPTIONS[kind](image, generator_of(0, place, number))
@@ -145,7 +145,7 @@ def corrupt(levels: Tensor, kind: str) -> Tensor:
 
 
 BUDGETS = (1, 4, 8, 24)  # of 255 levels
-N_ATTACKED = 256  # test images, the first
+N_ATTACKED = 256  # the first test images
 CLEAN = "clean"
 ATTACKS = {
     f"{attack.__name__.upper()} {budget}/255": (attack, budget / 255)
@@ -155,7 +155,7 @@ ATTACKS = {
 
 
 def wrong_attacked(model: nn.Module, images: Images) -> dict[str, list[int]]:
-    """Places of the images that are wrong, attacked through the model itself, by attack."""
+    """Indices of misclassified images by attack; attacks use the model's gradients."""
     levels, target = images.levels[:N_ATTACKED], images.target[:N_ATTACKED]
     return {
         name: wrong(model, Images(attack(model, levels, target, budget), target))
@@ -164,7 +164,7 @@ def wrong_attacked(model: nn.Module, images: Images) -> dict[str, list[int]]:
 
 
 def wrong_corrupted(model: nn.Module, images: Images) -> dict[str, list[int]]:
-    """Places of the images that are wrong, by kind of corruption."""
+    """Indices of misclassified images, by kind of corruption."""
     return {
         kind: wrong(model, Images(corrupt(images.levels, kind), images.target))
         for kind in CORRUPTIONS
@@ -172,13 +172,13 @@ def wrong_corrupted(model: nn.Module, images: Images) -> dict[str, list[int]]:
 
 
 def wrong(model: nn.Module, images: Images) -> list[int]:
-    """Places of the images whose class is not found."""
+    """Indices of misclassified images."""
     missed = scores(model, images.levels).argmax(dim=1) != images.target
     return missed.nonzero()[:, 0].tolist()
 
 
 def conditions(table: pd.DataFrame) -> list[str]:
-    """Attacks and corruptions that all runs of a table were tried on."""
+    """Attacks and corruptions that all runs of a table have results for."""
     return [name for name in (*ATTACKS, *CORRUPTIONS) if all(name in x for x in table.wrong)]
 
 
@@ -188,7 +188,7 @@ def accuracy(run: Mapping[str, Any], condition: str) -> float:
 
 
 def hits(table: pd.DataFrame, row: str, condition: str = CLEAN) -> pd.DataFrame:
-    """100 where a row finds an image's class and 0 where not, by seed and image."""
+    """100 if a row classifies an image correctly, else 0, by seed and image."""
     found = {}
     for run in table[table.row == row].to_dict("records"):
         found[run["seed"]] = np.full(_count_images(run, condition), 100.0)
@@ -197,11 +197,11 @@ def hits(table: pd.DataFrame, row: str, condition: str = CLEAN) -> pd.DataFrame:
 
 
 def matched_difference(table: pd.DataFrame, row: str, to: str, condition: str) -> Paired:
-    """Difference in accuracy on images that both rows get right as they are, over paired seeds.
+    """Difference in accuracy on images that both rows get right when clean, over paired seeds.
 
-    So that neither is ahead for its accuracy on clean images. Seeds without such images are left
-    out. As the images differ from seed to seed, the mean over them is a ratio, and its images come
-    as linear pseudo-values.
+    Accuracy on clean images thus gives no row an advantage. Seeds without such images are left out.
+    The images differ between seeds, so that their mean is a ratio: each image enters as its linear
+    pseudo-value.
     """
     apart = hits(table, row, condition) - hits(table, to, condition)
     clean = [hits(table, name)[apart.columns] > 0 for name in (row, to)]

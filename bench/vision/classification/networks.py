@@ -1,4 +1,4 @@
-"""Classifiers by plain words: an architecture, and what takes the place of each part."""
+"""Classifiers by options in words: an architecture, and replacements of its parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ WITHOUT_BLOCKS = ("ConvMixer", "SelfExpression")
 
 
 class Classifier(nn.Module):
-    """A network of images with levels in [0, 1], which it standardises.
+    """A network that standardises images with levels in [0, 1] and classifies them.
 
     Parameters
     ----------
@@ -34,14 +34,14 @@ class Classifier(nn.Module):
         ``architecture`` ("ViT", "Swin", "CaiT", "ConvMixer" or "SelfExpression"), ``operator`` (a
         name of `operator_names`, or a class of `twinsolve.unrolled`: "Local:radius=1"),
         ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
-        boosting, of attention), ``feed_forward_residual`` (the same of the other branch),
-        ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
-        ``identity`` (parts of a ViT that do nothing: embedding, projections, norms),
-        ``positions`` (False is none), ``experts`` (so many, of a sparse mixture in the place of
-        each feed-forward part: a token goes to two, together as wide as that), and what else the
-        architecture takes. Each name may have settings: "neutreno:lam=0.4", "dct:eps=0.9".
+        boosting, around attention), ``feed_forward_residual`` (the same around the feed-forward
+        part), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
+        ``identity`` (parts of a ViT that do nothing: embedding, projections, norms), ``positions``
+        (False is none), ``experts`` (how many replace each feed-forward part; a token goes to two,
+        which together are as wide as that part), and further arguments of the architecture. Each
+        name may have settings: "neutreno:lam=0.4", "dct:eps=0.9".
     mean, std : list of float
-        Of each channel.
+        Mean and standard deviation of each channel.
 
     Raises
     ------
@@ -84,12 +84,12 @@ def _build_network(
 
 
 def _plain_embedding(network: VisionTransformer) -> None:
-    """Tokens are the pixels of their patches, with zeros up to the width of the network."""
+    """Make tokens the pixels of patches, padded by zeros to the width of the network."""
     _fix(network.patch_embedding.projection.weight, network.patch_embedding.projection.bias)
 
 
 def _plain_projections(network: VisionTransformer) -> None:
-    """Queries, keys and values are the tokens, and what the heads find is what leaves them."""
+    """Make queries, keys and values the tokens, and the output that of the heads."""
     for block in network.blocks:
         attention: Any = block.attention
         _fix(attention.in_proj_weight, attention.in_proj_bias, len(attention.projected))
@@ -97,7 +97,7 @@ def _plain_projections(network: VisionTransformer) -> None:
 
 
 def _plain_norms(network: VisionTransformer) -> None:
-    """Layer norms around attention and before the head are left out."""
+    """Remove the layer norms before attention and before the head."""
     network.norm = nn.Identity()  # type: ignore[assignment]
     for block in network.blocks:
         block.attention_norm = nn.Identity()
@@ -112,7 +112,7 @@ _IDENTITIES: dict[str, Callable[[Any], None]] = {
 
 @torch.no_grad()
 def _fix(weight: Tensor, bias: Tensor, n_maps: int = 1) -> None:
-    """Make the map the identity, or several side by side, and leave it so in training."""
+    """Make `n_maps` stacked maps the identity, and exclude them from training."""
     nn.init.zeros_(bias)
     for part in weight.chunk(n_maps):
         nn.init.eye_(part)

@@ -1,4 +1,4 @@
-"""What `twinsolve classify` says of its table, and the picture of its differences."""
+"""Report of `twinsolve classify`: tables, sentences, and a figure of differences."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -29,8 +29,8 @@ from ...study import PLAIN
 from ...tables import Lines, Report, number, write_table
 from .measures import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, hits, matched_difference
 
-# What papers state of top-1, in points to their plain network, on other data and at other sizes;
-# quoted, not measured by us.
+# Gains in top-1 that papers state, in points over their plain networks, on other data and at other
+# sizes; quoted, not measured by us.
 _CLAIMS: dict[str, tuple[float, str]] = {
     "AttnScale": (1.1, "up to +1.1 on ImageNet (Wang et al. 2022)"),
     "FeatScale": (1.1, "up to +1.1 on ImageNet (Wang et al. 2022)"),
@@ -55,9 +55,9 @@ def write_report(
     sentences: Sequence[str] = (),
     pictures: Sequence[str] = (),
 ) -> None:
-    """Print and write what was found, and further `parts`, `sentences` and `pictures` of it.
+    """Print and write the results, with further `parts`, `sentences` and `pictures`.
 
-    Differences are drawn unless there is a picture of them.
+    Differences are drawn unless `pictures` names them.
     """
     write_table(table, report.directory)
     report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
@@ -77,12 +77,12 @@ def write_report(
 
 
 def lines_of(table: pd.DataFrame) -> Lines:
-    """A line for each row: means over seeds, and differences to its baseline, seed by seed."""
+    """A line for each row: means over seeds, and the paired difference to its baseline."""
     return compared_lines(table, differences(table), _BEFORE, _AFTER)
 
 
 def differences(table: pd.DataFrame) -> dict[str, Paired]:
-    """Of each row to its baseline."""
+    """Difference of each row to its baseline."""
     found = {row: hits(table, row) for row in table.row.unique()}
     return {
         row: paired_difference(found[row], found[baseline])
@@ -91,7 +91,7 @@ def differences(table: pd.DataFrame) -> dict[str, Paired]:
 
 
 def robust_lines(table: pd.DataFrame) -> Lines | None:
-    """Mean top-1 on attacked and corrupted images, if they were tried."""
+    """Mean top-1 on attacked and corrupted images; None if there are no results."""
     names = conditions(table)
     if not names:
         return None
@@ -104,9 +104,9 @@ def robust_lines(table: pd.DataFrame) -> Lines | None:
 
 
 def matched_lines(table: pd.DataFrame) -> Lines:
-    """Differences to its baseline on images that both get right as they are.
+    """Differences of rows to their baselines on images that both get right when clean.
 
-    In brackets where they are neither ahead nor behind, corrected for all of the table.
+    A difference in brackets is neither ahead nor behind, corrected for the whole table.
     """
     names, rows = conditions(table), baselines_of(table)
     verdicts = judge(matched_differences(table))
@@ -115,7 +115,7 @@ def matched_lines(table: pd.DataFrame) -> Lines:
 
 
 def matched_differences(table: pd.DataFrame) -> dict[tuple[str, str], Paired]:
-    """By row and condition."""
+    """`matched_difference` of each row to its baseline, by row and condition."""
     return {
         (row, name): matched_difference(table, row, baseline, name)
         for row, baseline in baselines_of(table).items()
@@ -132,7 +132,7 @@ def _write_briefly(verdict: Verdict) -> str:
 
 
 def remarks(table: pd.DataFrame) -> list[str]:
-    """What holds in every seed of what is claimed, and what does not."""
+    """Sentences on claims of papers: in how many seeds they hold."""
     rows = set(table.row)
     found = []
     if "no attention skip" in rows:
@@ -155,7 +155,7 @@ def remarks(table: pd.DataFrame) -> list[str]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """How to read the tables."""
+    """Sentences on how to read the tables."""
     text = [
         "Means over seeds, on test images that chose nothing; learning rate, steps and scale of "
         "positions of each row are the best of the same few on the validation images. Inference "

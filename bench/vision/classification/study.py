@@ -1,4 +1,4 @@
-"""Classifiers of images: their data, recipes, rows and measures, and the study of them."""
+"""The study of image classifiers: data, recipes, rows and measures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -31,11 +31,11 @@ _PICTURES: dict[str, Any] = {
     "label_smoothing": 0.1, "drop_path": 0.1, "shift": 4, "flip": True, "erasing": 0.0,
     "mixup": 0.0, "cutmix": 0.0, "precision": "float32",
 }  # fmt: skip
-# Sizes and recipes of data sets, where they differ from those of pictures. Each row takes the
-# candidate that does best on the validation images; the first wins ties. `position_scale` is where
-# learned positions start, 0.5**0.5 as sinusoids; networks without positions leave it out. `shift`
-# (pixels) and `flip` move images; `erasing` is the share of images that lose a rectangle, `mixup`
-# and `cutmix` the shares of batches that are mixed in pairs.
+# Sizes and recipes of data sets, as far as they differ from `_PICTURES`. Each row takes the
+# candidate that does best on the validation images; the first wins ties. `position_scale` is the
+# initial size of learned positions (0.5**0.5: that of sinusoids); networks without positions ignore
+# it. `shift` (pixels) and `flip` move images, `erasing` is the share of images that lose a
+# rectangle, `mixup` and `cutmix` are the shares of batches that are mixed in pairs.
 _OF_DATA: dict[str, dict[str, Any]] = {
     "digits": {
         "patch_size": 2, "dim": 32, "ema_decay": 0.98, "drop_path": 0.0, "shift": 0, "flip": False,
@@ -47,7 +47,7 @@ _OF_DATA: dict[str, dict[str, Any]] = {
             )
         ],
     },
-    "cifar10:n_train=12000": {  # so that two cores train the rows of its page within an hour
+    "cifar10:n_train=12000": {  # two cores train the rows of its page within an hour
         "dim": 64,
         "candidates": [
             {"learning_rate": rate, "position_scale": 0.5**0.5, "n_steps": 1200}
@@ -83,12 +83,12 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Sizes and recipe of a data set: those of pictures, what it has of its own, and what is given.
+    """Sizes and recipe of a data set; a given `recipe` replaces settings.
 
     Raises
     ------
     ValueError
-        If a setting is unknown or of another type, or shares are none.
+        If a setting is unknown or of another type, or a share is not in [0, 1].
     """
     known = _PICTURES | _OF_DATA.get(data, _OF_DATA.get(data.partition(":")[0], {}))
     settings = change_settings(known, recipe)
@@ -101,7 +101,7 @@ def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str,
 def build(
     splits: Splits, settings: Mapping[str, Any], options: Mapping[str, Any], seed: int
 ) -> Classifier:
-    """The network of a row, as its training starts."""
+    """The network of a row before training."""
     levels = splits.train.levels
     mean, std = (
         [float(x) for x in values]
@@ -136,7 +136,7 @@ def _choose_sizes(splits: Splits, settings: Mapping[str, Any], architecture: str
 
 
 def make_batches(splits: Splits, settings: Mapping[str, Any]) -> Batches:
-    """Batches of training images, moved and mixed as the settings say."""
+    """Batches of training images, augmented as the settings say."""
     names = ("batch_size", "shift", "flip")
     batches = ClassBatches(splits.train, **{name: settings[name] for name in names})
     mixing = {name: settings[name] for name in ("erasing", "mixup", "cutmix")}
@@ -158,7 +158,7 @@ def measure(
 ) -> dict[str, Any]:
     """Accuracy, size, speed and depth of a trained network, on test images.
 
-    ``wrong`` has the places of the images that are wrong, as they are and by attack and corruption.
+    ``wrong`` has the indices of misclassified images: clean, and by attack and corruption.
     """
     plain = build(splits, settings, {}, 0).eval()
     found: dict[str, Any] = accuracies(trained, splits.test)
@@ -191,20 +191,20 @@ def classify(
     attack, corruptions : bool, default=False
         Also measure accuracy on attacked and corrupted test images.
     **options
-        As `run_study` takes them: rows, seeds, steps, recipe, against, n_jobs, data_home,
+        Options of `run_study`: rows, seeds, steps, recipe, against, n_jobs, data_home,
         directory and progress.
 
     Returns
     -------
     DataFrame
-        That of `run_study`, with accuracies in percent; ``inference`` and ``training`` are ratios
-        of throughput to the plain row; ``wrong`` has the places of the test images that are wrong,
-        as they are and by attack and corruption.
+        The table of `run_study`, with accuracies in percent; ``inference`` and ``training`` are
+        ratios of throughput to the plain row; ``wrong`` has the indices of misclassified test
+        images: clean, and by attack and corruption.
 
     Raises
     ------
     ValueError
-        If data, a row or a setting are unknown.
+        If data, a row or a setting is unknown.
     """
     asked = [*(["attack"] if attack else []), *(["corruptions"] if corruptions else [])]
     return run_study(IMAGES, data, measures=asked, **options)

@@ -1,1 +1,1 @@
-"""Denoising: methods that are solved beside networks that are trained."""
+"""Denoising by solved methods and by trained networks."""

@@ -1,4 +1,4 @@
-"""Figures of `twinsolve denoise`: images, quality, and what networks learned."""
+"""Figures of `twinsolve denoise`: images, quality, and learned parameters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from .study import NoisyImages, quality
 
 _SHOWN = 128  # side of the crops
 _MARKS = {"solved": "s", "peer": "^", "start": "o", "trained": "D", "own": "P"}
-_COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
+_COLOURS = {  # of Okabe and Ito, for colour-blind readers
     "solved": "#0072B2", "peer": "#999999", "start": "#E69F00", "trained": "#D55E00",
     "own": "#009E73",
 }  # fmt: skip
@@ -26,7 +26,7 @@ _COLOURS = {  # of Okabe and Ito, told apart by colour-blind readers
 def draw_crops(
     methods: Sequence[tuple[str, str]], given: NoisyImages, directory: Path, *, sigma: float
 ) -> None:
-    """Draw crops.png: the first image by methods of some name and kind, above its errors."""
+    """Draw crops.png: the first image by methods, given as name and kind, above the errors."""
     level, clean = sigma / 255, given.clean[0]
     noisy, square = given.noisy(0, level), find_busiest_square(clean)
     pictures = {"clean": clean, "noisy": noisy}
@@ -54,7 +54,7 @@ def draw_crops(
 
 
 def _shorten(method: str) -> str:
-    """The name of a network, or of the folder of its run, without what all have."""
+    """The name of a network or of its folder, without the word Denoiser."""
     return Path(method).name.replace("Denoiser", "")
 
 
@@ -63,7 +63,7 @@ def _average_channels(image: Array) -> Array:
 
 
 def find_busiest_square(image: Array) -> tuple[slice, slice]:
-    """The square, of those on a grid, in which neighbours differ most."""
+    """The square of a grid in which neighbouring pixels differ most."""
     image = _average_channels(image)
     side = min(_SHOWN, *image.shape)
     steps = np.abs(np.diff(image, axis=0))[:, :-1] + np.abs(np.diff(image, axis=1))[:-1]
@@ -77,7 +77,7 @@ def find_busiest_square(image: Array) -> tuple[slice, slice]:
 
 
 def draw_quality(found: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw quality.png: a row for each method, with its mean dB, time and parameters."""
+    """Draw quality.png: a row for each method, with mean dB, time and parameters."""
     found = found.dropna(subset="psnr")
     found = found[(found.method != "noisy") & ~found.method.str.endswith(SOLVER)]
     found = found.reset_index(drop=True)
@@ -116,7 +116,7 @@ def draw_quality(found: pd.DataFrame, directory: Path, *, sigma: float) -> None:
 
 
 def _find_trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Module]]:
-    """Names and networks of a noise level that have a twin, and so a known start."""
+    """Names and networks of a noise level; only those with a twin, whose start is known."""
     rows = table[(table.kind == "trained") & (table.sigma == sigma)].dropna(subset="psnr")
     found = [(str(name), find_entry(name).network_at(sigma / 255)) for name in rows.method.unique()]
     return [
@@ -127,7 +127,7 @@ def _find_trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Modul
 
 
 def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:
-    """Draw layers.png: dB after the first layers, at the start and trained, on the crop."""
+    """Draw layers.png: dB on a crop after the first K layers, at the start and trained."""
     square = find_busiest_square(given.clean[0])
     crop, noisy = given.clean[0][square], given.noisy(0, sigma / 255)[square]
     series = [
@@ -154,7 +154,7 @@ def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sig
 
 
 def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw learned.png: medians of parameters of each layer, trained and at the start."""
+    """Draw learned.png: median parameters of each layer, at the start and trained."""
     series: list[tuple[str, list[tuple[int, float, float]]]] = []
     for name, network in _find_trained(table, sigma):
         if layers_of(network) is not None:
@@ -208,7 +208,7 @@ def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
 
 
 def _tile_filters(network: nn.Module) -> Array | None:
-    """Filters or atoms of the first layer, or atoms of the last dictionary, as one picture."""
+    """One picture of the filters or atoms of the first layer, or of a common dictionary."""
     layers = layers_of(network)
     first: Any = layers[0] if layers is not None else next(network.children())
     dictionary: Any = getattr(network, "dictionary", getattr(first, "synthesis", None))

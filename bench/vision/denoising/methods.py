@@ -1,4 +1,4 @@
-"""Methods that denoise, by name: solved ones, peers, networks, and what is the user's own."""
+"""Denoising methods by name: solved methods, peers, networks, and methods of the user."""
 
 import hashlib
 import json
@@ -47,27 +47,27 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 
 @dataclass(frozen=True)
 class DenoisingMethod:
-    """A method that takes a noisy image and its noise level, both in grey levels of [0, 1].
+    """A method that denoises an image, given the noise level; both in grey levels of [0, 1].
 
     Parameters
     ----------
     name : str
     kind : {"solved", "peer", "own"}
     family : str
-        Where its solver stands, or the package of a peer.
+        Module of the solver, or package of a peer.
     denoise : callable
         ``denoise(noisy, sigma, **settings)`` returns an image of the same shape.
     grid : dict
         Values of each setting that `choose_settings` tries.
     module : str, default=""
-        What a peer imports.
+        Module that a peer imports.
     colour : bool, default=False
-        Whether it takes images of shape (height, width, 3) too; else it gets their channels.
+        Whether the method takes images of shape (height, width, 3); else it gets their channels.
 
     Raises
     ------
     ValueError
-        If the kind is another one.
+        If the kind is unknown.
     """
 
     name: str
@@ -94,12 +94,12 @@ METHODS: dict[str, DenoisingMethod] = {}
 
 
 def register_denoiser(method: DenoisingMethod) -> DenoisingMethod:
-    """Make a method known to `twinsolve denoise` by its name.
+    """Register a method under its name for `twinsolve denoise`.
 
     Raises
     ------
     ValueError
-        If there is one of that name.
+        If the name is taken.
     """
     if method.name in METHODS:
         raise ValueError(f"name: {method.name!r} is registered already")
@@ -108,7 +108,7 @@ def register_denoiser(method: DenoisingMethod) -> DenoisingMethod:
 
 
 def add_methods(methods: Iterable[DenoisingMethod]) -> None:
-    """Tell a worker process the methods that its parent knows."""
+    """Register the methods of the parent process in a worker."""
     METHODS.update({method.name: method for method in methods})
 
 
@@ -118,7 +118,7 @@ def _read_settings() -> dict[str, Any]:
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Settings that were chosen on images for validation, in units of the noise where it counts."""
+    """Settings of a method that were chosen on validation images; many are in units of sigma."""
     return dict(_read_settings().get(name, {}).get("settings", {}))
 
 
@@ -196,7 +196,7 @@ def _wavelets(noisy: Array, sigma: float) -> Array:
     from skimage.restoration import denoise_wavelet
 
     colour = noisy.ndim == 3
-    # Without rescale_sigma, the level would not follow the image to YCbCr.
+    # rescale_sigma converts the noise level to YCbCr along with the image.
     return denoise_wavelet(
         noisy,
         sigma=sigma,
@@ -209,7 +209,7 @@ def _wavelets(noisy: Array, sigma: float) -> Array:
 def _opencv(noisy: Array, sigma: float, h: float = 0.9) -> Array:
     import cv2
 
-    # The form of OpenCV that goes by Lab is behind this one, on joint distances, at every h.
+    # This form, with joint distances of the channels, beats OpenCV's Lab form at every h.
     levels = np.rint(255 * noisy).clip(0, 255).astype(np.uint8)
     denoised: Any = cv2.fastNlMeansDenoising(levels, None, 255 * h * sigma, 5, 13)
     return denoised / 255.0
@@ -230,7 +230,7 @@ def _register(
     kind: str, family: str, name: str, denoise: Denoise, module: str = "", joint: bool = False,
     **grid: tuple[Any, ...],
 ) -> None:  # fmt: skip
-    """Register a method; `joint` is whether it takes colours together."""
+    """Register a method; `joint` says whether it takes all channels together."""
     register_denoiser(DenoisingMethod(name, kind, family, denoise, grid, module, joint))
 
 
@@ -276,23 +276,23 @@ BUILT_IN = frozenset(METHODS)
 
 
 KINDS = ("solved", "peer", "start", "trained", "own")
-SOLVER = ", solver"  # of a network at the start
+SOLVER = ", solver"  # end of the name of a network's solver
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a table.
+    """A method of a table: a name with its kind and, for networks, the class or folder.
 
     Parameters
     ----------
     method : str
-        As it is named.
+        Name of the method.
     kind : str
-        Among `KINDS`.
+        One of `KINDS`.
     network : str, default=""
-        Class of `twinsolve.unrolled.models.denoisers`, of what unrolls a solver.
+        Class of `twinsolve.unrolled.models.denoisers`, if the method is a network or its solver.
     folder : str, default=""
-        That of a training run.
+        Folder of a training run.
     """
 
     method: str
@@ -302,11 +302,11 @@ class Entry:
 
     @property
     def is_solver(self) -> bool:
-        """Whether it is the solver of a network."""
+        """Whether the method is the solver of a network."""
         return bool(self.network) and self.kind == "solved"
 
     def serves(self, sigma: float) -> bool:
-        """Whether it is for this noise, in grey levels of 255: weights are for their own alone."""
+        """Whether the method is for this noise in grey levels of 255; weights are for one level."""
         levels = self.list_levels()
         return levels is None or round(sigma, 6) in levels
 
@@ -317,14 +317,14 @@ class Entry:
         return shipped_levels(self.network) if self.kind == "trained" else None
 
     def network_at(self, sigma: float) -> nn.Module:
-        """The network for a noise level, in grey levels of [0, 1]; where there is a solver, its."""
+        """The network, or that of the solver, for a noise level in grey levels of [0, 1]."""
         if self.kind != "trained":
             return exact_start(self.network, sigma)
         path = Path(self.folder, WEIGHTS) if self.folder else shipped_path(self.network, sigma)
         return _load_trained(self.folder, str(path), file_hash(path) or "")
 
     def denoiser(self, sigma: float) -> tuple[Denoise, dict[str, Any]]:
-        """The function, and what is known of it: family, parameters, operations."""
+        """The function that denoises, and its family, parameters and operations."""
         if self.method in METHODS:
             method = METHODS[self.method]
             return method if method.colour else by_channel(method), {"family": method.family}
@@ -339,7 +339,7 @@ class Entry:
         }
 
     def content(self, sigma: float) -> str:
-        """What tells it from another of that name: settings, weights, or the user's code."""
+        """Hash of settings, weights or user code, as a key of kept results."""
         known: list[Any] = []
         if self.method in METHODS:
             known = [settings_of(self.method), METHODS[self.method].kind]
@@ -356,7 +356,7 @@ class Entry:
 
 
 def by_channel(denoise: Denoise) -> Denoise:
-    """What denoises grey images, on each channel of one in colour."""
+    """Function that applies a method for grey images to each channel of colour images."""
 
     def each(noisy: Array, sigma: float) -> Array:
         if noisy.ndim == 2:
@@ -393,7 +393,7 @@ def find_entry(name: str) -> Entry:
     Raises
     ------
     ValueError
-        If there is none, or it is not installed.
+        If there is no such method, or it is not installed.
     """
     kinds = {known: kind for kind, names in method_names().items() for known in names}
     if name in METHODS:
@@ -415,12 +415,12 @@ def find_entry(name: str) -> Entry:
 
 
 def list_entries(methods: Iterable[str] | None, sigmas: Sequence[float]) -> list[Entry]:
-    """Those of the names, or all that are installed and have weights but for networks' solvers.
+    """Methods of the names; None is all that are installed and have weights, without solvers.
 
     Raises
     ------
     ValueError
-        If one is unknown, not installed, or not for one of the noise levels.
+        If a method is unknown, not installed, or not for one of the noise levels.
     """
     if methods is None:
         known = (name for names in method_names().values() for name in names)
@@ -444,7 +444,7 @@ def find_function(name: str) -> Denoise:
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If there is no such function.
     """
     found: Denoise = find_object(name, "methods: no function")
     if not callable(found):

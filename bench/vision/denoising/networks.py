@@ -1,4 +1,4 @@
-"""Denoising networks as methods: at the start, by their solvers, and with trained weights."""
+"""Denoising networks as methods: at the start, trained, and by their solvers."""
 
 import copy
 import inspect
@@ -33,11 +33,11 @@ from ...run_folder import (
 def in_tiles(
     denoise: Callable[[Array], Array], noisy: Array, *, margin: int, side: int = 512
 ) -> Array:
-    """Denoise an image in tiles: the answer of the whole image, with the memory of one tile.
+    """Denoise an image in tiles: the same result, with the memory of one tile.
 
-    Each tile of `side` x `side` pixels is denoised with `margin` pixels around it, less where the
-    image ends, and these are cut off again. If no pixel of the answer depends on pixels further
-    than `margin` along an axis, nor on where in the image it is, this is the answer of the whole.
+    Each tile of `side` x `side` pixels is denoised with `margin` pixels around it, fewer at the
+    border of the image, which are then cut off. The result is that for the whole image if no output
+    pixel depends on its position or on pixels further away than `margin` along an axis.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def in_tiles(
         Takes and returns an image.
     noisy : ndarray of shape (height, width) or (height, width, channels)
     margin : int
-        >= 0; of a network its attribute `margin`.
+        >= 0; for a network, its attribute `margin`.
     side : int, default=512
         >= 1.
 
@@ -74,7 +74,7 @@ def in_tiles(
 
 
 def _cut_axis(extent: int, side: int, margin: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Along an axis: what a tile sees, its own pixels in that, and in the image."""
+    """Slices along an axis: what a tile sees, and its pixels within that and in the image."""
     for start in range(0, extent, side):
         stop = min(start + side, extent)
         first = max(0, start - margin)
@@ -87,11 +87,11 @@ def _cut_axis(extent: int, side: int, margin: int) -> Iterator[tuple[slice, slic
 
 _SHIPPED = Path(__file__).with_name("weights")
 _LARGE = 512  # side of tiles
-_COUNTED = 192  # side of the image on which operations are counted
+_COUNTED = 192  # side of the image for counting operations
 
 
 def network_names() -> list[str]:
-    """Classes of `twinsolve.unrolled.models.denoisers`."""
+    """Names of the classes of `twinsolve.unrolled.models.denoisers`."""
     return list(denoisers.__all__)
 
 
@@ -101,7 +101,7 @@ def build_network(name: str, *, sigma: float, seed: int = 0) -> nn.Module:
     Raises
     ------
     ValueError
-        If there is none of that name, or it refuses its settings.
+        If there is no such class, or it refuses its settings.
     """
     head, _, rest = name.partition(":")
     if "=" in rest.partition(":")[0] or not rest:
@@ -126,13 +126,13 @@ def build_network(name: str, *, sigma: float, seed: int = 0) -> nn.Module:
 
 
 def at_start(name: str, sigma: float) -> nn.Module:
-    """A network as it is made: the classical iterate for this noise."""
+    """A network before training: the iterate of a classical method for this noise."""
     return getattr(denoisers, name)(sigma=sigma).eval()
 
 
 @lru_cache(maxsize=8)
 def exact_start(name: str, sigma: float) -> nn.Module:
-    """`at_start` in float64; what is minimised is minimised until no dB of five digits moves."""
+    """`at_start` in float64; energies are minimised until five digits of the dB are exact."""
     network = at_start(name, sigma).double()
     for solved in _find_minimisers(network):
         solved.tol, solved.max_iter = 1e-8, 5000
@@ -144,20 +144,20 @@ def _find_minimisers(network: nn.Module) -> list[ConvexRidge]:
 
 
 def shipped_path(name: str, sigma: float) -> Path:
-    """The file of weights that come with the package for a noise level, there or not."""
+    """Path of the shipped weights for a noise level; the file need not exist."""
     return _SHIPPED / f"{name}-{round(255 * sigma, 6):g}.safetensors"
 
 
 def shipped_levels(name: str) -> list[float]:
-    """Noise levels in grey levels of 255 that weights come with the package for."""
+    """Noise levels, in grey levels of 255, for which the package has weights."""
     paths = _SHIPPED.glob(f"{name}-*.safetensors")
     return sorted(float(path.stem.rpartition("-")[2]) for path in paths)
 
 
 def ship(folder: str | Path, path: Path | None = None) -> Path:
-    """Keep the averaged weights of a training run as a file of half the size, with what made them.
+    """Write the averaged weights of a training run to a file for the package.
 
-    Weights are rounded to float16; the class, its arguments and the run stand in the header.
+    Weights are rounded to float16; the header has the class, its arguments and the run's settings.
     """
     known, model = read_settings(folder), load_model(folder)
     said = known["settings"]
@@ -174,7 +174,7 @@ def ship(folder: str | Path, path: Path | None = None) -> Path:
 
 
 def load_shipped(path: Path) -> nn.Module:
-    """A network of a file that `ship` wrote, in float32."""
+    """Load a network in float32 from a file that `ship` wrote."""
     notes = read_notes(path)
     model = find_class(notes["class"])(**json.loads(notes["arguments"]))
     model.load_state_dict({key: tensor.float() for key, tensor in load_tensors(path).items()})
@@ -182,9 +182,9 @@ def load_shipped(path: Path) -> nn.Module:
 
 
 def apply(network: nn.Module, noisy: Array) -> Array:
-    """A network on an image, in the precision of its weights; large images tile by tile.
+    """Apply a network to an image in the precision of its weights; large images in tiles.
 
-    Images in colour, (height, width, 3), go to networks of one channel in three parts.
+    Networks of one channel get the three channels of a colour image (height, width, 3) as a batch.
     """
     margin = getattr(network, "margin", None)
     if max(noisy.shape) > _LARGE and margin is not None:
@@ -200,25 +200,25 @@ def _apply_whole(network: nn.Module, noisy: Array) -> Array:
 
 
 def _to_planes(network: nn.Module, image: Array) -> Array:
-    """(batch, channels, height, width), with as many channels as the network takes."""
+    """Image as (batch, channels, height, width), with as many channels as the network takes."""
     planes = image[None] if image.ndim == 2 else np.moveaxis(image, -1, 0)
     whole = n_channels(network) == len(planes)
     return np.ascontiguousarray(planes[None] if whole else planes[:, None])
 
 
 def _to_image(planes: Array, like: Array) -> Array:
-    """What `_planes` took apart."""
+    """Inverse of `_to_planes`, for an image of the shape of `like`."""
     planes = planes.reshape(-1, *planes.shape[-2:])
     return planes[0] if like.ndim == 2 else np.moveaxis(planes, 0, -1)
 
 
 def n_channels(network: nn.Module) -> int:
-    """Channels of the images that a network takes: its attribute `channels`, else one."""
+    """Number of channels that a network takes: its attribute `channels`, or one."""
     return int(getattr(network, "channels", 1))
 
 
 def solve(network: nn.Module, noisy: Array) -> Array:
-    """What the network's solver makes of an image at the network's parameters, in float64."""
+    """Result of the network's solver at the network's parameters, in float64."""
     exact = copy.deepcopy(network).double()
     return _to_image(
         np.asarray(twins_of(network)[0].solve(exact, _to_planes(network, noisy))), noisy
@@ -226,7 +226,7 @@ def solve(network: nn.Module, noisy: Array) -> Array:
 
 
 def distance(network: nn.Module, noisy: Array, denoised: Array) -> float | None:
-    """Certified root mean square distance from the minimiser; None if nothing is minimised."""
+    """Certified root mean square distance from the minimiser; None without a certificate."""
     certificate: Any = getattr(network, "certificate", None)
     if certificate is None:
         return None
@@ -235,7 +235,7 @@ def distance(network: nn.Module, noisy: Array, denoised: Array) -> float | None:
 
 
 def has_twin(network: nn.Module) -> bool:
-    """Whether there is a solver that the network unrolls."""
+    """Whether the network unrolls a registered solver."""
     try:
         return bool(twins_of(network))
     except LookupError:
@@ -248,7 +248,7 @@ def n_parameters(network: nn.Module) -> int:
 
 @lru_cache(maxsize=8)
 def flops_per_pixel(network: nn.Module) -> float | None:
-    """Operations of products and convolutions a pixel; None where none are counted."""
+    """Operations of matrix products and convolutions per pixel; None if there are none."""
     weight = next(network.parameters())
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
@@ -257,20 +257,20 @@ def flops_per_pixel(network: nn.Module) -> float | None:
 
 
 def layers_of(network: nn.Module) -> nn.ModuleList | None:
-    """The layers that a network goes through in turn."""
+    """The layers of a network, in order; None if they are not a single list."""
     lists = [child for child in network.children() if isinstance(child, nn.ModuleList)]
     return lists[0] if len(lists) == 1 else None
 
 
 def started(network: nn.Module) -> nn.Module:
-    """The network as it was made, with the same arguments and in the same precision."""
+    """The network before training, with the same arguments and precision."""
     names = inspect.signature(type(network)).parameters
     kept = {name: getattr(network, name) for name in names if name not in ("device", "dtype")}
     return type(network)(**kept).to(next(network.parameters())).eval()
 
 
 def first_layers(network: nn.Module, n_layers: int) -> nn.Module:
-    """The same network without what comes after so many of its layers."""
+    """Copy of the network with only its first `n_layers` layers."""
     shorter = copy.deepcopy(network)
     layers = layers_of(shorter)
     assert layers is not None
@@ -279,10 +279,10 @@ def first_layers(network: nn.Module, n_layers: int) -> nn.Module:
 
 
 def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, Any]]:
-    """Deviation of the first layers from their solver at their parameters, in float64.
+    """Deviation of the first layers from their solver at the same parameters, in float64.
 
-    One row a number of layers: max abs(network - solver) / max abs(solver) over the images, and the
-    tolerance of the network's twin. Energies are minimised as exactly as by the solver.
+    A row for each number of layers has max abs(network - solver) / max abs(solver) over the images,
+    and the tolerance of the network's twin. Energies are minimised as exactly as by the solver.
     """
     exact, layers = copy.deepcopy(network).double(), layers_of(network)
     for solved in _find_minimisers(exact):
@@ -302,9 +302,9 @@ def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, An
 
 
 def readable(network: nn.Module) -> list[dict[str, float]]:
-    """Medians of the steps, thresholds and weights of each layer, by name; filters are left out.
+    """Medians of steps, thresholds and weights of each layer by name, without filters.
 
-    What a layer learns the logarithm of is turned back, and named without it.
+    Parameters that are learned as logarithms are exponentiated, and lose the word log.
     """
     layers = layers_of(network)
     rows = []

@@ -1,4 +1,4 @@
-"""What `twinsolve denoise` says of a table, and of trained networks beside their solvers."""
+"""Report of `twinsolve denoise`: tables, differences, and networks beside their solvers."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from .networks import deviations, has_twin, started
 from .study import NoisyImages, middle
 
 _EXACT = 1e-5  # dB
-_CROPS = 6  # methods, the best of each family
+_CROPS = 6  # most methods on the figure of crops
 
 
 def write_report(
@@ -35,7 +35,7 @@ def write_report(
     report: Report,
     parts: Mapping[str, Lines] | None = None,
 ) -> bool:
-    """Print and write all; False if a picture or a number is missing, or two are not equal."""
+    """Print and write all; False if a picture or number is missing, or a check fails."""
     folder = report.directory
     write_table(table, folder)
     found = means(table)
@@ -69,7 +69,7 @@ def write_report(
 
 
 def best_of_families(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Best trained networks first, then the best solved method of each family."""
+    """Name and kind of the best solved method of each family and of the best networks."""
     found = means(table[table.method != "noisy"]).dropna(subset="psnr").iloc[::-1]
     trained = found[found.kind.isin(["trained", "own"])].head(_CROPS // 2)
     solved = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.endswith(SOLVER)]
@@ -79,9 +79,9 @@ def best_of_families(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def means(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for each method and noise level: means over all images, best last.
+    """A row for each method and noise level, with means over all images; the best is last.
 
-    A method without a number for one of the images has no mean.
+    A method that lacks a number for an image has no mean.
     """
     whole = partial(pd.Series.mean, skipna=False)
     keys = ["sigma", "method", "kind"]
@@ -104,7 +104,7 @@ def means(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def lines_of(found: pd.DataFrame) -> Lines:
-    """Headings and cells, of one noise level."""
+    """Headings and cells of the means of one noise level."""
     head = ("method", "kind", "dB", "range", "SSIM", "s / MP", "parameters", "kFLOP / pixel")
     rows = []
     for row in found.itertuples():
@@ -121,7 +121,7 @@ def lines_of(found: pd.DataFrame) -> Lines:
 
 
 def paired_lines(table: pd.DataFrame) -> Lines:
-    """Headings and cells: `differences`, with verdicts. None is equal: there is no margin in dB."""
+    """Headings and cells of `differences` with verdicts, never equal, as dB has no margin."""
     best, apart = differences(table)
     rows = [
         (method, images, str(verdict.apart.n), *verdict.cells)
@@ -137,10 +137,10 @@ def note_on_pairs(table: pd.DataFrame) -> str:
 
 
 def differences(table: pd.DataFrame) -> tuple[str, dict[tuple[str, str], Paired]]:
-    """The best solved method or peer, and what each trained network has beyond it, in dB.
+    """The best solved method or peer, and the differences of trained networks to it, in dB.
 
-    Of one noise level, by method and images. Where names of images have a folder in front, each
-    folder is compared too.
+    The table holds one noise level. Keys are method and images: if names of images begin with
+    different folders, each folder is compared too.
     """
     found = means(table).dropna(subset="psnr")
     classical = found[found.kind.isin(["solved", "peer"]) & ~found.method.str.endswith(SOLVER)]
@@ -159,8 +159,8 @@ def differences(table: pd.DataFrame) -> tuple[str, dict[tuple[str, str], Paired]
 
 
 def starts(table: pd.DataFrame) -> pd.DataFrame:
-    """Networks at the start beside their solvers: largest difference in dB, images, and whether
-    it is within 1e-5 dB."""
+    """Largest difference in dB of each network at the start from its solver, number of images,
+    and whether it is within 1e-5 dB."""
     place = ["sigma", "image", "network"]
     rows = table.assign(network=table.method.str.partition(",")[0])
     start = rows[rows.kind == "start"].set_index(place).psnr
@@ -172,7 +172,7 @@ def starts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def remarks(table: pd.DataFrame) -> list[str]:
-    """Sentences: whether starts are their solvers' answers, distances, warnings, what failed."""
+    """Sentences on starts beside their solvers, distances, warnings and failures."""
     said = [
         f"{row.Index}: at the start at most {row.worst:.1e} dB from its solver on "
         f"{row.n_images} images, {'within' if row.within else 'not within'} {_EXACT:g} dB."
@@ -194,18 +194,18 @@ CHECKED = (
     "network", "layers", "deviation", "tolerance", "passed", "certified distance", "lam",
     "at start", "no gradient of its Lasso", "own energy falls",
 )  # fmt: skip
-_SIDE = 48  # of the crops that solvers are run on
+_SIDE = 48  # pixels of a side of the crops for solvers
 
 
 def verify(table: pd.DataFrame, given: NoisyImages) -> list[dict[str, Any]]:
-    """A row for each trained network that has a twin, and number of its first layers.
+    """A row for each trained network with a twin and each number of first layers.
 
     ``deviation`` is the largest relative deviation, in float64, from the solver at the trained
-    parameters, on the middles of the noisy images, and ``passed`` whether it is within the twin's
-    tolerance; ``distance`` the largest certified distance in the table. Of steps of sparse coding,
-    ``lam`` is the penalty that they stand for, and ``asymmetry`` the share of their pull that is no
-    gradient of a Lasso; of steps of diffusion, ``lam`` is the fidelity, and ``descends`` says
-    whether their own energy falls.
+    parameters, on the middles of noisy images; ``passed`` says whether it is within the twin's
+    tolerance; ``distance`` is the largest certified distance in the table. For steps of sparse
+    coding, ``lam`` is the penalty of the closest Lasso, and ``asymmetry`` the share of the step
+    that is no gradient of it. For steps of diffusion, ``lam`` is the fidelity, and ``descends``
+    says whether the energy of the step falls.
     """
     rows = []
     for (method, sigma), group in table[table.kind == "trained"].groupby(
@@ -226,7 +226,7 @@ def verify(table: pd.DataFrame, given: NoisyImages) -> list[dict[str, Any]]:
 
 
 def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Cells of the table that is printed."""
+    """Cells of the table with headings `CHECKED`."""
     return [
         (
             row["network"].removesuffix(", trained"), str(row["layers"]), f"{row['deviation']:.1e}",
@@ -242,9 +242,9 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _find_origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, Any]]:
-    """By layer, the classical problem that it is closest to, and its lam before training.
+    """By layer, the closest classical problem, and its lam before training.
 
-    Networks without steps of sparse coding have the rows of `energies` instead.
+    Networks without steps of sparse coding get the rows of `energies` instead.
     """
     start = started(network)
     untrained = {row["layer"]: row["lam"] for row in classical_problems(start)}
@@ -260,12 +260,12 @@ def _find_origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, 
 
 
 def classical_problems(network: nn.Module) -> list[dict[str, Any]]:
-    """The classical problem that each step of sparse coding is closest to.
+    """The classical problem closest to each step of sparse coding.
 
     A step ``S_t(C + s (Y - C D) A^T)`` is one of ISTA on ``|Y - C D|_F^2 + lam |C|_1`` if A is D
-    and ``t = s lam / 2``. Rows have ``lam``, the median over the atoms of ``2 t / s`` with the step
-    that fits ``s A`` to D best, and ``asymmetry = |s A - s' D|_F / |s A|_F``, how much of the pull
-    is no gradient of such a problem; NaN in the first layer, which has no D.
+    and ``t = s lam / 2``. The fitted step is the s' for which ``s' D`` is closest to ``s A``. Rows
+    have ``lam``, the median over the atoms of ``2 t / s'``, and the share that is no gradient of
+    such a problem, ``asymmetry = |s A - s' D|_F / |s A|_F``; NaN in the first layer, without D.
     """
     rows = []
     steps = [layer for layer in network.modules() if isinstance(layer, CodingStep)]
@@ -289,17 +289,17 @@ def classical_problems(network: nn.Module) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def energies(network: nn.Module, start: nn.Module, noisy: Array) -> list[dict[str, Any]]:
-    """Energies along the steps of a diffusion by filters, a pixel.
+    """Energies per pixel along the steps of a diffusion by filters.
 
-    Each `FilterDiffusion` is a gradient step on an energy of its own, EQUATIONS FE-1, in the metric
-    of the numbers of windows; nothing but the choice of its parameters makes it one of descent.
+    Each `FilterDiffusion` is a gradient step on its energy, EQUATIONS FE-1, in the metric of the
+    numbers of windows. Whether the energy falls depends on the parameters.
 
     Returns
     -------
     list of dict
-        A row for each step: ``before`` and ``after``, its own energy of the images that it takes
-        and makes; ``classical``, the energy of the first step of `start`, of what it makes;
-        ``descends``, whether its own energy falls; ``lam``. Empty if there are no such steps.
+        A row for each step: ``before`` and ``after``, the energy of the step for its input and its
+        output; ``classical``, the energy of the first step of `start` for that output;
+        ``descends``, whether the energy of the step falls; ``lam``. Empty without such steps.
     """
     exact = copy.deepcopy(network).double()
     if not isinstance(exact, FilterDiffusionDenoiser):

@@ -1,4 +1,4 @@
-"""Methods x images x noise: one table."""
+"""The study of denoising: methods, images and noise levels in one table."""
 
 import hashlib
 import warnings
@@ -28,16 +28,16 @@ from .training import N_VALIDATION
 
 _CROP = 192
 _HELD_OUT_CROP, _SCENES_APART = 256, 10
-# Photographs of scenes and surfaces that scikit-image comes with.
+# Photographs of scenes and surfaces in scikit-image.
 _PACKAGED = (
     "astronaut", "brick", "camera", "cat", "coffee", "coins", "grass", "gravel", "moon", "rocket",
 )  # fmt: skip
-SMALLEST = 16  # pixels of a side that all methods take
+SMALLEST = 16  # pixels of a side; all methods take images of that size
 IMAGE_SETS = ("photographs", "set12", "held-out")
 
 
 class Images(NamedTuple):
-    """Images in [0, 1], their names, and why other pictures of their folder were left out."""
+    """Images in [0, 1], their names, and reasons why pictures were left out."""
 
     names: tuple[str, ...]
     clean: tuple[Array, ...]
@@ -50,19 +50,20 @@ def load_images(name: str, data_home: str | None = None, colour: bool = False) -
     Parameters
     ----------
     name : str
-        "photographs": the middles, of 192 x 192 pixels, of the two that scikit-learn has;
-        "set12"; "held-out": photographs that no network was trained on, namely the last 20 of
-        train400, middles of 256 x 256 pixels of 12 that scikit-image and scikit-learn have, and
-        every tenth test picture of CamVid; or a folder of pictures.
+        "photographs": the middles, of 192 x 192 pixels, of the two of scikit-learn; "set12";
+        "held-out": photographs on which no network was trained, namely the last 20 of train400,
+        middles of 256 x 256 pixels of 12 of scikit-image and scikit-learn, and every tenth test
+        picture of CamVid; or a folder of pictures.
     data_home : str, optional
         Folder of the data sets.
     colour : bool, default=False
-        Images of shape (height, width, 3); else they become grey.
+        Load images of shape (height, width, 3); otherwise they become grey.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If there is no such set or folder, or not in colour, or no picture of it can be used.
+        If there is no such set or folder, it is grey but asked for in colour, or no picture can be
+        used.
     """
     if name in IMAGE_SETS or not Path(name).is_dir():
         return _load_set(name, data_home, colour)
@@ -91,7 +92,7 @@ def _load_set(name: str, data_home: str | None, colour: bool, stamps: object = N
 
 
 def _load_held_out(data_home: str | None) -> dict[str, Array]:
-    """Grey photographs by name: where they come from, and what they are called there."""
+    """Grey photographs by ``SOURCE/NAME``."""
     validated = fetch_train400(data_home=data_home)
     scenes = fetch_camvid(subset="test", data_home=data_home)
     photographs = load_photographs()
@@ -107,7 +108,7 @@ def _load_held_out(data_home: str | None) -> dict[str, Array]:
 
 
 def _to_grey(picture: Array) -> Array:
-    """Levels in [0, 1] of a picture of 8 bits."""
+    """Grey levels in [0, 1] of an 8-bit picture."""
     return rgb2gray(picture) if picture.ndim == 3 else picture / 255
 
 
@@ -127,21 +128,21 @@ def _load_folder(folder: str, colour: bool) -> Images:
 
 
 def middle(image: Array, side: int) -> Array:
-    """The square of so many pixels, or fewer if an image is smaller, in the middle of an image."""
+    """The central square of an image, with `side` pixels or that of a smaller image."""
     side = min(side, *image.shape[:2])
     top, left = ((extent - side) // 2 for extent in image.shape[:2])
     return image[top : top + side, left : left + side]
 
 
 def noisy_image(clean: Array, sigma: float, seed: int, place: int) -> Array:
-    """The image with noise of its own: that of a seed, of its place in the set and of the level."""
+    """The image with noise that depends on seed, place in the set and level."""
     generator = np.random.SeedSequence([seed, place, round(10 * 255 * sigma)]).generate_state(1)[0]
     return add_noise(clean, sigma=sigma, random_state=int(generator))
 
 
 @dataclass(frozen=True)
 class NoisyImages:
-    """The images of `load_images`, each with noise of its own."""
+    """The images of `load_images`, each with different noise."""
 
     images: str
     seed: int = 0
@@ -169,8 +170,8 @@ class NoisyImages:
         return noisy_image(self.clean[place], sigma, self.seed, place)
 
 
-_WARM = 32  # side of the image on which kernels are compiled
-_SSIM = 7  # side of its window
+_WARM = 32  # side of the image for compiling kernels
+_SSIM = 7  # side of the window of SSIM
 COLUMNS = [
     "method", "kind", "family", "images", "image", "sigma", "psnr", "ssim", "seconds",
     "megapixels", "parameters", "flops_per_pixel", "distance", "warning", "note",
@@ -198,20 +199,20 @@ def denoise(
     methods : iterable of str, optional
         Names of `method_names`; ``package.module:function``, a function of the noisy image and its
         noise level, both in grey levels of [0, 1]; or the folder of a training run. None is all
-        that are installed and have weights, but for the solvers of networks at the start.
+        methods that are installed or have weights, except the solvers of networks at the start.
     sigmas : sequence of float, default=(25,)
         Standard deviations of the noise, in grey levels of 255.
     seed : int, default=0
-        Of the noise.
+        Seed of the noise.
     colour : bool, default=False
-        Denoise images of shape (height, width, 3), not grey ones. Methods for grey images get
-        their channels one at a time, networks of one channel as a batch.
+        Denoise images of shape (height, width, 3), not grey ones. Methods for grey images get the
+        channels one at a time, networks of one channel as a batch.
     n_jobs : int, default=1
-        Processes.
+        Number of processes.
     data_home : str, optional
         Folder of the data sets, as in `twinsolve.datasets.fetch_set12`.
     directory : Path, optional
-        Folder that keeps what is finished.
+        Folder that keeps finished images.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the jobs.
 
@@ -219,23 +220,22 @@ def denoise(
     -------
     DataFrame
         A row for each method, image and noise level. ``kind`` is solved, peer, start, trained or
-        own; ``psnr`` in dB and ``ssim`` are those of scikit-image for a range of 1, of the image as
-        it is returned, and ssim is missing if a side is under 7 pixels; ``seconds`` is processor
-        time, without compiling; ``distance``, of networks that minimise an energy, is the
-        certified root mean square distance of the image from the minimiser, in grey levels of
-        [0, 1]; ``warning`` is the first that the method gave; ``note`` says why there are no
-        numbers.
+        own. ``psnr`` in dB and ``ssim`` are computed by scikit-image for a range of 1, without
+        clipping the image; ssim is missing if a side is under 7 pixels. ``seconds`` is processor
+        time without compilation. For networks that minimise an energy, ``distance`` is the
+        certified root mean square distance from the minimiser, in grey levels of [0, 1].
+        ``warning`` is the first warning of the method; ``note`` says why there are no numbers.
 
     Raises
     ------
     ValueError
-        If images or a method are unknown, a noise level is not positive and finite, or weights
-        are for another one.
+        If images or a method are unknown, a noise level is not positive and finite, or there are
+        no weights for it.
 
     Warns
     -----
     UserWarning
-        If a picture of a folder is left out: it cannot be read, or a side is under 16 pixels.
+        If a picture of a folder is left out, as it cannot be read or a side is under 16 pixels.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def _run_method(
     method: str,
     content: str,
 ) -> list[dict[str, Any]]:
-    """One row; a method that fails leaves a note in place of numbers, and is tried again."""
+    """A row in a list; if the method fails, the row has a note, and a later run tries again."""
     level = sigma / 255
     given = NoisyImages(images, seed, data_home, colour)
     clean, entry = given.clean[place], find_entry(method)
@@ -292,7 +292,7 @@ def _run_method(
         function, known = entry.denoiser(level)
         row |= known
         return [row | _measure(entry, function, clean, given.noisy(place, level), level)]
-    except Exception as error:  # of anyone's method
+    except Exception as error:  # methods of users may raise anything
         raise JobFailed([row | {"note": f"{type(error).__name__}: {error}"}]) from error
 
 
@@ -315,7 +315,7 @@ def _measure(
 
 @cache
 def _compile_method(entry: Entry, level: float, n_axes: int) -> None:
-    """Compile what a method compiles, once a process; what fails here may not on larger images."""
+    """Compile a method, once per process; errors on this small image are ignored."""
     crop = np.random.default_rng(0).random((_WARM, _WARM, 3)[:n_axes])
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -323,7 +323,7 @@ def _compile_method(entry: Entry, level: float, n_axes: int) -> None:
 
 
 def quality(clean: Array, denoised: Array) -> dict[str, float]:
-    """PSNR in dB and SSIM, for a range of 1; SSIM is missing where its window does not fit.
+    """PSNR in dB and SSIM, for a range of 1; SSIM is missing if its window does not fit.
 
     Raises
     ------
@@ -333,7 +333,7 @@ def quality(clean: Array, denoised: Array) -> dict[str, float]:
     if denoised.shape != clean.shape:
         raise ValueError(f"returned an image of shape {denoised.shape}, not {clean.shape}")
     if not np.isfinite(denoised).all():
-        raise ValueError(f"returned {np.count_nonzero(~np.isfinite(denoised))} pixels of no number")
+        raise ValueError(f"returned {np.count_nonzero(~np.isfinite(denoised))} non-finite pixels")
     found = {"psnr": float(peak_signal_noise_ratio(clean, denoised, data_range=1.0))}
     if min(clean.shape[:2]) >= _SSIM:
         axis = -1 if clean.ndim == 3 else None

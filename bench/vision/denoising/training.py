@@ -1,4 +1,4 @@
-"""Training of denoising networks on pictures, and dB on those that are kept apart."""
+"""Train denoising networks on pictures, and validate them on held-out pictures."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,24 +17,24 @@ from ...timing import Progress
 from ...training import Recipe, generator_of, train
 
 _PACKAGED = "train400"
-N_VALIDATION = 20  # images, the last ones: no network is trained on them
+N_VALIDATION = 20  # the last images, on which no network is trained
 _CROP = 128
 
 
 class Patches:
-    """Random crops, turned and mirrored in the eight ways that keep a square.
+    """Random crops, rotated and mirrored in one of the eight symmetries of a square.
 
     Parameters
     ----------
     images : sequence of ndarray of shape (height, width) or (height, width, channels)
-        Grey levels in [0, 1], or of uint8, as packed images are. Only the crops are read.
+        Grey levels in [0, 1], or uint8, such as packed images. Only the crops are read.
     size : int
         Side of a patch.
 
     Raises
     ------
     ValueError
-        If an image is smaller than a patch, or there is none.
+        If an image is smaller than a patch, or there is no image.
     """
 
     def __init__(self, images: Sequence[np.ndarray], size: int) -> None:
@@ -58,12 +58,12 @@ class Patches:
 
 
 def levels_of(pixels: np.ndarray) -> np.ndarray:
-    """Levels in [0, 1], also of pixels of 8 bits."""
+    """Pixels as levels in [0, 1]; those of 8 bits are divided by 255."""
     return pixels / np.float32(255) if pixels.dtype == np.uint8 else pixels
 
 
 class NoisyPatches:
-    """Batches of noisy and clean patches, (n_samples, channels, size, size) each.
+    """Batches of noisy and clean patches, each of shape (n_samples, channels, size, size).
 
     Parameters
     ----------
@@ -88,10 +88,10 @@ class NoisyPatches:
 
 
 def mean_squared_error(sigma: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
-    """Mean squared error in units of the noise: the loss of returning the noisy patch is 1.
+    """Mean squared error divided by the noise variance: returning the noisy patch costs 1.
 
-    AdamW's steps do not depend on the scale of a loss; clipping of gradients does, and in this
-    unit means the same for each sigma, patch and batch size.
+    Steps of AdamW do not depend on the scale of a loss, but the clipping of gradients does; with
+    this scale, it means the same for each sigma, patch and batch size.
     """
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -104,7 +104,7 @@ def mean_squared_error(sigma: float) -> Callable[[nn.Module, tuple[Tensor, Tenso
 def validation_db(
     images: Sequence[np.ndarray], sigma: float
 ) -> Callable[[nn.Module], dict[str, float]]:
-    """Mean PSNR over the middles of images, with the same noise each time."""
+    """Function of a model: mean PSNR over the middles of images, always with the same noise."""
     pairs = []
     for seed, image in enumerate(images):
         top, left = (max(0, (extent - _CROP) // 2) for extent in image.shape[:2])
@@ -147,16 +147,16 @@ def train_denoiser(
     Parameters
     ----------
     network : nn.Module
-        Takes noisy images of shape (n_images, channels, height, width) and returns clean ones;
+        Takes noisy images of shape (n_images, channels, height, width) and returns clean ones. It
         keeps the arguments of its constructor as attributes.
     sigma : float
-        Standard deviation of the noise, in grey levels: 25 / 255, say.
+        Standard deviation of the noise, in grey levels, for example 25 / 255.
     recipe : Recipe
     directory : path
-        Folder of the run; an interrupted run goes on where it stopped.
+        Folder of the run, from which an interrupted run continues.
     patch_size : int, default=48
     data : str, default="train400"
-        That, or a folder of pictures, which may be larger than memory.
+        "train400", or a folder of pictures, which may be larger than memory.
     colour : bool, default=False
         Read a folder's pictures in red, green and blue.
     data_home : str, optional
@@ -172,8 +172,8 @@ def train_denoiser(
     Raises
     ------
     ValueError
-        If there are no more images than validate, or one is smaller than a patch, or as in
-        `twinsolve.bench.training.train`.
+        If there are not more images than for validation, an image is smaller than a patch, or as
+        in `twinsolve.bench.training.train`.
     FloatingPointError
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     """
@@ -206,7 +206,7 @@ def train_denoiser(
 
 
 def _load_pictures(data: str, colour: bool, data_home: str | None) -> Bunch:
-    """Images and names; of a folder also `key`, by which its content is known."""
+    """Images and names; for a folder also `key`, a hash of its content."""
     if data == _PACKAGED:
         if colour:
             raise ValueError(f"colour: {data} is grey")
@@ -222,23 +222,23 @@ def repeat_training(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> nn.Module:
-    """Run a training of a denoising network again, as its folder says.
+    """Repeat the training run of a denoising network from its folder.
 
-    It takes as many steps as that run did, from the same weights, in as many processes; `options`
-    are `data_home`, `progress` and `report` of `train_denoiser`.
+    The repetition takes as many steps, starts from the same weights and needs as many processes;
+    `options` are `data_home`, `progress` and `report` of `train_denoiser`.
 
     Parameters
     ----------
     folder, directory : path
-        Of the run, and of its repetition.
+        Folders of the run and of its repetition.
     data : str, optional
-        Where the pictures lie that it was trained on; None is where they lay.
+        New place of the training pictures; None is the place that the run recorded.
     device : torch.device or str, default="cpu"
 
     Raises
     ------
     ValueError
-        If the pictures are others, or there are other processes.
+        If the pictures or the number of processes differ.
     """
     known = read_settings(folder)
     recipe, task = known["settings"]["recipe"], dict(known["settings"]["task"])

@@ -1,1 +1,1 @@
-"""`twinsolve inspect`: what the layers of a model do to the tokens that reach them."""
+"""`twinsolve inspect`: measure what the layers of a model do to their tokens."""

@@ -1,4 +1,4 @@
-"""Several models side by side: what each layer does, in one table and on one figure."""
+"""Compare the layers of several models in one table and one figure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -77,13 +77,13 @@ _LEARNED = {
     "learned_lam": "Learned lam",
 }
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-_LEGEND_WIDTH, _LINE_WIDTH = 180, 8  # characters: the figure, and a line beside its name
+_LEGEND_WIDTH, _LINE_WIDTH = 180, 8  # characters: of the figure, and of a line in the legend
 _WORD = re.compile(r"\d+-steps|seed-\d+|[^-]+")
 _CODE = re.compile(r"-[0-9a-f]{8}$")
 
 
 def shorten_names(models: Sequence[str]) -> list[str]:
-    """Names of folders by their first word and by what not all of them share.
+    """Short names of folders: the first word, and the words that not all folders share.
 
     Raises
     ------
@@ -103,12 +103,12 @@ def shorten_names(models: Sequence[str]) -> list[str]:
 def measure_models(
     models: Sequence[str], images: str | None, untrained: bool, progress: Progress
 ) -> tuple[pd.DataFrame, list[str]]:
-    """A row for each model and layer, and for each model a sentence on what it is and was shown.
+    """A row for each model and layer, and a sentence for each model and its images.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If a model is named twice, or as `find_source` says.
+        If a model is named twice, or as in `find_source`.
     """
     names = shorten_names(models)
     sources = [find_source(model, images=images, untrained=untrained) for model in models]
@@ -156,7 +156,7 @@ def _make_lines(table: pd.DataFrame, measures: dict[str, _Measure]) -> Lines:
 
 
 def _make_learned_lines(table: pd.DataFrame) -> Lines:
-    """What each model learned, layer after layer."""
+    """A line for each model and learned parameter, with values layer by layer."""
     cells: list[tuple[str, ...]] = []
     for name, rows in table.groupby("model", sort=False):
         for column in rows.filter(like="learned_").dropna(axis=1, how="all"):

@@ -1,4 +1,4 @@
-"""One page of what the layers of a model do."""
+"""Figures of `twinsolve inspect`: a page on the layers of a model, and its training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +22,10 @@ PROBLEMS = {
     "sparse": "sparse",
 }  # fmt: skip
 _N_SPECTRA = 2  # images
-_SMALLEST = 1e-17  # deviation that is drawn
-_FLOOR = 1e-7  # of the spectra that are drawn
-_LEGEND_ROW = 0.075  # of the height of a panel
-# Of Okabe and Ito, told apart by colour-blind readers; markers tell the same.
+_SMALLEST = 1e-17  # smaller values are drawn there
+_FLOOR = 1e-7  # smaller singular values are not drawn
+_LEGEND_ROW = 0.075  # height of a row, as a share of the panel
+# Colours of Okabe and Ito, for colour-blind readers; markers repeat the distinction.
 _STYLES: list[dict[str, Any]] = [
     {"color": "#0072B2", "marker": "o"},
     {"color": "#D55E00", "marker": "s"},
@@ -36,13 +36,13 @@ _LINE: dict[str, Any] = {"markersize": 4.5, "linewidth": 1.4}
 
 
 class _Panel(NamedTuple):
-    """Columns of the table by layer, with their labels."""
+    """A panel: columns of the table that are drawn over layers, with their labels."""
 
     title: str
     unit: str
     series: dict[str, str]
     log: bool = False
-    of_heads: bool = False  # show each, and their mean
+    of_heads: bool = False  # draw each head and the mean
 
 
 _PANELS = [
@@ -94,7 +94,7 @@ _PANELS = [
 
 
 def draw_curves(axes: Any, table: pd.DataFrame, layers: list[Layer]) -> None:
-    """Draw all panels, of which there are twelve."""
+    """Draw the twelve panels."""
     for own, panel in zip(axes[:8], _PANELS, strict=True):
         _draw_panel(own, panel, table)
     _draw_spectra(axes[8:10], layers)
@@ -121,7 +121,7 @@ def _draw_panel(own: Axes, panel: _Panel, table: pd.DataFrame) -> None:
 
 
 def take_logs(own: Axes) -> None:
-    """A logarithmic scale, with numbers between its powers of ten if it shows few of them."""
+    """Use a logarithmic scale; if it spans few powers of ten, label ticks between them."""
     own.set_yscale("log")
     low, high = own.get_ylim()
     own.yaxis.set_major_formatter("{x:,.9g}")
@@ -131,7 +131,7 @@ def take_logs(own: Axes) -> None:
 
 
 def label_panel(own: Axes, title: str, unit: str, x: str = "layer") -> None:
-    """Title, names of the axes, and their style."""
+    """Set the title, the labels and the style of the axes."""
     own.set_title(title, fontsize=9.5, loc="left")
     own.set_xlabel(x, fontsize=8.5)
     own.set_ylabel(unit, fontsize=8.5)
@@ -150,7 +150,7 @@ def _finish(own: Axes, title: str, unit: str, x: str = "layer", loc: Any = "uppe
 
 
 def _make_room(own: Axes, share: float) -> None:
-    """Leave so much of the height above all curves."""
+    """Leave a share of the height above all curves."""
     is_log = own.get_yscale() == "log"
     low, high = np.log10(own.get_ylim()) if is_log else own.get_ylim()
     top = low + (high - low) / (1 - share)
@@ -160,7 +160,7 @@ def _make_room(own: Axes, share: float) -> None:
 
 
 def _draw_spectra(axes: Any, layers: list[Layer]) -> None:
-    """Singular values and eigenvalues of the matrices, means over heads and images."""
+    """Draw singular values and eigenvalues of the matrices, means over heads and images."""
     colours = colormaps["viridis"](np.linspace(0.0, 0.88, len(layers)))
     for number, (layer, colour) in enumerate(zip(layers, colours, strict=True), start=1):
         matrices = layer.seen.matrix[:_N_SPECTRA].flatten(0, 1)
@@ -181,7 +181,7 @@ def _draw_spectra(axes: Any, layers: list[Layer]) -> None:
 
 
 def _draw_nearest(own: Axes, table: pd.DataFrame) -> None:
-    """Distance that the nearest problem on the tokens leaves, head by head."""
+    """Draw each head's distance from the nearest problem on the tokens."""
     heads = table[table["kind"] == "head"]
     if "nearest_distance" in heads and heads.nearest_distance.notna().any():
         kinds = heads.groupby("nearest", sort=True)
@@ -210,7 +210,7 @@ def _draw_nearest(own: Axes, table: pd.DataFrame) -> None:
 
 
 def _draw_parameters(own: Axes, table: pd.DataFrame) -> None:
-    """Parameters that operators learned, or else those that their problem fits."""
+    """Draw learned parameters of operators or, without these, fitted parameters."""
     ways = [way for way in ("learned_", "fitted_") if any(c.startswith(way) for c in table)]
     if not ways:
         own.set_visible(False)
@@ -254,7 +254,7 @@ def draw_page(
 
 
 def draw_training(metrics: Sequence[dict[str, Any]], directory: Path) -> bool:
-    """Draw training.png and .pdf, if condition numbers were kept in the metrics of a run."""
+    """Draw training.png and .pdf if the metrics of a run have condition numbers."""
     forget(directory / "training.png")
     table = pd.DataFrame(list(metrics))
     columns = table.filter(regex=r"^log10_condition_\w+ \d+$").columns
@@ -282,7 +282,7 @@ def draw_training(metrics: Sequence[dict[str, Any]], directory: Path) -> bool:
 
 
 def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
-    """Where the class token looks, or what all tokens together do; means over heads."""
+    """Draw attention weights of the class token, else means over queries; means over heads."""
     shown = [
         (n, layer) for n, layer in enumerate(layers, start=1) if _is_on_grid(layer, len(images))
     ]
@@ -314,7 +314,7 @@ def _draw_maps(figure: Any, layers: list[Layer], images: torch.Tensor) -> None:
 
 
 def _is_on_grid(layer: Layer, n_images: int) -> bool:
-    """Whether the layer's tokens are those of whole images on a grid."""
+    """Whether the layer attends among all tokens of a grid, image by image."""
     context = layer.seen.arguments.get("context")
     if context is None or context.grid is None:
         return False
@@ -331,7 +331,7 @@ def _average_weights(layer: Layer, image: int) -> Array:
 
 
 def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> None:
-    """The head that is most like some C*, beside all of them."""
+    """Draw the head that is closest to a C*, beside all C*."""
     heads = table[table["kind"] == "head"]
     columns = [f"{key}_cosine" for key in PROBLEMS if f"{key}_cosine" in heads]
     if not columns:
@@ -365,9 +365,9 @@ def _draw_matrices(figure: Any, table: pd.DataFrame, layers: list[Layer]) -> Non
 
 
 def _draw_matrix(figure: Any, own: Axes, matrix: Array, *, signed: bool, cut: float = 1.0) -> None:
-    """From 0 on, or, if signed, blue below zero and red above.
+    """Draw a matrix on a scale from 0 or, if signed, with blue below zero and red above.
 
-    What is above the quantile `cut` saturates.
+    Sizes above the quantile `cut` saturate.
     """
     top = float(np.quantile(np.abs(matrix), cut)) or 1.0
     drawn = own.imshow(

@@ -1,4 +1,4 @@
-"""What passes through the layers of a model, numbers of it, and classical problems beside it."""
+"""Observe the layers of a model, measure them, and compare heads with classical problems."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -49,27 +49,27 @@ _MEASURED = {
     "map_similarity_to_previous": "map_similarity_to_previous",
     "high_band_intensity": "high_bands",
 }
-_LAM = 0.6  # of the energy where the layer has none: that of the paper
+_LAM = 0.6  # of the energy if the layer has none; from the paper
 
 
 @dataclass
 class Layer:
-    """An attention layer: its modules, what they got and gave, and means over the batch.
+    """An attention layer: its modules, their inputs and outputs, and means over the batch.
 
     Attributes
     ----------
     name : str
-        Of the attention shell in the model.
+        Name of the attention shell in the model.
     shell : nn.Module
     block : Block or None
-        That holds the shell.
+        Block that holds the shell.
     seen : Observation
-        Of its operator.
+        Observation of the operator.
     measures : dict of str to float
     calls : dict of str to tuple
         Positional and keyword arguments of "shell" and "block".
     branch : tuple of Tensor
-        Of the block: the tokens before attention, what attention adds, and the tokens after it.
+        Tokens before attention, what attention adds to them, and the tokens after it.
     """
 
     name: str
@@ -88,12 +88,12 @@ class Layer:
 
 @torch.no_grad()
 def observe(model: nn.Module, images: Tensor) -> list[Layer]:
-    """Run a model once and keep what its attention layers did, in the order of computation.
+    """Run a model once and return its attention layers in the order of computation.
 
     Raises
     ------
     ValueError
-        If it holds no attention of this package.
+        If the model has no attention of this package.
     """
     kept: list[Observation] = []
     calls: dict[nn.Module, tuple[Any, Any]] = {}
@@ -134,10 +134,10 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
 
 
 def logit_columns(layer: Layer) -> dict[str, float]:
-    """How far each part of a first layer's logits tells keys apart: standard deviation over them.
+    """Standard deviation over keys of each part of the first layer's logits.
 
-    Tokens and the positions that were added to them are scaled as the norm scales their sum; biases
-    are left out. Nothing where positions are not added to the tokens, or there is no layer norm.
+    Tokens and added positions are scaled as the layer norm scales their sum, without biases. The
+    result is empty if positions are not added to the tokens, or there is no layer norm.
     """
     context, operator = layer.seen.arguments.get("context"), layer.seen.operator
     norm = getattr(layer.block, "attention_norm", None)
@@ -171,7 +171,7 @@ def _hides_keys(seen: Observation) -> bool:
 
 
 def _measure_sum(seen: Observation) -> Tensor | None:
-    """J itself, which is the larger the more the kernel weighs; without masks."""
+    """J without division by the sum of kernel weights; None with masks."""
     share = MEASURES["smoothness"](seen)
     if share is None or _hides_keys(seen):
         return None
@@ -192,7 +192,7 @@ def _measure_nonzeros(seen: Observation) -> Tensor | None:
 
 
 def _measure_energy(seen: Observation) -> Tensor | None:
-    """E towards the values of the first layer, with the layer's own lam or that of the paper."""
+    """E with a pull to the first layer's values; lam is that of the layer or of the paper."""
     operator: Operator = seen.operator
     while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
         operator = operator.base
@@ -209,15 +209,15 @@ _OWN_MEASURES: dict[str, Callable[[Observation], Tensor | None]] = {
     "E": _measure_energy,
 }
 _N_SPECTRA = 4  # images
-_N_ENTRIES = 1024  # of the tokens of an image, up to which the whole Jacobian is built
-_N_ITER = 30  # of the power iterations on the others
+_N_ENTRIES = 1024  # most entries of the tokens of an image for a whole Jacobian
+_N_ITER = 30  # power iterations on larger Jacobians
 
 
 def bound_columns(model: nn.Module, images: Tensor, layers: list[Layer]) -> list[dict[str, float]]:
-    """By layer, the share of high frequencies behind attention, beside what is proved of it.
+    """By layer, the share of high frequencies after attention, and two proved bounds.
 
-    All three are divided by the norm of the tokens there, so that the first is ``|HC x| / |x|`` and
-    a bound above 1 says nothing. Means over the batch; nothing where no theorem applies.
+    All three are divided by the norm of the tokens: the first is ``|HC x| / |x|``, and a bound
+    above 1 says nothing. They are means over the batch; empty if no theorem applies.
     """
     try:
         sides = high_frequency_bounds(model, images)
@@ -238,9 +238,9 @@ def bound_columns(model: nn.Module, images: Tensor, layers: list[Layer]) -> list
 
 
 def condition_columns(layer: Layer) -> dict[str, float]:
-    """Decimal logarithms of the condition numbers before attention, of its branch, and with skip.
+    """Log10 condition numbers of tokens before attention, of its branch, and after the skip.
 
-    Medians over the batch, as one of them may be infinite.
+    They are medians over the batch, as some may be infinite.
     """
     if layer.branch is None:
         return {}
@@ -254,7 +254,7 @@ def condition_columns(layer: Layer) -> dict[str, float]:
 def condition_numbers(model: nn.Module, images: Tensor) -> dict[str, float]:
     """`condition_columns` of all layers, in float64, by name and number of the layer.
 
-    For the validation of a run, in whose metrics `twinsolve inspect` finds them again.
+    A training run may validate by this function; `twinsolve inspect` draws what it kept.
     """
     layers = observe(deepcopy(model).double().eval(), images.double())
     return {
@@ -265,11 +265,11 @@ def condition_numbers(model: nn.Module, images: Tensor) -> dict[str, float]:
 
 
 def jacobian_columns(layer: Layer) -> dict[str, float]:
-    """Singular values of the Jacobians of the attention and of its block, of one image.
+    """Singular values of the Jacobians of attention and block, for one image.
 
-    The largest, and for a few tokens their median, the smallest, and the decimal logarithm of the
-    condition number, infinite where float64 does not resolve it. Of the attention where
-    queries, keys and values are made of the same tokens; without masks.
+    Columns have the largest value and, for few tokens, the median, the smallest, and the log10
+    condition number, infinite if float64 does not resolve it. Attention has columns if queries,
+    keys and values come from the same tokens. With masks, there are none.
     """
     found: dict[str, float] = {}
     if layer.masked:
@@ -288,7 +288,7 @@ def jacobian_columns(layer: Layer) -> dict[str, float]:
 def _make_function(
     module: nn.Module, inputs: Any, keywords: Any, n_tokens: int
 ) -> Callable[[Tensor], Tensor]:
-    """The module as a function of the tokens of the first image, which it takes so many times."""
+    """The module as a function of the first image's tokens, passed as `n_tokens` arguments."""
     rest, given = first_image((inputs[n_tokens:], keywords))
 
     def function(x: Tensor) -> Tensor:
@@ -313,7 +313,7 @@ def _measure_spectrum(
 
 
 def first_image(value: Any) -> Any:
-    """Arguments of a call with the first of the batch; positions and pair masks have no batch."""
+    """Arguments of a call for the first image; positions and pair masks have no batch."""
     if isinstance(value, Tensor):
         return value[:1] if value.ndim > 2 else value
     if isinstance(value, dict):
@@ -324,11 +324,10 @@ def first_image(value: Any) -> Any:
 
 
 def head_columns(layer: Layer) -> Iterator[dict[str, Any]]:
-    """By head: second singular value and eigenvalue of the matrix, and its share of non-zeros.
+    """Yield for each head singular values, second eigenvalue and share of non-zeros of its matrix.
 
-    Absolute values, means over some images; eigenvalues of square matrices only. The first
-    eigenvalue of a matrix whose rows sum to 1 is 1, and oversmoothing is as fast as the second is
-    small.
+    Values are absolute and means over some images; only square matrices have eigenvalues. If rows
+    sum to 1, the first eigenvalue is 1, and a smaller second one means faster oversmoothing.
     """
     matrices = layer.seen.matrix[:_N_SPECTRA]
     for head in range(matrices.shape[1]):
@@ -343,7 +342,7 @@ def head_columns(layer: Layer) -> Iterator[dict[str, Any]]:
 
 
 def eigenvalue_sizes(matrices: Tensor) -> Array:
-    """Absolute eigenvalues of matrices, largest first."""
+    """Absolute eigenvalues of matrices, in decreasing order."""
     sizes = torch.linalg.eigvals(matrices).abs()
     return sizes.sort(dim=-1, descending=True).values.numpy()
 
@@ -351,8 +350,7 @@ def eigenvalue_sizes(matrices: Tensor) -> Array:
 def learned(layer: Layer) -> dict[str, Tensor]:
     """Small parameters that the operator and the scales of its block learn, by name.
 
-    Bandwidths, penalties and steps, omega, s, t and the like; those that are stored as logarithms
-    are turned back.
+    These are bandwidths, penalties, steps, omega, s, t and the like; logarithms are exponentiated.
     """
     parts: list[nn.Module] = [layer.seen.operator]
     if layer.block is not None:
@@ -372,7 +370,7 @@ def learned(layer: Layer) -> dict[str, Tensor]:
 
 
 def learned_columns(layer: Layer, head: int | None = None) -> dict[str, float]:
-    """Medians of what is learned, or the values of one head."""
+    """Medians of learned parameters, or the values of one head."""
     found = {}
     for name, values in learned(layer).items():
         own = values.ndim == 3 and len(values) == layer.seen.q.shape[1]
@@ -383,14 +381,14 @@ def learned_columns(layer: Layer, head: int | None = None) -> dict[str, float]:
     return found
 
 
-_GAMMA = 10.0  # penalties are a tenth of the smallest at which a row is zero
+_GAMMA = 10.0  # penalties are a tenth of the smallest for which a row is zero
 _SHARE = 0.1  # of the largest eigenvalue of the Gram matrix
 _COMPARED = ("distance", "cosine", "support_f1")
 UNDETERMINED = "not determined"
 
 
 def tokens_of(layer: Layer) -> Array | None:
-    """Tokens (n_tokens, dim) of the first image from which queries and keys are made, if alike."""
+    """Tokens (n_tokens, dim) of the first image; None unless queries and keys share them."""
     inputs, _ = layer.calls["shell"]
     if len(inputs) < 2 or inputs[0] is not inputs[1]:
         return None
@@ -398,10 +396,10 @@ def tokens_of(layer: Layer) -> Array | None:
 
 
 def own_origin(layer: Layer, X: Array) -> Origin | None:
-    """What the layer solves on its own queries and keys, as `fit_origin` finds it.
+    """The problem that the layer solves on its queries and keys, found by `fit_origin`.
 
-    A layer whose family says nothing of it, such as a correction, is held against several. None
-    where a layer cannot be fitted on tokens alone, as with masks or bandwidths of positions.
+    A layer whose family names no problem, such as a correction, is compared with several. None if
+    a layer cannot be fitted on tokens alone, for example with masks or bandwidths of positions.
     """
     if layer.masked:
         return None
@@ -415,7 +413,7 @@ def own_origin(layer: Layer, X: Array) -> Origin | None:
 
 
 def own_columns(origin: Origin | None, head: int | None = None) -> dict[str, Any]:
-    """Fitted parameters and the distance that is left; of a head the parameters alone."""
+    """Fitted parameters and remaining distance; for a head, only the parameters."""
     if origin is None:
         return {}
     fitted = {
@@ -430,34 +428,34 @@ def own_columns(origin: Origin | None, head: int | None = None) -> dict[str, Any
 
 
 class Problems(NamedTuple):
-    """Tokens X of a layer, and C* of classical problems on them, by name."""
+    """Tokens X of a layer, and solutions C* of classical problems on them, by name."""
 
     X: Array
     solved: dict[str, Array]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of a matrix that can be compared."""
+        """Shape of matrices that can be compared."""
         return len(self.X), len(self.X)
 
     def permuted(self) -> "Problems":
-        """Of the same tokens in another order, whose C* are the same in that order."""
+        """The problems of the same tokens in random order; the C* are reordered."""
         order = np.random.default_rng(0).permutation(len(self.X))
         again = {name: C[np.ix_(order, order)] for name, C in self.solved.items()}
         return Problems(self.X[order], again)
 
 
 def problems_of(layer: Layer) -> Problems | None:
-    """The problems on the tokens of the first image; None where queries are made of others."""
+    """The problems on the first image's tokens; None unless queries and keys share them."""
     X = tokens_of(layer)
     return None if X is None else Problems(X, solutions(X))
 
 
 def compared_columns(A: Array, problems: Problems) -> dict[str, Any]:
-    """A head's matrix beside classical problems on the tokens themselves.
+    """Compare a head's matrix with classical problems on the tokens.
 
-    The nearest, with the distance that is left, and that of the nearest matrix that knows nothing
-    of the tokens; and each C*, as `compare` says. Residuals are ``|X - C X| / |X|``.
+    Columns have the nearest problem with the remaining distance, the distance of the nearest matrix
+    that ignores the tokens, and `compare` for each C*. Residuals are ``|X - C X| / |X|``.
     """
     X = problems.X
     scale = float(np.square(X).sum(axis=1).mean()) or 1.0
@@ -482,11 +480,11 @@ def compared_columns(A: Array, problems: Problems) -> dict[str, Any]:
 
 
 def solutions(X: Array) -> dict[str, Array]:
-    """C* of classical problems on the tokens, (n_tokens, n_tokens) each.
+    """Solutions C* of classical problems on the tokens, (n_tokens, n_tokens) each.
 
-    Smoothing by a Gaussian kernel, half as wide as the median distance of tokens that differ; and
-    self-expression: by least squares and of low rank with ``lam = 0.1 |X|_2^2``, and sparse with
-    zero diagonal and a tenth of the penalty at which a row is zero.
+    The problems are smoothing by a Gaussian kernel, whose bandwidth is half the median distance of
+    different tokens, and self-expression: by least squares and low rank with ``lam = 0.1 |X|_2^2``,
+    and sparse with zero diagonal and a tenth of the smallest penalty for which a row is zero.
     """
     lam = _SHARE * float(np.linalg.norm(X, 2) ** 2)
     apart = pdist(X)

@@ -1,4 +1,4 @@
-"""What `twinsolve inspect` says of a table."""
+"""Report of `twinsolve inspect`: sentences and tables."""
 
 import pandas as pd
 
@@ -54,14 +54,14 @@ _COSINES = {
 
 
 def add_parts(report: Report, table: pd.DataFrame, shown: str) -> None:
-    """Print and write the sentences and tables on a model that was `shown` something."""
+    """Print and write the sentence `shown`, the verdicts and the tables on a model."""
     report.add_sentences([shown, *verdicts(table)])
     for title, lines in parts(table).items():
         report.add_table(title, lines)
 
 
 def parts(table: pd.DataFrame) -> dict[str, Lines]:
-    """Headings and cells of each part of the summary, by its title."""
+    """Headings and cells of each table of the summary, by title."""
     layers = table[table["kind"] == "layer"]
     found = {
         "Layers against their solvers": _make_lines(layers, _CHECKED),
@@ -76,10 +76,10 @@ def parts(table: pd.DataFrame) -> dict[str, Lines]:
 
 
 def verdicts(table: pd.DataFrame) -> list[str]:
-    """Sentences: whether all that was judged agrees with its solver, and which heads are classical.
+    """Sentences on agreement with solvers, and on heads that classical problems explain.
 
-    A problem explains a head if it leaves less than half of what the nearest ``a I + b 1 1^T``
-    leaves, as `Origin.fits` says.
+    A problem explains a head if its distance is less than half that of the nearest
+    ``a I + b 1 1^T``, see `Origin.fits`.
     """
     said = [_say_agreement(table)]
     unknown = table[(table["kind"] == "layer") & table.passed.isna()]
@@ -96,7 +96,7 @@ def verdicts(table: pd.DataFrame) -> list[str]:
 
 
 def _count_explained(table: pd.DataFrame) -> dict[str, str]:
-    """How many heads of how many a problem explains: the network's, and by chance."""
+    """Number of heads that a problem explains, in the network and under each null."""
     found = {}
     for null, words in _NULLS.items():
         if f"{null}nearest_fits" in table:
@@ -106,7 +106,7 @@ def _count_explained(table: pd.DataFrame) -> dict[str, str]:
 
 
 def _make_null_lines(table: pd.DataFrame) -> Lines:
-    """Counts and means over all heads, of the network and under each null."""
+    """Counts and means over all heads, for the network and under each null."""
     head = (
         "heads", "explained", "parameter determined", "distance left", "without problem",
         *_COSINES.values(),
@@ -141,7 +141,7 @@ def _say_agreement(table: pd.DataFrame) -> str:
 
 
 def _add_head_means(layers: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """The layers with means over their heads, and the problem that is nearest to most of these."""
+    """The layers with means over their heads, and the problem nearest to most heads."""
     heads = table[table["kind"] == "head"].groupby("layer")
     means = heads.mean(numeric_only=True)
     rows = layers.copy()
@@ -167,7 +167,7 @@ def _make_parameter_lines(table: pd.DataFrame) -> Lines:
 
 
 def _make_module_lines(table: pd.DataFrame) -> Lines:
-    """The worst of the other parts of each class."""
+    """The worst part of each class, besides attention layers."""
     cells: list[tuple[str, ...]] = []
     for kind, group in table[table["kind"] == "module"].groupby("class", sort=False):
         worst = group.loc[(group.deviation / group.tolerance).idxmax()]

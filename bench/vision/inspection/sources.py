@@ -1,4 +1,4 @@
-"""The models that `twinsolve inspect` looks into, and the images that they are shown."""
+"""Models for `twinsolve inspect`, and images to show to them."""
 
 import json
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ _N_TEST = 360
 
 
 class DigitsTransformer(VisionTransformer):
-    """`VisionTransformer` on images of 8 x 8 pixels, which can be built again from a run's folder.
+    """`VisionTransformer` for images of 8 x 8 pixels that a run's folder can rebuild.
 
     Parameters
     ----------
     operator : str or list of str, default="softmax"
-        Of each layer, or one for all.
+        Operator of each layer, or one for all.
     dim, depth, num_heads, patch_size : int, default=32, 6, 4 and 2
     """
 
@@ -59,7 +59,7 @@ class DigitsTransformer(VisionTransformer):
 
 
 def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Images (n, 1, 8, 8) in [0, 1] and their classes, to train on and to test on."""
+    """Images (n, 1, 8, 8) in [0, 1] with classes: a training part and a test part."""
     found = load_digits()
     images = (found.images / 16).astype(np.float32)[:, None]
     split = train_test_split(
@@ -71,38 +71,38 @@ def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def accuracy(model: torch.nn.Module) -> dict[str, float]:
-    """Share of the test digits that are classified correctly."""
+    """Share of correctly classified test digits."""
     images, classes = digits()[1]
     scores = model(images.to(next(model.parameters())))
     return {"accuracy": float((scores.argmax(dim=1) == classes).double().mean())}
 
 
 def at_start(name: str) -> DigitsTransformer:
-    """A shipped model as it was before training."""
+    """A shipped model before training."""
     with torch.random.fork_rng([]):
         torch.manual_seed(SEED)
         return DigitsTransformer(OPERATORS[name])
 
 
 def shipped_folder(name: str) -> Path:
-    """Where weights of a model that comes with the package are, and metrics of its training."""
+    """Folder with the weights and training metrics of a shipped model."""
     return _SHIPPED / name
 
 
 def shipped(name: str) -> torch.nn.Module:
-    """A trained model that comes with the package."""
+    """A shipped model after training."""
     return load_shipped(shipped_folder(name) / WEIGHTS)
 
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 _WEIGHTS = "model.safetensors"
-_KEPT = {"model_type": "vit", "hidden_act": "gelu", "qkv_bias": True}  # what our blocks compute
-_ABSENT = {"hidden_act": "gelu", "qkv_bias": True}  # the library's defaults
-_HEAD_DIM = 64  # of all of timm's plain ViT and DeiT whose settings do not say otherwise
+_KEPT = {"model_type": "vit", "hidden_act": "gelu", "qkv_bias": True}  # as in our blocks
+_ABSENT = {"hidden_act": "gelu", "qkv_bias": True}  # defaults of transformers
+_HEAD_DIM = 64  # of plain ViT and DeiT of timm, unless their settings name another
 
 
 class Published(NamedTuple):
-    """A model, and mean and standard deviation by which its pixels in [0, 1] are normalised."""
+    """A model, with the mean and standard deviation that normalise pixels in [0, 1]."""
 
     model: VisionTransformer
     mean: list[float]
@@ -115,18 +115,18 @@ def load_published(folder: Path, *, untrained: bool = False) -> Published:
     Parameters
     ----------
     folder : Path
-        With config.json and model.safetensors, as ``save_pretrained`` leaves them for a
+        Folder with config.json and model.safetensors, as ``save_pretrained`` writes for a
         ``ViTModel`` or ``ViTForImageClassification``, and ``timm.models.save_for_hf`` for a plain
         ViT or DeiT.
     untrained : bool, default=False
-        The same model with weights drawn anew.
+        Draw random weights instead.
 
     Raises
     ------
     FileNotFoundError
-        If there are no weights of that form.
+        If there is no model.safetensors.
     ValueError
-        If it is another model than a plain ViT.
+        If the model is not a plain ViT.
     """
     config = json.loads((folder / CONFIG).read_text())
     by_timm = "architecture" in config
@@ -143,7 +143,7 @@ def load_published(folder: Path, *, untrained: bool = False) -> Published:
         (load_timm_state_dict if by_timm else load_huggingface_state_dict)(model, state)
     said = config.get("pretrained_cfg", config) if by_timm else _read_preprocessor(folder)
     prefix = "" if by_timm else "image_"
-    half = [0.5, 0.5, 0.5]  # both libraries' own
+    half = [0.5, 0.5, 0.5]  # default of both libraries
     return Published(model.eval(), said.get(f"{prefix}mean", half), said.get(f"{prefix}std", half))
 
 
@@ -172,7 +172,7 @@ def _build_from_huggingface(config: dict[str, Any], state: dict[str, Tensor]) ->
 
 
 def _build_from_timm(config: dict[str, Any], state: dict[str, Tensor]) -> VisionTransformer:
-    """Sizes from the weights themselves; heads, which these do not show, from the settings."""
+    """Build a model; sizes come from the weights, the number of heads from the settings."""
     dim, channels, patch_size, _ = state["patch_embed.proj.weight"].shape
     side = round((state["pos_embed"].shape[1] - 1) ** 0.5) * patch_size
     depth = 1 + max(int(key.split(".")[1]) for key in state if key.startswith("blocks."))
@@ -190,13 +190,13 @@ def _read_preprocessor(folder: Path) -> dict[str, Any]:
 
 
 _N_IMAGES = 16
-_N_TOKENS = 2048  # in a batch, but of two images at least
+_N_TOKENS = 2048  # most in a batch of more than two images
 
 
 class Source(NamedTuple):
-    """A model in evaluation mode and float64, a batch of images for it, and what both are.
+    """A model in evaluation mode and float64, a batch of images for it, and both in words.
 
-    `metrics` are those of its training, where they are known.
+    `metrics` are those of the training, if known.
     """
 
     model: nn.Module
@@ -207,19 +207,19 @@ class Source(NamedTuple):
 
 
 def find_source(name: str, *, images: str | None = None, untrained: bool = False) -> Source:
-    """The model of a name or folder with images to show it.
+    """The model of a name or folder, with images to show to it.
 
     Parameters
     ----------
     name : str
-        A model that comes with the package, the folder of a training run, or that of a ViT of
-        Hugging Face or timm.
+        A shipped model, the folder of a training run, or the folder of a ViT of Hugging Face or
+        timm.
     images : str, optional
-        Folder of pictures. By default those that test it, of a run of `twinsolve classify`; digits
-        that it was not trained on, where it was trained on digits; for a model of these libraries
-        the two photographs of scikit-learn.
+        Folder of pictures. The default is: test images of a run of `twinsolve classify`; test
+        digits for other models trained on digits; the pictures of another run; the two photographs
+        of scikit-learn for a ViT of Hugging Face or timm.
     untrained : bool, default=False
-        The model as it was before training.
+        Take the model before training.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def _make_column(values: list[float]) -> Tensor:
 
 
 def _load_pictures(name: str | None, shape: tuple[int, int, int]) -> Tensor:
-    """Pixels in [0, 1], (n, channels, height, width)."""
+    """Pictures of a name or folder in [0, 1], (n, channels, height, width)."""
     if name == "digits" and shape == (1, 8, 8):
         return digits()[1][0].double()
     colour = shape[0] == 3
@@ -294,7 +294,7 @@ def _load_pictures(name: str | None, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _cut_square(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """The middle of a picture, as large as it can be at these proportions, at a size in pixels."""
+    """The largest central part of a picture with the proportions of `size`, resized to it."""
     height, width = picture.shape[:2]
     share = min(height / size[0], width / size[1])
     rows, columns = (max(1, round(share * side)) for side in size)

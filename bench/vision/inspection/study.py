@@ -1,4 +1,4 @@
-"""The layers of a model, measured and held against their solvers: one table."""
+"""Measure the layers of a model and compare them with their solvers, in one table."""
 
 from typing import Any
 
@@ -34,38 +34,38 @@ def inspect_model(
     untrained: bool = False,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Measure every attention layer of a model, and hold every part against its solver.
+    """Measure every attention layer of a model, and compare every part with its solver.
 
     Parameters
     ----------
     model : str, default="digits"
-        "digits", a vision transformer that comes with the package, "digits-mixed", one with another
-        operator in each layer; the folder of a training run; or that of a ViT of
-        Hugging Face or timm.
+        "digits", a vision transformer that comes with the package; "digits-mixed", with another
+        operator in each layer; the folder of a training run; or the folder of a ViT of Hugging Face
+        or timm.
     images : str, optional
-        Folder of pictures to show to it; by default see `find_source`.
+        Folder of pictures to show to the model; for the default see `find_source`.
     untrained : bool, default=False
-        Take the model as it was before training.
+        Take the model before training.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the layers.
 
     Returns
     -------
     DataFrame
-        ``kind`` says what a row is about: a "layer", a "head" of it, or another "module" that has a
-        twin. Of layers and modules ``deviation``, ``tolerance`` and ``passed`` are those of
-        `twinsolve.check`, in float64. Of layers ``token_cosine`` and ``hc_share`` of what the block
-        gives; ``hc_attention`` behind attention, with the theorem's bound; ``J``, ``J_sum`` and
-        ``E``; ``gradient_cosine``; ``map_similarity``; ``head_redundancy``; condition numbers;
-        Jacobians; learned parameters; and the problem on its own queries and keys that it solves.
-        Of heads singular values and eigenvalues of the matrix, the nearest classical problem on the
-        tokens that enter the layer, and C* of four; the same once more under two nulls, with the
-        tokens permuted (``permuted_*``) and of the network with random weights (``random_*``).
+        ``kind`` says what a row is about: a "layer", one of its heads ("head"), or another "module"
+        with a twin. Layers and modules have ``deviation``, ``tolerance`` and ``passed`` of
+        `twinsolve.check`, in float64. Layers have ``token_cosine`` and ``hc_share`` of the output
+        of the block; ``hc_attention`` after attention, with the theorem's bound; ``J``, ``J_sum``
+        and ``E``; ``gradient_cosine``; ``map_similarity``; ``head_redundancy``; condition numbers;
+        Jacobians; learned parameters; and the problem that they solve on their queries and keys.
+        Heads have singular values and eigenvalues of the matrix, the nearest classical problem on
+        the tokens that enter the layer, and a comparison with four solutions C*. The comparisons
+        repeat under two nulls: permuted tokens (``permuted_*``), random weights (``random_*``).
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If there is no such model, or it holds no attention.
+        If there is no such model, or it has no attention.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def measure(
     *,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """The table of a model and of its layers as they were observed; `null` has random weights."""
+    """The table of a model and its observed layers; `null` are those with random weights."""
     report = check(source.model, source.images)
     assert isinstance(report, ModelReport)
     checked = {row["name"]: row for row in report.judged}
@@ -115,7 +115,7 @@ def measure(
 def _make_rows(
     layer: Layer, verdict: dict[str, Any] | None, bounds: dict[str, float], random: Layer | None
 ) -> list[dict[str, Any]]:
-    """Of a layer and of its heads."""
+    """Rows of a layer and of its heads."""
     heads = list(head_columns(layer))
     problems = problems_of(layer)
     origin = None if problems is None else own_origin(layer, problems.X)
@@ -141,7 +141,7 @@ def _make_rows(
 def _compare_heads(
     layer: Layer, problems: Problems | None, random: Layer | None
 ) -> list[dict[str, Any]]:
-    """Each head beside classical problems, and what chance gives: two nulls."""
+    """Compare each head with classical problems, also under two nulls."""
     A = matrices_of(layer)
     if problems is None or A.shape[1:] != problems.shape:
         return [{} for _ in A]
