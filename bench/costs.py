@@ -1,4 +1,4 @@
-"""What a network costs: parameters, operations, and its speed beside another one's."""
+"""Costs of a network: parameters, operations, and speed relative to another network."""
 
 from time import process_time
 from typing import Any
@@ -16,10 +16,10 @@ _REPEATS = 5
 
 
 def size_measures(model: nn.Module, inputs: Tensor) -> dict[str, float]:
-    """Trained parameters, and operations of one input: two for each product of multiplication.
+    """Number of trained parameters, and floating-point operations on one input.
 
-    Parameters that a row holds fixed do not count. Operations are those that torch counts: of
-    matrix products and convolutions, fixed ones too. Bilateral attention stores its positions.
+    Fixed parameters do not count. Operations are counted by torch: two for each multiplication of
+    a matrix product or convolution, also of a fixed one. Bilateral attention stores its positions.
     """
     counter = FlopCounterMode(display=False)
     # The counter cannot track expanded parameters.
@@ -31,7 +31,7 @@ def size_measures(model: nn.Module, inputs: Tensor) -> dict[str, float]:
 
 
 def speed_ratios(model: nn.Module, plain: nn.Module, inputs: Tensor) -> dict[str, float]:
-    """Inputs a processor second, over those of the plain network, taken in turns.
+    """Inputs per processor second, relative to the plain network; both are timed in turns.
 
     ``inference`` is without gradients, with stored positions in bilateral attention; ``training``
     is forward and backward.

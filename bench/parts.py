@@ -1,4 +1,4 @@
-"""Parts of networks by plain words, the same for images, text and sequences."""
+"""Parts of networks by name, the same for images, text and sequences."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ from ..unrolled.nonlocal_energy import Neutreno
 from ..unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from .names import split_part
 
-BALANCE = 0.01  # weight of the balance loss, that of Fedus et al. (2022)
+BALANCE = 0.01  # weight of the balance loss, as in Fedus et al. (2022)
 _TOP_K = 2
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -26,7 +26,7 @@ Seen = list[tuple[SparseMixtureOfExperts, Tensor]]
 
 
 def mixture_maker(n_experts: int, mlp_ratio: float) -> Callable[[int], nn.Module]:
-    """Mixtures whose chosen experts are together as wide as the feed-forward part is."""
+    """Make mixtures whose chosen experts together are as wide as the plain feed-forward part."""
 
     def make(dim: int) -> nn.Module:
         return SparseMixtureOfExperts(dim, n_experts, round(mlp_ratio * dim / _TOP_K), _TOP_K)
@@ -36,7 +36,7 @@ def mixture_maker(n_experts: int, mlp_ratio: float) -> Callable[[int], nn.Module
 
 @contextmanager
 def tokens_of_experts(model: nn.Module) -> Iterator[Seen]:
-    """Fills a list with each mixture that runs meanwhile, and the tokens that enter it."""
+    """Collect the mixtures that run inside the context, each with its input tokens."""
     seen: Seen = []
 
     def keep(layer: SparseMixtureOfExperts, inputs: tuple[Tensor]) -> None:
@@ -50,7 +50,7 @@ def tokens_of_experts(model: nn.Module) -> Iterator[Seen]:
 
 
 def balance_loss(seen: Seen) -> Any:
-    """What balances the mixtures that ran, with its weight; 0 without any."""
+    """The weighted balance loss of the mixtures that ran; 0 if none ran."""
     return BALANCE * sum(layer.balance_loss(tokens) for layer, tokens in seen)
 
 
@@ -66,7 +66,7 @@ _GRAYINGS = {"dct": partial(TokenGraying, "dct"), "svd": partial(TokenGraying, "
 
 
 class DropPath(nn.Module):
-    """A residual connection whose branch is left out of some samples, in training."""
+    """A residual connection that drops its branch for some samples in training."""
 
     def __init__(self, residual: nn.Module, rate: float) -> None:
         super().__init__()
@@ -89,9 +89,9 @@ def paired_network(
     plain: Mapping[str, Any],
     seed: int,
 ) -> Network:
-    """A network that starts from the plain one's draws, wherever a parameter is in both.
+    """Build a network that starts with the plain network's weights where both have them.
 
-    Positions of both start at the scale that the options name.
+    Positions of both networks start at the scale that the options name.
     """
     scale = {name: options[name] for name in ("position_scale",) if name in options}
     torch.manual_seed(seed)
@@ -101,7 +101,7 @@ def paired_network(
 
 
 def with_weights_of(model: Network, other: nn.Module) -> Network:
-    """The model with another one's weights where it learns them: name and shape are the same."""
+    """Copy the other model's weights to learned parameters of the same name and shape."""
     own, given = model.state_dict(), other.state_dict()
     learned = {n for n, p in model.named_parameters() if p.requires_grad}
     shared = {n: t for n, t in given.items() if n in learned and own[n].shape == t.shape}
@@ -122,7 +122,7 @@ def resolve_options(
     experts: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Options whose names are replaced by what they stand for."""
+    """Replace names of parts by the parts themselves."""
     connections = {"residual": residual, "feed_forward_residual": feed_forward_residual}
     if positions is not None:
         options["positions"] = positions or None
@@ -160,7 +160,7 @@ def _find_class_factory(name: str) -> Factory:
 
 
 def _choose(table: Mapping[str, Callable[..., Any]], value: str, argument: str) -> Any:
-    """What a name stands for, with the settings behind it."""
+    """The part of a name, with the settings that follow the name."""
     name, settings = split_part(value, argument)
     return partial(look_up(table, name, argument), **settings)
 

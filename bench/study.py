@@ -1,4 +1,4 @@
-"""Rows of networks x seeds on one data set, whatever the task: one table."""
+"""Train networks that differ in one part, with the same seeds, on one data set: one table."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from .timing import Progress
 from .training import Batches, Loss, Recipe, find_device, operator_sources, train
 
 PLAIN = "softmax"
-_LONGEST = 100  # characters of what a run's folder says of its row
+_LONGEST = 100  # characters of the words in the name of a run's folder
 _EXCHANGED = {
     "attention_skip", "correction", "experts", "feed_forward_residual", "feed_forward_skip",
     "identity", "residual", "scale", "skip", "token_graying",
@@ -27,28 +27,30 @@ Rows = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Task:
-    """What the networks of a study do: their data, parts, training and measures.
+    """A task of networks: how they get data, are built, trained and measured.
 
     Attributes
     ----------
     name : str
         Where a job finds the task, ``package.module:NAME``.
     rows : dict
-        Options of networks by the names of their rows.
+        The options of each row's network, by the name of the row.
     architectures : mapping
-        By name; the first is the plain row's.
+        Classes of networks by name; the plain row has the first.
     load_splits : callable
-        ``load_splits(data, data_home)`` gives data in three parts, with a hash as ``content``.
+        ``load_splits(data, data_home)`` returns the data in three parts, with a hash in the
+        attribute ``content``.
     settings_of : callable
-        ``settings_of(data, recipe)`` gives sizes, recipe and ``candidates`` of a data set.
+        ``settings_of(data, recipe)`` returns the sizes, recipe and ``candidates`` of a data set.
     build : callable
-        ``build(splits, settings, options, seed)`` gives the network of a row, as it starts.
+        ``build(splits, settings, options, seed)`` returns the untrained network of a row.
     make_batches, make_loss : callable
-        ``make_batches(splits, settings)`` and ``make_loss(settings)`` give what `train` takes.
+        ``make_batches(splits, settings)`` and ``make_loss(settings)`` return the functions that
+        `train` takes.
     validate : callable
-        ``validate(model, splits)`` gives one score by its name; higher is better.
+        ``validate(model, splits)`` returns one score under its name; higher is better.
     measure : callable
-        ``measure(model, splits, settings, measures)`` gives what the test part says.
+        ``measure(model, splits, settings, measures)`` returns the results on the test part.
     """
 
     name: str
@@ -81,9 +83,9 @@ def run_study(
 ) -> pd.DataFrame:
     """Train rows of networks with paired seeds, and measure them.
 
-    Learning rate, length and whatever else the candidates of a data set differ in are, for each
-    row, those of the candidate that does best on the validation part, with the first seed; then all
-    seeds are run. The test part chooses nothing.
+    The candidates of a data set differ in learning rate, number of steps and so on. Each row takes
+    the candidate that does best on the validation part with the first seed, and then runs all
+    seeds with it. The test part chooses nothing.
 
     Parameters
     ----------
@@ -91,35 +93,34 @@ def run_study(
     data : str
         As `task.load_splits` takes it.
     rows : iterable of str, or mapping, optional
-        Names of `task.rows`, or settings of your own, ``ViT:operator=NAME,residual=boosting``; or
-        such settings by names of yours. The plain row is added, and is the first. None is all of
-        `task.rows`.
+        Names of `task.rows`; or rows as a user writes them, ``ViT:operator=NAME``; or a
+        mapping from your own names to options. The plain row is added as the first. None is all
+        of `task.rows`.
     seeds : int, default=5
-        Their number, from 0. A seed decides the first weights, wherever a row has them in common
-        with the plain one, and the batches.
+        Number of seeds, counted from 0. A seed decides the batches, and the first weights wherever
+        a row shares them with the plain row.
     steps : int, optional
-        In place of the candidates' own.
+        Training steps, in place of those of the candidates.
     recipe : mapping, optional
-        Settings in place of the data set's own.
+        Settings in place of those of the data set.
     measures : sequence of str
-        What `task.measure` is asked for beside what it always measures.
+        Further measures that `task.measure` is asked for.
     against : str, optional
         The row that all others are compared with. By default each is compared with its own
         backbone, as in `backbone_of`, and a backbone with the plain row. It is added.
     n_jobs : int, default=1
     data_home : str, optional
     device : str, default="cpu"
-        Where networks are trained and choose their candidate; the test part measures them on the
-        CPU.
+        Where networks are trained and validated. They are tested on the CPU.
     directory : Path
-        Keeps runs that were finished or interrupted.
+        Folder that keeps finished and interrupted runs.
     progress : callable, optional
 
     Returns
     -------
     DataFrame
-        A row for each network and seed; ``against`` is the row that it is compared with, None for
-        that of all others; ``curve`` has pairs of a step and the score on the validation part.
+        A line for each row and seed. ``against`` is the row that it is compared with, None for the
+        baseline of all others; ``curve`` has pairs of a step and the score on the validation part.
 
     Raises
     ------
@@ -170,7 +171,7 @@ def run_study(
 def change_settings(
     known: Mapping[str, Any], recipe: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Settings of a data set, with what is given in place of its own.
+    """The settings of a data set, changed as the recipe says.
 
     Raises
     ------
@@ -186,7 +187,7 @@ def change_settings(
 
 
 def rows_with_plain(task: Task, rows: Iterable[str] | Rows) -> dict[str, dict[str, Any]]:
-    """Options of the plain row, and of the others by their names."""
+    """The options of the plain row and of the given rows, by name."""
     known = rows if isinstance(rows, Mapping) else {name: row_options(task, name) for name in rows}
     return {PLAIN: {}} | {name: dict(options) for name, options in known.items()}
 
@@ -194,7 +195,7 @@ def rows_with_plain(task: Task, rows: Iterable[str] | Rows) -> dict[str, dict[st
 def add_baselines(
     task: Task, rows: Mapping[str, dict[str, Any]], against: str | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str | None]]:
-    """The plain row, baselines that are no rows yet, and the rows; and the baseline of each.
+    """The plain row, missing baselines and the given rows, in this order; and each row's baseline.
 
     Raises
     ------
@@ -219,10 +220,10 @@ def add_baselines(
 
 
 def backbone_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a row without the parts that it exchanges: corrections, residuals, scales, skips.
+    """The options of a row without its corrections, residuals, scales, skips and operator.
 
-    So is its operator, unless a correction stands on it: the backbone of "symmetric + NeuTRENO" is
-    "symmetric", and that of "symmetric" the plain row.
+    The operator stays where a correction is based on it: the backbone of "symmetric + NeuTRENO" is
+    "symmetric", and that of "symmetric" is the plain row.
     """
     exchanged = _EXCHANGED if "correction" in options else {*_EXCHANGED, "operator"}
     return {name: value for name, value in options.items() if name not in exchanged}
@@ -236,7 +237,7 @@ def write_row(task: Task, options: Mapping[str, Any]) -> str:
 
 
 def row_options(task: Task, name: str) -> dict[str, Any]:
-    """Options of a row by its name, or as a user writes them.
+    """The options of a row, given by its name or as a user writes it.
 
     Raises
     ------
@@ -257,13 +258,13 @@ def row_options(task: Task, name: str) -> dict[str, Any]:
 
 
 def placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with what a candidate says of the network, such as the scale of its positions."""
+    """Options of a network, with those that a candidate sets, such as the scale of positions."""
     of_network = {n: x for n, x in candidate.items() if n not in ("n_steps", "learning_rate")}
     return {**of_network, **options}
 
 
 def recipe_of(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int) -> Recipe:
-    """How a network of a data set is trained."""
+    """The recipe of a network: settings of its data set, and its candidate."""
     same = ("batch_size", "weight_decay", "warm_up", "ema_decay", "precision")
     own = {name: settings[name] for name in same}
     own |= {name: candidate[name] for name in ("n_steps", "learning_rate")}
@@ -275,7 +276,7 @@ def trained_network(
     task: Task, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
     options: dict[str, Any], candidate: dict[str, Any], seed: int, device: str = "cpu",
 ) -> tuple[Any, Any, Path]:  # fmt: skip
-    """Train one network, or take it from its folder; with its data, and the folder."""
+    """Train one network or read it from its folder; return it with its data and the folder."""
     splits = task.load_splits(data, data_home)
     model = task.build(splits, settings, placed(options, candidate), seed).to(device)
     recipe = recipe_of(settings, candidate, seed)
@@ -287,7 +288,7 @@ def trained_network(
 
 
 def contents(splits: Any) -> dict[str, str | None]:
-    """What decides results beside the package and settings: data, and users' operators."""
+    """Hashes of the data and of users' operators, on which results depend."""
     return {"data": splits.content, **operator_sources()}
 
 
@@ -296,10 +297,10 @@ def train_kept(
     notes: Mapping[str, Any], directory: str, first_step: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, Path]:  # fmt: skip
-    """Train a network, or take it from the folder that its options, notes and recipe name.
+    """Train a network, or read it from the folder of its options, notes and recipe.
 
-    Returns the network and the folder, whose name begins with the row's options. Batches are those
-    from `first_step` on.
+    Returns the network and the folder, whose name begins with the row. The first batch is that of
+    step `first_step`.
     """
     notes = {**notes, "settings": {n: x for n, x in settings.items() if n != "candidates"}}
     made = task.make_batches(splits, settings)
@@ -322,7 +323,7 @@ def train_and_measure(
     row: str, options: dict[str, Any], candidate: dict[str, Any], seed: int,
     measures: Sequence[str] | None, device: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Train one network and measure it; without `measures` on the validation part alone."""
+    """Train one network and test it; without `measures`, only validate it."""
     own: Task = find_object(task, "task: none is named")
     trained, splits, folder = trained_network(
         own, data, data_home, directory, settings, options, candidate, seed, device

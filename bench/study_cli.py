@@ -1,4 +1,4 @@
-"""Options that the commands of studies share."""
+"""Command-line options that the studies share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ Against = Annotated[
 
 @contextmanager
 def report_mistakes(*others: type[Exception]) -> Iterator[None]:
-    """End the command with a message where what the user asked for cannot be had."""
+    """End the command with a message where the user asked for something impossible."""
     mistakes: tuple[type[Exception], ...] = (FileNotFoundError, ImportError, ValueError, *others)
     try:
         yield
@@ -56,7 +56,7 @@ def list_rows(task: "Task") -> None:
 def choose_data(
     data: str | None, steps: int | None, default: str, quick: tuple[str, int] | None
 ) -> tuple[str, int | None]:
-    """Data and steps: what was typed, or what a `quick` run has of its own."""
+    """The data and steps that were typed, or those of a `quick` run."""
     if quick is None:
         return data or default, steps
     if data is not None:

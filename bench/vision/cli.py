@@ -377,23 +377,16 @@ def segment(
 ) -> None:
     """Segment road scenes (CamVid) by small transformers with several attentions, and compare.
 
-    <<<<<<< HEAD
-        Models are plain, NeuTRENO, bilateral, GRC, twicing, bilateral + GRC, symmetric, symmetric +
-        NeuTRENO, or the name of an operator of twinsolve.unrolled. With one seed all see the same
-        pictures in the same order. Differences to plain are those of pairs, with 95 % intervals over
-        seeds and test pictures, and a verdict that is corrected for their number. Pixels without a
-        label are not counted.
-    =======
-        Models are plain, NeuTRENO, bilateral, GRC, twicing, or the name of an operator of
-        twinsolve.unrolled. With one seed, all models see the same pictures in the same order. Paired
-        differences to plain have 95 % intervals over seeds and test pictures, and verdicts that are
-        corrected for their number. Pixels without a label are not counted.
-    >>>>>>> english
+    Models are plain, NeuTRENO, bilateral, GRC, twicing, bilateral + GRC, symmetric, symmetric +
+    NeuTRENO, or the name of an operator of twinsolve.unrolled. With one seed, all models see the
+    same pictures in the same order. Paired differences to plain have 95 % intervals over seeds and
+    test pictures, and verdicts that are corrected for their number. Pixels without a label are not
+    counted.
 
-        Prints the mean intersection over union (IoU) of the test pictures at one scale and over three,
-        the share of correct pixels, parameters and processor time. Writes to DIR table.json, models.csv
-        and .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each
-        run (settings, metrics, weights), from which an interrupted command continues.
+    Prints the mean intersection over union (IoU) of the test pictures at one scale and over three,
+    the share of correct pixels, parameters and processor time. Writes to DIR table.json, models.csv
+    and .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each
+    run (settings, metrics, weights), from which an interrupted command continues.
     """
     from .segmentation import segment as run
     from .segmentation import write_report
