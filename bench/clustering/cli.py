@@ -87,9 +87,9 @@ def cluster(
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
     labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
-    steps, clustered by k-means but not by cluster-qr. Above 5,000 points, LSR, LRSC, low-rank,
-    svd-power and softmax-rows are left out. --method and --steps name other candidates, of which
-    none is left out. The choice is the candidate whose clusters agree best with the clusters of all
+    steps, clustered by k-means but not by cluster-qr. Above 5,000 points, the methods LSR and LRSC
+    and the steps low-rank, svd-power and softmax-rows are left out. --method and --steps name other
+    candidates, of which none is left out. The choice is the candidate whose clusters agree best with the clusters of all
     candidates: by the mean adjusted Rand index, weighted by the 24th power of their scores. The
     command prints the choice and the next best. It writes labels.csv (the number of each point in
     the whole data set, and its cluster), choice.json and candidates.csv. Labels are only used to

@@ -235,7 +235,9 @@ def test_the_help_says_what_is_a_candidate(folder):
     help_text = " ".join(cluster_command.__doc__.split())
     chains = dict.fromkeys(chain for name in POOL for chain in find_method(name).steps)
     dense = [chain for chain in chains if is_dense(chain)]
-    said = re.search(r"above ([\d,]+) points without (.*?) and without (.*?)\. --method", help_text)
+    said = re.search(
+        r"Above ([\d,]+) points, the methods (.*?) and the steps (.*?) are left out", help_text
+    )
     assert said[1] == f"{auto._MOST_DENSE:,}"
     assert said[2] == " and ".join(auto._DENSE)
     assert set(re.split(", | and ", said[3])) == set(dense)
