@@ -89,11 +89,11 @@ def cluster(
     labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
     steps, clustered by k-means but not by cluster-qr. Above 5,000 points, the methods LSR and LRSC
     and the steps low-rank, svd-power and softmax-rows are left out. --method and --steps name other
-    candidates, of which none is left out. The choice is the candidate whose clusters agree best with the clusters of all
-    candidates: by the mean adjusted Rand index, weighted by the 24th power of their scores. The
-    command prints the choice and the next best. It writes labels.csv (the number of each point in
-    the whole data set, and its cluster), choice.json and candidates.csv. Labels are only used to
-    print the error of the choice.
+    candidates, of which none is left out. The choice is the candidate whose clusters agree best
+    with the clusters of all candidates: by the mean adjusted Rand index, weighted by the 24th power
+    of their scores. The command prints the choice and the next best. It writes labels.csv (the
+    number of each point in the whole data set, and its cluster), choice.json and candidates.csv.
+    Labels are only used to print the error of the choice.
 
     Without --auto, the command prints a row for each method: that of the affinity steps with the
     largest score, or one for each of --steps; the others are in clusters.csv. A row has the
