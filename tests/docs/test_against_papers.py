@@ -287,3 +287,16 @@ def test_sparse_attention_of_as_many_nonzeros():
     apart = means.token_cosine - means.token_cosine["softmax"]
     assert f"by {apart['sparse coding']:.2f} and {apart['local']:.2f} of the cosine" in page
     assert f"trains at {means.training['sparse coding']:.2f} of softmax's speed" in page
+
+
+def test_neutreno_on_other_kernels():
+    table = read_table("classify-kernels")
+    verdicts = judge(differences(table)).values()
+    assert all(each.words.startswith("inconclusive") for each in verdicts)
+    cosine = table.pivot(index="seed", columns="row", values="token_cosine")
+    apart = {
+        name: paired_difference(cosine[f"ViT:operator={name},correction=neutreno"], cosine[base])
+        for name, base in (("kernel", "kernel"), ("elliptical", "elliptical"))
+    }
+    assert f"{apart['elliptical'].mean:.2f} of the cosine" in read_page("classification.md")
+    assert abs(apart["kernel"].mean) < 0.05
