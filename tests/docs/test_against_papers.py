@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from twinsolve.bench.comparison import depth_differences
 from twinsolve.bench.language import report
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.vision.classification.measures import hits
@@ -300,3 +301,35 @@ def test_neutreno_on_other_kernels():
     }
     assert f"{apart['elliptical'].mean:.2f} of the cosine" in read_page("classification.md")
     assert abs(apart["kernel"].mean) < 0.05
+
+
+def test_token_graying():
+    page = read_page("classification.md")
+    table, linear = read_table("classify-graying"), read_table("classify-linear")
+    found = judge(differences(table))
+    halves = [each.apart.half_width for each in found.values()]
+    assert f"by SVD or DCT**: ± {min(halves):.2f} to ± {max(halves):.2f} points" in page
+    equal = {row for row, each in found.items() if each.words == "equal within 1"}
+    assert equal == {f"ViT:token_graying=svd:eps={eps}" for eps in (0.5, 0.7)}
+    others = [each for row, each in found.items() if row not in equal]
+    others += judge(differences(linear)).values()
+    assert {each.words.split()[0] for each in others} == {"inconclusive"}
+    worse = depth_differences(table, "log10_condition")
+    first = [worse[f"ViT:token_graying=svd:eps={eps}"] for eps in (0.5, 0.7)]
+    assert "changes by {} and {} by SVD at 0.5 and 0.7".format(*first) in page
+    assert f"and by {min(worse.values(), key=lambda x: x.mean)} at best" in page
+    own = depth_differences(linear, "log10_condition")
+    second = [own[f"ViT:operator=linear,token_graying={kind}"] for kind in ("dct", "svd")]
+    assert "by {} and {} on linear attention by DCT and SVD".format(*second) in page
+    layers = read_table("inspect-graying").query("layer == 1").set_index("model")
+    none, at_07, at_05 = (
+        [f"ViT{row}-seed-{seed}" for seed in (1, 2, 3)]
+        for row in ("", *(f"-token_graying=svd-eps={eps}" for eps in (0.7, 0.5)))
+    )
+    for column, rows, words in (
+        ("jacobian_attention_condition", (none, at_07, at_05),
+         "is {} without graying, {} by SVD at 0.7 and {} at 0.5"),
+        ("jacobian_block_condition", (none, at_05), "of three: {} against {}."),
+    ):  # fmt: skip
+        cells = [", ".join(f"{x:.2f}" for x in layers.loc[own, column]) for own in rows]
+        assert words.format(*cells) in page
