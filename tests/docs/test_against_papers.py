@@ -333,3 +333,13 @@ def test_token_graying():
     ):  # fmt: skip
         cells = [", ".join(f"{x:.2f}" for x in layers.loc[own, column]) for own in rows]
         assert words.format(*cells) in page
+
+
+def test_untrained_networks_of_published_sizes():
+    page = read_page("inspection.md")
+    means = read_table("untrained").groupby(["network", "operator", "layer"]).token_cosine.mean()
+    ends = [means[name, "softmax", layer] for name in ("DeiT-Ti", "BERT-base") for layer in (0, 12)]
+    words = "from {:.3f} before the first layer to {:.3f} behind the last in DeiT-Ti, and from "
+    assert (words + "{:.3f} to {:.3f} in BERT.").format(*ends) in page
+    last = [means[name, "NeuTRENO", 12] for name in ("DeiT-Ti", "BERT-base")]
+    assert "the same weights: {:.3f} and {:.3f} behind the last layer".format(*last) in page
