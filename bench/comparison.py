@@ -146,10 +146,11 @@ def draw_curves(
 ) -> None:
     """Draw curves.png: the score on the validation part against steps, and levels of `lines`."""
     figure, (axes,) = panels(1, (5, 3.6), margin=1.6)
-    for row, runs in table.groupby("row", sort=False):
+    for place, (row, runs) in enumerate(table.groupby("row", sort=False)):
         curves = np.array(runs.curve.to_list())  # (seeds, points, 2)
         steps, scores = curves[0, :, 0], curves[:, :, 1]
-        (line,) = axes.plot(steps, scores.mean(axis=0), label=str(row))
+        style = ("-", "--", ":")[place // 10 % 3]  # colours repeat after ten
+        (line,) = axes.plot(steps, scores.mean(axis=0), style, label=str(row))
         axes.fill_between(
             steps, scores.min(axis=0), scores.max(axis=0), color=line.get_color(), alpha=0.2
         )

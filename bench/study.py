@@ -280,7 +280,7 @@ def trained_network(
     splits = task.load_splits(data, data_home)
     model = task.build(splits, settings, placed(options, candidate), seed).to(device)
     recipe = recipe_of(settings, candidate, seed)
-    notes = {"data": data, "candidate": candidate}
+    notes = {"data": data, "candidate": candidate, "device": device}
     kept, folder = train_kept(
         task, model, splits, settings, recipe, notes, directory, options=options
     )

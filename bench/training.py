@@ -233,7 +233,7 @@ def train(
 
 
 def operator_sources() -> dict[str, str | None]:
-    """Hash of the source of each user's operator by name; None for those of the package."""
+    """Hash of the source of each operator by name; those of the package share one."""
     return {name: source_of(operator_factory(name)) for name in operator_names()}
 
 
@@ -254,6 +254,8 @@ def processes(device: str = "cpu") -> Iterator[torch.device]:
     joined = "TORCHELASTIC_RUN_ID" in os.environ
     place = f"cuda:{os.environ['LOCAL_RANK']}" if joined and device == "cuda" else device
     own = find_device(place)
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
     if not joined:
         yield own
         return

@@ -77,7 +77,7 @@ def language(
     data, steps = choose_data(data, steps, "wikitext2", ("generated", 200) if quick else None)
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
-        "against": against,
+        "against": against, "device": device,
     }  # fmt: skip
     with report_mistakes():
         options = study_options(settings, output)

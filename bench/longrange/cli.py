@@ -79,7 +79,7 @@ def longrange(
     data, steps = choose_data(data, steps, "listops", _QUICK if quick else None)
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
-        "against": against,
+        "against": against, "device": device,
     }  # fmt: skip
     with report_mistakes():
         options = study_options(settings, output)

@@ -114,7 +114,7 @@ def classify_sequences(data: str = "listops", **options: Any) -> pd.DataFrame:
         As in `load_sequences`.
     **options
         As `run_study` takes them: rows (by default softmax, ALiBi, bilateral and sparse coding),
-        seeds, steps, recipe, against, n_jobs, data_home, directory and progress.
+        seeds, steps, recipe, against, n_jobs, data_home, device, directory and progress.
 
     Returns
     -------

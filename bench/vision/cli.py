@@ -94,12 +94,12 @@ def classify(
     first = os.environ.get("RANK", "0") == "0"
     settings = {
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
-        "attack": attack, "corruptions": corruptions, "against": against,
+        "attack": attack, "corruptions": corruptions, "against": against, "device": device,
     }  # fmt: skip
-    with report_mistakes(), processes(device) as place:
+    with report_mistakes(), processes(device):
         options = study_options(settings, output) | ({} if first else {"progress": None})
         table = run(
-            data, attack=attack, corruptions=corruptions, n_jobs=n_jobs, device=str(place),
+            data, attack=attack, corruptions=corruptions, n_jobs=n_jobs, device=device,
             data_home=data_home, **options,
         )  # fmt: skip
     if first:

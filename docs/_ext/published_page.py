@@ -167,15 +167,19 @@ def _read_difference(run: str, heading: str, row: str, column: str) -> Differenc
 
 
 def weigh(difference: Difference, claimed: str, effect: float | None) -> str:
-    """Say whether a claim of ``more``, of ``less``, or of a change ``within`` a limit holds.
+    """Say whether a claim of ``more``, ``less``, ``no less`` or a change ``within`` a limit holds.
 
     ``more`` and ``less`` hold if the corrected p is at most 0.05 and the interval reaches the
     published effect. They hold in direction if it does not, or if no effect is known. They do not
     hold if the difference is opposite, or if the interval ends before the effect; one that is not
     determined ends nowhere. A limit, 1 unless published, holds if the whole interval is within it,
-    and does not if all of it is outside.
+    and does not if all of it is outside. ``no less`` has this limit on one side alone.
     """
     mean, half, words, _ = difference
+    if claimed == "no less" and not np.isnan(half):
+        if mean - half >= -1:
+            return "holds"
+        return "does not hold" if mean + half < -1 else "inconclusive"
     if claimed == "within":
         limit = abs(effect or 1)
         if abs(mean) + half <= limit:

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from twinsolve.bench import study
 from twinsolve.bench.language.study import TEXT
 from twinsolve.bench.longrange.study import SEQUENCES
 from twinsolve.bench.study import run_study
+from twinsolve.bench.training import device_of
 from twinsolve.bench.vision.classification.study import IMAGES
 
 TASKS = {
@@ -13,6 +15,20 @@ TASKS = {
     "generated": TEXT,
     "listops:n_train=200,min_length=8,max_length=24": SEQUENCES,
 }
+
+
+@pytest.mark.parametrize("data", TASKS)
+def test_networks_are_trained_where_they_are_asked_to(data, tmp_path, monkeypatch):
+    seen = []
+
+    def stop(model, *args, **kwargs):
+        seen.append(device_of(model).type)
+        raise InterruptedError
+
+    monkeypatch.setattr(study, "train", stop)
+    with pytest.raises(InterruptedError):
+        run_study(TASKS[data], data, rows=[], seeds=1, device="meta", directory=tmp_path)
+    assert seen == ["meta"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no such device")

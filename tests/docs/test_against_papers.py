@@ -138,6 +138,13 @@ def test_depth_and_scales():
     assert ahead.words == "ahead"
     assert f"24 layers, by {ahead.apart}".replace("+", "") in page
     assert {each.words for each in verdicts.values()} == {"equal within 1"}
+    of_all = judge(
+        {key: each.apart for key, each in ({(24, "AttnScale"): ahead} | verdicts).items()}
+    )
+    assert {each.words for each in of_all.values()} == {"equal within 1"}
+    assert f"for the six of all three runs p is {of_all[24, 'AttnScale'].cells[1]}" in page
+    moved = [depth_differences(table, "token_cosine") for table in tables.values()]
+    assert max(abs(x.mean) for each in moved for x in each.values()) < 0.006
     seen = [each.detectable for each in (ahead, *verdicts.values())]
     assert f"at {min(seen):.2f} to {max(seen):.2f} points" in page
 
@@ -154,7 +161,10 @@ def test_scales_of_24_layers():
     maps = table.pivot(index="layer", columns="model", values="map_similarity")
     lower = maps["ViT-correction=attn_scale"] - maps["ViT"]
     assert (lower < 0).all()
-    assert f"in every layer, by {-lower.mean():.2f} on average" in page
+    heads = table.pivot(index="layer", columns="model", values="head_redundancy")
+    n_lower = (heads["ViT-correction=attn_scale"] < heads["ViT"]).sum()
+    words = f"in every layer, by {-lower.mean():.2f} on average, and that of the heads in {n_lower}"
+    assert f"{words} of 24." in page
 
 
 def test_perplexities():
@@ -199,10 +209,10 @@ def test_tokens_and_accuracy_without_skips():
             assert found[row].apart.mean < other[row].apart.mean
     apart = [
         paired_difference(hits(own, rows[0]), hits(own, rows[1]))
-        for own in (table, read_table("classify-skips-cifar10-3000"))
+        for own in (table, *(read_table(f"classify-skips-cifar10-{n}") for n in (300, 3000)))
     ]
-    words = "apart by {} points, a comparison on its own; on 3,000 photographs by {}."
-    assert words.format(*apart) in page
+    words = "apart by {} points after 600 steps and by {} after 300, each a comparison on its own; "
+    assert (words + "on 3,000 photographs by {}.").format(*apart) in page
     layers = read_table("inspect-skips").groupby("model").log10_condition_after
     both, without, others = (
         ", ".join(f"{x:.1f}" for x in layers.get_group(name).dropna())
@@ -271,12 +281,18 @@ def test_sparse_attention_of_as_many_nonzeros():
     assert f"inconclusive, at ± {min(halves):.2f} to ± {max(halves):.2f} points" in page
     rules = {
         "ViT:operator=TopK:n_largest=5": "to top-5,", "ViT:operator=TopK:n_largest=7": "to top-7,",
-        "local": "to local,", "ViT:operator=criss_cross": "to criss-cross attention",
+        "local": "to local attention",
     }  # fmt: skip
+    apart = {
+        row: paired_difference(hits(table, "sparse coding"), hits(table, row))
+        for row in (*rules, "ViT:operator=criss_cross")
+    }
     for row, words in rules.items():
-        apart = paired_difference(hits(table, "sparse coding"), hits(table, row))
-        assert f"{apart} {'points ' if '5' in row else ''}{words}" in page
-        assert (abs(apart.mean) > apart.half_width) == ("5" not in row)
+        assert re.search(rf"{re.escape(str(apart[row]))} (points )?{words}", page)
+    verdicts = judge(apart)
+    criss_cross = verdicts.pop("ViT:operator=criss_cross")
+    assert f"by {criss_cross.apart} points, p {criss_cross.cells[1]} after the" in page
+    assert {each.words.split()[0] for each in verdicts.values()} == {"inconclusive"}
     shares = read_table("inspect-sparsity").groupby("model", sort=False).nonzero_mean
     (_, sparse, local, criss_cross, five, seven) = shares.mean()
     low, high = (getattr(shares, x)()["ViT-operator=sparse_coding"] for x in ("min", "max"))
@@ -301,6 +317,10 @@ def test_neutreno_on_other_kernels():
     }
     assert f"{apart['elliptical'].mean:.2f} of the cosine" in read_page("classification.md")
     assert abs(apart["kernel"].mean) < 0.05
+    linear = paired_difference(
+        cosine["ViT:operator=linear,correction=neutreno"], cosine["ViT:operator=linear"]
+    )
+    assert abs(linear.mean) < linear.half_width
 
 
 def test_token_graying():
@@ -321,18 +341,19 @@ def test_token_graying():
     own = depth_differences(linear, "log10_condition")
     second = [own[f"ViT:operator=linear,token_graying={kind}"] for kind in ("dct", "svd")]
     assert "by {} and {} on linear attention by DCT and SVD".format(*second) in page
-    layers = read_table("inspect-graying").query("layer == 1").set_index("model")
-    none, at_07, at_05 = (
-        [f"ViT{row}-seed-{seed}" for seed in (1, 2, 3)]
-        for row in ("", *(f"-token_graying=svd-eps={eps}" for eps in (0.7, 0.5)))
-    )
-    for column, rows, words in (
-        ("jacobian_attention_condition", (none, at_07, at_05),
-         "is {} without graying, {} by SVD at 0.7 and {} at 0.5"),
-        ("jacobian_block_condition", (none, at_05), "of three: {} against {}."),
+    layers = read_table("inspect-graying")
+    layers["row"] = layers.model.str.replace(r"-seed-\d", "", regex=True)
+    layers["seed"] = layers.model.str[-1]
+    rows = [f"ViT-token_graying={x}" for x in ("svd-eps=0.9", "svd-eps=0.7", "svd-eps=0.5")]
+    rows.append("ViT-token_graying=dct-eps=0.5")
+    for column, words in (
+        ("jacobian_attention_condition", "in {}, {} and {} of 18 layers by SVD at 0.9, 0.7 and 0.5 "
+         "and in {} by DCT at 0.5;"),
+        ("jacobian_block_condition", "included, in {}, {}, {} and {}."),
     ):  # fmt: skip
-        cells = [", ".join(f"{x:.2f}" for x in layers.loc[own, column]) for own in rows]
-        assert words.format(*cells) in page
+        of_rows = layers.pivot(index=["seed", "layer"], columns="row", values=column)
+        counts = of_rows[rows].lt(of_rows["ViT"], axis=0).sum()
+        assert words.format(*counts) in page
 
 
 def test_untrained_networks_of_published_sizes():
@@ -341,5 +362,5 @@ def test_untrained_networks_of_published_sizes():
     ends = [means[name, "softmax", layer] for name in ("DeiT-Ti", "BERT-base") for layer in (0, 12)]
     words = "from {:.3f} before the first layer to {:.3f} behind the last in DeiT-Ti, and from "
     assert (words + "{:.3f} to {:.3f} in BERT.").format(*ends) in page
-    last = [means[name, "NeuTRENO", 12] for name in ("DeiT-Ti", "BERT-base")]
+    last = [means[name, "NeuTRENO", 12] for name in ("BERT-base", "DeiT-Ti")]
     assert "the same weights: {:.3f} and {:.3f} behind the last layer".format(*last) in page

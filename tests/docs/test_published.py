@@ -77,12 +77,15 @@ def test_numbers_of_ours_stand_in_the_results(row):
         (0.1, "equal within 1", "within", None, "holds"),
         (0.1, "inconclusive at ± 0.64", "within", 0.2, "inconclusive"),
         (-3.0, "behind", "within", -2, "does not hold"),
+        (2.9, "ahead", "no less", None, "holds"),
+        (-0.7, "behind", "no less", None, "inconclusive"),
+        (-2.0, "behind", "no less", None, "does not hold"),
     ],
 )
 def test_verdicts_follow_from_interval_and_published_effect(mean, words, claimed, effect, verdict):
     assert weigh(Difference(mean, 0.64, words), claimed, effect) == verdict
 
 
-@pytest.mark.parametrize("claimed", ["more", "less", "within"])
+@pytest.mark.parametrize("claimed", ["more", "less", "within", "no less"])
 def test_a_single_seed_settles_no_claim(claimed):
     assert weigh(Difference(0.1, float("nan"), "-"), claimed, 3.0) == "inconclusive"

@@ -32,7 +32,8 @@ def find_tests(file: str) -> list[str]:
     tree = ast.parse((ROOT / file).read_text())
     defined = [x.name for x in tree.body if isinstance(x, ast.FunctionDef | ast.ClassDef)]
     names = [name for name in defined if not name.startswith("_")]
-    pattern = re.compile(rf"{_imported(Path(file))}|\b({'|'.join(map(re.escape, names))})\b")
+    named = [rf"\b{re.escape(name)}\b" for name in names]
+    pattern = re.compile("|".join([_imported(Path(file)), *named]))
     tests = sorted((ROOT / "tests" / wing).rglob("test_*.py"))
     prefixes = tuple(f"test_{family}" for family in families)
     own = [x for x in tests if families & set(x.parts) or x.stem.startswith(prefixes)]
@@ -111,10 +112,11 @@ def main() -> None:
     planted = [
         m for f in files for m in sample_mutations(f, (ROOT / f).read_text(), given.per_file)
     ]
-    with given.table.open("w", newline="") as out, ThreadPoolExecutor(given.n_jobs) as pool:
+    with ThreadPoolExecutor(given.n_jobs) as pool:
         for file, failed in zip(files, pool.map(catch, files), strict=True):
             if failed:  # every fault of it would count as caught
                 parser.error(f"{file}: its {failed} must pass in a copy without a fault")
+    with given.table.open("w", newline="") as out, ThreadPoolExecutor(given.n_jobs) as pool:
         table = csv.DictWriter(out, _COLUMNS, extrasaction="ignore")
         table.writeheader()
         caught = pool.map(lambda m: catch(m.file, m), planted)

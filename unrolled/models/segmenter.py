@@ -29,7 +29,8 @@ class Segmenter(nn.Module):
         Sizes of the transformer.
     in_channels : int, default=3
     **options
-        ``operator``, ``residual``, ``dropout`` and so on, as `VisionTransformer` takes them.
+        ``operator``, ``residual``, ``dropout`` and all else that `VisionTransformer` takes, but
+        ``pool``.
 
     Attributes
     ----------

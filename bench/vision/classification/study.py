@@ -191,7 +191,7 @@ def classify(
     attack, corruptions : bool, default=False
         Also measure accuracy on attacked and corrupted test images.
     **options
-        Options of `run_study`: rows, seeds, steps, recipe, against, n_jobs, data_home,
+        Options of `run_study`: rows, seeds, steps, recipe, against, n_jobs, data_home, device,
         directory and progress.
 
     Returns

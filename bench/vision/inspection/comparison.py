@@ -63,8 +63,8 @@ _JACOBIANS = {
     )
     for part in ("attention", "block")
     for which, heading, form in (
-        ("", "{}, largest", ".3g"), ("_median", "median", ".3g"), ("_smallest", "smallest", ".3g"),
-        ("_condition", "log10 condition", ".2f"),
+        ("", "{}, largest", ".3g"), ("_median", "{}, median", ".3g"),
+        ("_smallest", "{}, smallest", ".3g"), ("_condition", "{}, log10 condition", ".2f"),
     )
 }  # fmt: skip
 _LOGITS = {

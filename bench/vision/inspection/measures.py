@@ -186,7 +186,9 @@ def _measure_head_redundancy(seen: Observation) -> Tensor | None:
 
 
 def _measure_nonzeros(seen: Observation) -> Tensor | None:
-    """Share of weights that are not zero, of sparse attention."""
+    """Share of weights that are not zero, of sparse attention without masks."""
+    if _hides_keys(seen):
+        return None
     share = nonzero_share(seen.matrix)
     return share if share.lt(1).any() else None
 
