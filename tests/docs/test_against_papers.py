@@ -364,3 +364,21 @@ def test_untrained_networks_of_published_sizes():
     assert (words + "{:.3f} to {:.3f} in BERT.").format(*ends) in page
     last = [means[name, "NeuTRENO", 12] for name in ("BERT-base", "DeiT-Ti")]
     assert "the same weights: {:.3f} and {:.3f} behind the last layer".format(*last) in page
+
+
+def test_scales_on_other_backbones():
+    table, page = read_table("classify-backbones"), read_page("classification.md")
+    found = judge(differences(table))
+    on_cait = [found[f"CaiT:{x}"].words for x in ("correction=attn_scale", "scale=FeatScale")]
+    assert on_cait == ["equal within 1", "equal within 1"]
+    halves = [found[f"Swin:{x}"] for x in ("correction=attn_scale", "scale=FeatScale")]
+    assert all(each.words.startswith("inconclusive") for each in halves)
+    widths = [each.apart.half_width for each in halves]
+    assert "inconclusive, at ± {:.2f} and ± {:.2f}.".format(*widths) in page
+    means = table.groupby("row").token_cosine.mean()
+    words = (
+        f"a mean cosine of {means['CaiT']:.2f} where a ViT has {means['softmax']:.2f}; FeatScale"
+    )
+    assert words in page
+    moved = depth_differences(table, "token_cosine")["CaiT:scale=FeatScale"]
+    assert f"a little together, {moved}." in page
