@@ -382,3 +382,11 @@ def test_scales_on_other_backbones():
     assert words in page
     moved = depth_differences(table, "token_cosine")["CaiT:scale=FeatScale"]
     assert f"a little together, {moved}." in page
+
+
+def test_large_weights_of_neutreno():
+    table = read_table("classify-neutreno-large")
+    assert {each.words for each in judge(differences(table)).values()} == {"equal within 1"}
+    means = table.groupby("row").token_cosine.mean()
+    cosines = (f"{means[f'ViT:correction=neutreno:lam={lam}']:.2f}" for lam in ("1.0", "2.0"))
+    assert "with a cosine of {} and {}.".format(*cosines) in read_page("classification.md")
