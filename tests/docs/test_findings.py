@@ -422,6 +422,7 @@ SUMMARIES = {
     "classify-routers": (classification.lines_of,),
     "classify-adaptation": (adaptation.adapted_lines,),
     "segment": (segmentation.lines_of, segmentation.class_lines),
+    "segment-parts": (segmentation.lines_of, segmentation.class_lines),
     "longrange-listops": (longrange.lines_of,),
 }
 
@@ -445,6 +446,7 @@ def classification_notes(table):
 
 NOTES = dict.fromkeys(SUMMARIES, classification_notes) | {
     "classify-adaptation": adaptation.adapted_notes, "segment": segmentation.notes,
+    "segment-parts": segmentation.notes,
     "longrange-listops": longrange.notes, "language": lambda table: [],
 }  # fmt: skip
 
@@ -512,6 +514,12 @@ def test_verdicts_quoted_on_segmentation_stand_in_the_committed_results():
     seen = [each.detectable for each in verdicts]
     assert len(seen) == 8
     assert f"Three seeds see {min(seen):.2f} to {max(seen):.2f} points" in text
+    table = table_of("segment-parts")
+    verdicts = judge(segmentation.differences(table)).values()
+    assert {each.words.split()[0] for each in verdicts} == {"inconclusive"}
+    apart = segmentation.differences(table, "symmetric")
+    once, often = (apart["symmetric + NeuTRENO", x] for x in ("miou", "miou_multi_scale"))
+    assert f"without it by {once} points at one scale and {often} at three" in text
 
 
 def test_verdicts_quoted_on_long_range_stand_in_the_committed_results():
@@ -534,7 +542,7 @@ def test_verdicts_quoted_on_long_range_stand_in_the_committed_results():
     ("page", "results", "n_rows"),
     [
         ("classification", "classify*", 30),
-        ("segmentation", "segment", 10),
+        ("segmentation", "segment*", 18),
         ("longrange", "longrange*", 4),
     ],
 )

@@ -53,9 +53,14 @@ def test_numbers_of_ours_stand_in_the_results(row):
         means = pd.concat([table[x].dropna() for x in (ours["column"], ours.get("beside")) if x])
         known = {format(x, ours["format"]) for x in means}
         assert {x for part in text.split(" against ") for x in part.split(", ")} <= known
-    elif ours.get("measure") in (table := read_table(ours["run"])) and "model" not in table:
-        values = table.pivot(index="seed", columns="row", values=ours["measure"]).mean()
-        apart = values[ours["row"]] - values[ours.get("against", baselines_of(table)[ours["row"]])]
+    elif ours.get("measure") in (table := read_table(ours["run"])) and (
+        "against" in ours or "model" not in table
+    ):
+        name = "model" if "model" in table else "row"
+        values = table.pivot(index="seed", columns=name, values=ours["measure"]).mean()
+        apart = (
+            values[ours["row"]] - values[ours.get("against") or baselines_of(table)[ours["row"]]]
+        )
         assert float(text.split(" ±")[0]) == pytest.approx(apart, abs=0.0051)
     else:
         mean, half = (float(x) for x in text.split(" ± "))
