@@ -95,7 +95,7 @@ def _relative_scattering(problem: Problem) -> Array:
 
 
 def _principal(X: Array, dimension: int) -> Array:
-    """Principal coordinates in float64: codes of float32 points are rounded and certified again."""
+    """Principal coordinates in float64: codes of float32 points need a second certificate."""
     return datasets.pca_features(X, min(dimension, *X.shape)).astype(np.float64)
 
 

@@ -138,7 +138,7 @@ class Calls(Entrant):
 Solve = Callable[[Array, float | None], Array]
 
 _LADDER = tuple(round(digit * 10.0**-k, 12) for k in range(3, 14) for digit in (1, 0.5, 0.2))
-# scikit-learn stops by a duality gap on half our scale: looser tolerances would all fail.
+# scikit-learn stops by a duality gap on half our scale: looser ones miss our gap.
 _LADDER_OF_GAPS = tuple(tol for tol in _LADDER if tol <= 1e-5)
 _MOST_ADDED = 100
 
