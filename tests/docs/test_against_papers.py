@@ -390,3 +390,16 @@ def test_large_weights_of_neutreno():
     means = table.groupby("row").token_cosine.mean()
     cosines = (f"{means[f'ViT:correction=neutreno:lam={lam}']:.2f}" for lam in ("1.0", "2.0"))
     assert "with a cosine of {} and {}.".format(*cosines) in read_page("classification.md")
+
+
+def test_locally_linear_and_low_rank_attention():
+    table, page = read_table("classify-lle"), read_page("classification.md")
+    rows = [f"ViT:operator={name}" for name in ("locally_linear", "low_rank")]
+    found, moved = judge(differences(table)), depth_differences(table, "token_cosine")
+    assert all(found[row].words.startswith("inconclusive") for row in rows)
+    widths = (found[row].apart.half_width for row in rows)
+    assert "at ± {:.2f} and ± {:.2f} points. LLE".format(*widths) in page
+    words = "LLE brings tokens together, {} of the cosine, low-rank codes keep them apart, {}."
+    assert words.format(*(moved[row] for row in rows)) in page
+    speed = table.groupby("row").training.mean()[rows[0]]
+    assert f"LLE trains at {speed:.2f} of softmax's speed" in page
