@@ -280,7 +280,7 @@ class _Run:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError(f"model: {type(model).__name__} has no parameter to train")
-        self.device = self.parameters[0].device
+        self.device = device_of(model)
         self.average = deepcopy(model).eval()
         self.optimizer = torch.optim.AdamW(_group_parameters(model, recipe), betas=recipe.betas)
         self.n_done, self.seconds = 0, 0.0

@@ -1,6 +1,6 @@
 """How alike tokens become over the layers of untrained transformers of published sizes.
 
-``python studies/untrained.py`` needs transformers; ``--quick`` takes two layers and short inputs.
+``python studies/untrained.py`` needs transformers.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MODELS: dict[str, Any] = {
     "BERT-base": (BertModel, BertConfig, {}),
 }  # fmt: skip
 OPERATORS = {"softmax": Softmax, "NeuTRENO": lambda: Neutreno(Softmax())}
-_N_WORDS, _N_SENTENCES = 128, 8
+_N_LAYERS, _N_WORDS, _N_SENTENCES = 12, 128, 8
 _MEAN, _SPREAD = 0.5, 0.5  # of levels, the library's own
 
 
@@ -91,25 +91,23 @@ def draw_cosines(table: pd.DataFrame, directory: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="Two layers, sentences of 16 words.")
     parser.add_argument("--output", type=Path, default=Path("results/untrained"))
     given = parser.parse_args()
-    n_layers, n_words = (2, 16) if given.quick else (12, _N_WORDS)
     table = pd.DataFrame(
         row
         for name in MODELS
         for operator in OPERATORS
         for seed in range(given.seeds)
-        for row in measure_cosines(name, operator, seed, n_layers, n_words)
+        for row in measure_cosines(name, operator, seed, _N_LAYERS, _N_WORDS)
     )
-    settings = {"seeds": given.seeds, "layers": n_layers, "words": n_words}
+    settings = {"seeds": given.seeds, "layers": _N_LAYERS, "words": _N_WORDS}
     report = Report("python studies/untrained.py", settings, given.output)
     write_table(table, report.directory)
     report.add_table("Mean cosine of two tokens, by layer", lines_of(table), heading="")
     report.add_sentences([
         "Weights are drawn as transformers draws them, with a standard deviation of 0.02; nothing "
         "is trained. 0 is what enters the first layer. DeiT-Ti is shown two photographs, BERT "
-        f"{_N_SENTENCES} sentences of {n_words} words drawn at random."
+        f"{_N_SENTENCES} sentences of {_N_WORDS} words drawn at random."
     ])  # fmt: skip
     draw_cosines(table, report.directory)
     report.write(["cosines"])

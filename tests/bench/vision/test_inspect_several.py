@@ -14,7 +14,12 @@ from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.inspection.comparison import shorten_names
-from twinsolve.bench.vision.inspection.measures import condition_columns, jacobian_columns, observe
+from twinsolve.bench.vision.inspection.measures import (
+    _measure_spectrum,
+    condition_columns,
+    jacobian_columns,
+    observe,
+)
 
 DEPTH = {"depth": 2, "num_heads": 2}
 ROWS = {  # of `twinsolve classify`
@@ -73,6 +78,16 @@ def test_several_models_stand_in_one_table_and_on_one_figure(tmp_path):
     assert not (tmp_path / "out/inspect.png").exists()
     settings = json.loads((tmp_path / "out/settings.json").read_text())["settings"]
     assert settings["models"] == list(folders)
+
+
+def test_condition_of_a_jacobian_is_infinite_where_it_is_singular():
+    x, stretch = torch.ones(1, 2, 2, dtype=torch.float64), torch.tensor([[1.0, 2.0], [4.0, 100.0]])
+    found = _measure_spectrum("map", lambda x: x * stretch, x)
+    assert found["map_condition"] == pytest.approx(2)
+    assert (
+        _measure_spectrum("map", lambda x: x - x.mean(dim=1, keepdim=True), x)["map_condition"]
+        == torch.inf
+    )
 
 
 def test_names_of_models_are_what_differs():
