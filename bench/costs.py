@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..unrolled.kernel_smoothing import store_positions
 
-_N_TIMED = 64  # inputs of a pass
+N_TIMED = 64  # inputs of a pass
 _REPEATS = 5
 
 
@@ -36,7 +36,7 @@ def speed_ratios(model: nn.Module, plain: nn.Module, inputs: Tensor) -> dict[str
     ``inference`` is without gradients, with stored positions in bilateral attention; ``training``
     is forward and backward.
     """
-    inputs = inputs[:_N_TIMED]
+    inputs = inputs[:N_TIMED]
     served = {"inference": store_positions(model, inputs[:1]), "training": model}
     seconds: dict[str, list[float]] = {"inference": [], "training": []}
     for _ in range(1 + _REPEATS):

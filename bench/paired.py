@@ -65,8 +65,13 @@ class Paired:
     def __str__(self) -> str:
         if self.n < 2:
             return f"{self.mean:+.2f}, one pair" if self.n else "-"
-        width = f"± {self.half_width:.2f}" if self.determined else "± not determined"
-        return f"{self.mean:+.2f} {width}"
+        return self.write() if self.determined else f"{self.mean:+.2f} ± not determined"
+
+    def write(self, digits: int = 2) -> str:
+        """Mean and half width with `digits` decimals, or with more so that the width is not 0."""
+        half = self.half_width
+        digits = max(digits, int(np.ceil(-np.log10(2 * half))))
+        return f"{self.mean:+.{digits}f} ± {half:.{digits}f}"
 
 
 def paired_difference(values: Any, reference: Any = 0.0) -> Paired:
@@ -170,7 +175,7 @@ def _choose_words(apart: Paired, p: float, p_of_margin: float, margin: float) ->
         return "ahead" if apart.mean > 0 else "behind"
     if p_of_margin <= _LEVEL:
         return f"equal within {margin:g}"
-    return f"inconclusive at ± {apart.half_width:.2f}"
+    return f"inconclusive at {apart.write().partition(' ')[2]}"
 
 
 def note_on_verdicts(

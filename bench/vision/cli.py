@@ -56,7 +56,9 @@ def classify(
 
     DATA is digits (of scikit-learn) or cifar10 (from the data root), also with fewer training
     images, digits:n_train=300; or a folder that has a folder of pictures for each class, all of one
-    size.
+    size. If such folders lie in folders train, val and test, or in train and one of the others,
+    these are the parts. Parts that are not given are drawn from the training pictures, a fifth
+    each.
 
     A row is a name of --list, or an architecture with settings after a colon, such as
     ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,attention_skip=False.

@@ -1,6 +1,6 @@
 """The directive `layer-table`: which solver and which paper stand behind each layer.
 
-Its rows are the catalogue of twins at the time of the build.
+Its rows are the catalogue of twins at the start of the build.
 """
 
 import functools
@@ -21,6 +21,7 @@ import twinsolve
 from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
 from twinsolve.unrolled.twins import Twin, catalogue, exact_twin
 
+_TWINS = sorted(catalogue(), key=lambda twin: twin.family)  # before examples register their own
 _HEAD = "| layer | solver | relation | equation | paper |\n|---|---|---|---|---|\n"
 
 
@@ -30,12 +31,11 @@ class LayerTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Called by Sphinx."""
         self.env.note_reread()  # the catalogue may differ where the page does not
-        twins = sorted(catalogue(), key=lambda twin: twin.family)
         sections = [
             self._section(family, list(members))
-            for family, members in groupby(twins, key=lambda twin: twin.family)
+            for family, members in groupby(_TWINS, key=lambda twin: twin.family)
         ]
-        return [*self.parse_text_to_nodes(self._date(len(twins))), *sections]
+        return [*self.parse_text_to_nodes(self._date(len(_TWINS))), *sections]
 
     def _section(self, family: str, twins: list[Twin]) -> nodes.section:
         title = family.replace("_", " ").capitalize()

@@ -58,6 +58,20 @@ def test_only_common_seeds_count_and_what_has_no_spread_is_not_determined():
     assert verdicts["same"].cells == ("+0.28 ± not determined", "-", "not determined", "-")
 
 
+@pytest.mark.parametrize("half", [3.0, 0.05, 0.0051, 0.0049, 4e-7])
+@pytest.mark.parametrize("digits", [1, 2])
+def test_an_interval_is_never_written_as_of_zero_width(half, digits):
+    apart = with_half_width(0.01, half)
+    mean, width = apart.write(digits).split(" ± ")
+    places = len(width.partition(".")[2])
+    assert 0 < float(width) == pytest.approx(half, abs=0.501 * 10**-places)
+    assert len(mean.partition(".")[2]) == places >= digits
+
+
+def with_half_width(mean, half, n=5):
+    return Paired(mean, half / Paired(mean, 1.0, n).half_width, n)
+
+
 def with_p(mean, p, n=5):
     """A difference of a mean and a p of no difference."""
     from scipy.stats import t

@@ -8,6 +8,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from docutils.nodes import make_id
+
+from twinsolve.unrolled.twins import catalogue
 
 ROOT = Path(__file__).parents[2]
 HTML = ROOT / "docs/_build/html"
@@ -70,6 +73,17 @@ def test_every_result_example_and_family_has_its_page(pages):
     for folder, names in {"benchmarks": results, "examples": examples, "api": families}.items():
         assert names
         assert {name for name in names if Path(folder, f"{name}.html") not in pages} == set()
+
+
+@pytest.mark.slow
+def test_the_page_of_layers_has_the_twins_of_the_package(pages):
+    twins = [twin for twin in catalogue() if twin.layer.__module__.startswith("twinsolve.")]
+    page = pages[Path("layers.html")]
+    table = page[page.index(f"{len(twins)} twins") :]
+    families = {make_id(twin.family) for twin in twins}
+    assert set(re.findall(r'<section id="([^"]*)">', table)) == families
+    names = {twin.layer.__name__ for twin in twins}
+    assert {name for name in names if not re.search(rf"\b{name}\b", table)} == set()
 
 
 @pytest.mark.slow

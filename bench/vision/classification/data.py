@@ -1,9 +1,8 @@
 """Images with classes for training, validation and test, and batches of training images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import joblib
@@ -11,38 +10,56 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....datasets import fetch_cifar10, load_digits, load_image_folder
+from ....datasets import fetch_cifar10, load_digits
 from ...names import split_settings
 from ...parts import balance_loss, tokens_of_experts
+from .folder import PackedLevels, read_class_folder
 
 Batches = Callable[[int, int, range], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Images:
-    """Levels in [0, 1], (n_images, channels, height, width), and their classes."""
+    """Levels in [0, 1], (n_images, channels, height, width), and their classes.
 
-    levels: Tensor
+    Levels are a tensor, or `PackedLevels`, of which slices and choices are tensors.
+    """
+
+    levels: Any
     target: Tensor
 
     def __len__(self) -> int:
         return len(self.target)
 
+    def channel_moments(self) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each channel."""
+        if isinstance(self.levels, PackedLevels):
+            return self.levels.channel_moments()
+        mean, std = self.levels.mean(dim=(0, 2, 3)), self.levels.std(dim=(0, 2, 3))
+        return mean.tolist(), std.tolist()
+
+    @property
+    def content(self) -> str:
+        """Hash that tells the images from others."""
+        own = self.levels
+        levels = own.content if isinstance(own, PackedLevels) else own.numpy()
+        return joblib.hash([levels, self.target.numpy()])
+
 
 @dataclass(frozen=True)
 class Splits:
-    """Images for training, validation and test."""
+    """Images for training, validation and test; `origin` says in words where they are from."""
 
     train: Images
     validation: Images
     test: Images
     classes: tuple[str, ...]
+    origin: str = ""
 
     @cached_property
     def content(self) -> str:
         """Hash that tells the images from others under the same names."""
-        parts = (self.train, self.validation, self.test)
-        return joblib.hash([x.numpy() for part in parts for x in (part.levels, part.target)])
+        return joblib.hash([part.content for part in (self.train, self.validation, self.test)])
 
 
 def load_splits(data: str, data_home: str | None = None) -> Splits:
@@ -53,20 +70,22 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
     data : str
         "digits" (of scikit-learn); "cifar10"; either with a number of training images,
         "cifar10:n_train=10000"; or a folder with a folder of pictures for each class, all of one
-        size.
+        size, or with such folders in its folders train, val and test.
     data_home : str, optional
         As in `twinsolve.datasets.fetch_cifar10`.
 
     Returns
     -------
     Splits
-        Of digits and of a folder, a fifth is for validation and another fifth for test, drawn by
-        class; of CIFAR-10, a tenth of the training images is for validation.
+        Of digits, a fifth is for validation and another fifth for test, drawn by class; of
+        CIFAR-10, a tenth of the training images is for validation. A folder's own parts stay as
+        they are; of a part that it lacks, a fifth of the training pictures is drawn by class.
+        Pictures of a folder stay on the disk, as `pack_image_folder` writes them.
 
     Raises
     ------
     ValueError
-        If pictures differ in size, a class has fewer than five, or a setting is unknown.
+        If a setting is unknown, or a folder is not as `read_class_folder` takes it.
     """
     name, settings = split_settings(data, "data")
     if name == "cifar10":
@@ -75,7 +94,7 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
         return _load_digits(_read_n_train(name, settings, 1079))
     if settings:
         raise ValueError(f"data: a folder takes no settings, got {data!r}")
-    return _split(*_load_folder(name))
+    return _load_folder(name)
 
 
 def _read_n_train(name: str, settings: dict[str, Any], most: int) -> int:
@@ -106,16 +125,33 @@ def _load_cifar10(data_home: str | None, n_train: int) -> Splits:
     )
 
 
-def _load_folder(path: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    pictures = load_image_folder(path, colour=True)
-    labels = [Path(name).parent.name for name in pictures.names]
-    sizes = {image.shape for image in pictures.images}
-    if len(sizes) > 1:
-        raise ValueError(f"data: pictures of {path} differ in size: {sorted(sizes)[:3]}")
-    classes, target = np.unique(labels, return_inverse=True)
-    if len(classes) < 2 or np.bincount(target).min() < 5:
-        raise ValueError(f"data: {path} must hold two or more folders of five or more pictures")
-    return np.stack(pictures.images), target, tuple(map(str, classes))
+def _load_folder(path: str) -> Splits:
+    found = read_class_folder(path)
+    names = {part: folder for part, (folder, _) in found.parts.items()}
+    parts = {part: chosen for part, (_, chosen) in found.parts.items()}
+    parts["train"] = parts["train"][_order_by_class(found.target[parts["train"]])]
+    n_part = round(_SHARE * len(parts["train"]))
+    for part in ("test", "validation"):
+        if part not in parts:
+            parts[part], parts["train"] = np.split(parts["train"], [n_part])
+    train, validation, test = (
+        Images(
+            PackedLevels(found.pictures, parts[part], found.key),
+            _make_target(found.target[parts[part]]),
+        )
+        for part in _PARTS
+    )
+    return Splits(train, validation, test, found.classes, _describe_parts(parts, names))
+
+
+def _describe_parts(parts: Mapping[str, np.ndarray], names: Mapping[str, str]) -> str:
+    """Number of pictures of each part, and the folder that they are from."""
+    told = []
+    for part in _PARTS:
+        folder = names.get(part, names["train"])
+        drawn = "" if part in names else ", drawn by class"
+        told.append(f"{part}: {len(parts[part]):,}{f' of {folder}' if folder else ''}{drawn}")
+    return "; ".join(told)
 
 
 def _split(levels: np.ndarray, target: np.ndarray, classes: tuple[str, ...]) -> Splits:
@@ -138,7 +174,11 @@ def _order_by_class(target: np.ndarray) -> np.ndarray:
 
 def _make_images(levels: np.ndarray, target: np.ndarray) -> Images:
     planes = np.ascontiguousarray(np.moveaxis(levels, 3, 1), dtype=np.float32)
-    return Images(torch.from_numpy(planes), torch.from_numpy(target.astype(np.int64)))
+    return Images(torch.from_numpy(planes), _make_target(target))
+
+
+def _make_target(target: np.ndarray) -> Tensor:
+    return torch.from_numpy(target.astype(np.int64))
 
 
 def batch_order(n: int, batch_size: int, seed: int, step: int) -> np.ndarray:
@@ -251,4 +291,5 @@ def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor
     return loss
 
 
+_PARTS = ("train", "validation", "test")
 _SHARE = 0.2  # of the images, for validation and for test each

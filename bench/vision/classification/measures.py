@@ -1,6 +1,6 @@
 """Measures of a classifier: accuracy, also under attacks and corruptions, and its tokens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -20,6 +20,7 @@ from ....unrolled.models import (
 from ...paired import Paired, paired_difference
 from ...training import device_of, generator_of
 from .data import Images
+from .folder import PackedLevels
 from .networks import Classifier
 
 _BATCH = 256
@@ -27,11 +28,15 @@ _N_DEPTH = 64  # images whose tokens are measured
 _REPEATS = 5
 
 
-@torch.no_grad()
-def scores(model: nn.Module, levels: Tensor) -> Tensor:
+def scores(model: nn.Module, levels: Tensor | PackedLevels) -> Tensor:
     """Class scores of all images."""
+    return _score_batches(model, levels.split(_BATCH))
+
+
+@torch.no_grad()
+def _score_batches(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
     device = device_of(model)
-    return torch.cat([model(part.to(device)).cpu() for part in levels.split(_BATCH)])
+    return torch.cat([model(levels.to(device)).cpu() for levels in batches])
 
 
 def accuracies(model: nn.Module, images: Images) -> dict[str, float]:
@@ -134,12 +139,15 @@ CORRUPTIONS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
 }
 
 
-def corrupt(levels: Tensor, kind: str) -> Tensor:
-    """Images with a corruption of `CORRUPTIONS`, in [0, 1]; the same at each call."""
+def corrupt(levels: Tensor, kind: str, first: int = 0) -> Tensor:
+    """Images with a corruption of `CORRUPTIONS`, in [0, 1]; the same at each call.
+
+    The number of an image, of which the first has `first`, decides its noise.
+    """
     place = list(CORRUPTIONS).index(kind)
     made = [
         CORRUPTIONS[kind](image, generator_of(0, place, number))
-        for number, image in enumerate(levels.numpy())
+        for number, image in enumerate(levels.numpy(), start=first)
     ]
     return torch.from_numpy(np.clip(np.stack(made), 0, 1).astype(np.float32))
 
@@ -165,16 +173,21 @@ def wrong_attacked(model: nn.Module, images: Images) -> dict[str, list[int]]:
 
 def wrong_corrupted(model: nn.Module, images: Images) -> dict[str, list[int]]:
     """Indices of misclassified images, by kind of corruption."""
-    return {
-        kind: wrong(model, Images(corrupt(images.levels, kind), images.target))
-        for kind in CORRUPTIONS
-    }
+    found = {}
+    for kind in CORRUPTIONS:
+        batches = enumerate(images.levels.split(_BATCH))
+        corrupted = (corrupt(levels, kind, first=n * _BATCH) for n, levels in batches)
+        found[kind] = _find_wrong(_score_batches(model, corrupted), images.target)
+    return found
 
 
 def wrong(model: nn.Module, images: Images) -> list[int]:
     """Indices of misclassified images."""
-    missed = scores(model, images.levels).argmax(dim=1) != images.target
-    return missed.nonzero()[:, 0].tolist()
+    return _find_wrong(scores(model, images.levels), images.target)
+
+
+def _find_wrong(found: Tensor, target: Tensor) -> list[int]:
+    return (found.argmax(dim=1) != target).nonzero()[:, 0].tolist()
 
 
 def conditions(table: pd.DataFrame) -> list[str]:

@@ -127,7 +127,7 @@ def _write_briefly(verdict: Verdict) -> str:
     apart = verdict.apart
     if not apart.determined:
         return f"({apart.mean:+.1f})"
-    text = f"{apart.mean:+.1f} ± {apart.half_width:.1f}"
+    text = apart.write(digits=1)
     return text if verdict.words in ("ahead", "behind") else f"({text})"
 
 
@@ -164,6 +164,8 @@ def notes(table: pd.DataFrame) -> list[str]:
         "a condition number beyond its resolution counts as that bound.",
         note_on_verdicts(differences(table)),
     ]
+    if "parts" in table and table.parts[0]:
+        text.insert(0, f"Images by part: {table.parts[0]}.")
     if "against" in table:
         text.append(
             "Differences are to the row under against; those of the mean cosine and of the log10 "

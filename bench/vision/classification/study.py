@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...costs import size_measures, speed_ratios
+from ...costs import N_TIMED, size_measures, speed_ratios
 from ...parts import paired_network
 from ...study import PLAIN, Task, change_settings, run_study
 from ...training import Batches
@@ -102,11 +102,7 @@ def build(
     splits: Splits, settings: Mapping[str, Any], options: Mapping[str, Any], seed: int
 ) -> Classifier:
     """The network of a row before training."""
-    levels = splits.train.levels
-    mean, std = (
-        [float(x) for x in values]
-        for values in (levels.mean(dim=(0, 2, 3)), levels.std(dim=(0, 2, 3)))
-    )
+    mean, std = splits.train.channel_moments()
     architecture = options.get("architecture", "ViT")
     sizes = _choose_sizes(splits, settings, architecture)
     if architecture == "ConvMixer":  # it has no positions
@@ -162,10 +158,14 @@ def measure(
     """
     plain = build(splits, settings, {}, 0).eval()
     found: dict[str, Any] = accuracies(trained, splits.test)
-    found |= size_measures(trained, splits.test.levels)
-    found |= speed_ratios(trained, plain, splits.test.levels)
+    few = splits.test.levels[:N_TIMED]
+    found |= size_measures(trained, few) | speed_ratios(trained, plain, few)
     found |= depth_measures(trained, splits.test)
-    found |= {"n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)}}
+    found |= {
+        "parts": splits.origin,
+        "n_test": len(splits.test),
+        "wrong": {CLEAN: wrong(trained, splits.test)},
+    }
     if "attack" in measures:
         found["wrong"] |= wrong_attacked(trained, splits.test)
     if "corruptions" in measures:

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
@@ -358,19 +357,6 @@ def test_changed_images_and_users_operators_are_trained_on_anew(digits, tmp_path
         found.append(folder(digits))
     assert found[0] == found[1]
     assert len(set(found)) == 4
-
-
-def test_a_folder_of_classes(tmp_path):
-    rng = np.random.default_rng(0)
-    for name in ("cat", "dog"):
-        (tmp_path / name).mkdir()
-        for number in range(10):
-            pixels = rng.integers(256, size=(8, 12, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
-    splits = load_splits(str(tmp_path))
-    assert splits.classes == ("cat", "dog")
-    assert splits.train.levels.shape == (12, 3, 8, 12)
-    assert sorted(splits.test.target.tolist()) == [0, 0, 1, 1]
 
 
 def test_fewer_images_train_and_the_same_choose_and_judge(digits):
