@@ -4,16 +4,15 @@ import hashlib
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from io import BytesIO
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
@@ -21,108 +20,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..datasets.files import write_whole
 from ..validation import check_integer
-from .provenance import versions
+from .sources import code, in_package, source_hash
 from .timing import Progress, threads
 
 Job = dict[str, Any]
 Part = tuple[dict[str, Any], dict[str, np.ndarray]]  # a row, and arrays that belong to it
-
-_PACKAGE = Path(__file__).parents[1]
-_WINGS = tuple(_PACKAGE / wing for wing in ("solvers", "unrolled", "datasets", "bench"))
-_SOURCES = (".py", ".npz", ".safetensors", ".toml")  # weights and settings decide results too
-
-
-def code() -> dict[str, Any]:
-    """The common part of all keys: a hash of the package's source, and versions of libraries."""
-    return {"source": source_hash(*_WINGS, suffixes=_SOURCES), "versions": versions()}
-
-
-@lru_cache(maxsize=8)
-def source_hash(*folders: Path, suffixes: tuple[str, ...] = (".py",)) -> str:
-    """Hash of the source files below some folders."""
-    files = [path for x in folders for path in sorted(x.rglob("*")) if path.suffix in suffixes]
-    return joblib.hash([(path.name, path.read_bytes()) for path in files])
-
-
-def file_hash(path: str | Path | None) -> str | None:
-    """Hash of a file; None if there is no such file."""
-    if path is None or not Path(path).is_file():
-        return None
-    return joblib.hash(Path(path).read_bytes())
-
-
-def source_of(thing: Any) -> str | None:
-    """Hash of a user's function, class or object, as a key of its kept results.
-
-    It covers the source file and what the thing holds: arguments of a partial function, defaults
-    and enclosed variables of a function, the object of a method, attributes of an object. It is
-    None without a source file.
-
-    Raises
-    ------
-    ValueError
-        If something that the thing holds cannot be pickled.
-    """
-    inner = thing
-    while isinstance(inner, partial):
-        inner = inner.func
-    return None if _source_file(inner) is None else joblib.hash(_describe(thing, ()))
-
-
-def _source_file(thing: Any) -> str | None:
-    """Hash of the file where a function, or the class of an object, is defined."""
-    if not (isinstance(thing, type) or inspect.isroutine(thing)):
-        thing = type(thing)
-    if isinstance(thing, type):  # in a script, only the functions of a class know the file
-        thing = next(filter(inspect.isfunction, vars(thing).values()), thing)
-    try:
-        return file_hash(inspect.getfile(thing))
-    except (OSError, TypeError):  # built-in things have no file
-        return None
-
-
-def _describe(thing: Any, around: tuple[int, ...]) -> Any:
-    """Names and hashes of a thing and of what it holds; `around` has the ids of its holders."""
-    if isinstance(thing, str):
-        return thing
-    if id(thing) in around:
-        return "itself"
-    around = (*around, id(thing))
-    held: tuple[Any, ...] = ()
-    if isinstance(thing, list | tuple):
-        return [_describe(x, around) for x in thing]
-    if isinstance(thing, dict):
-        return [(name, _describe(x, around)) for name, x in thing.items()]
-    if isinstance(thing, partial):
-        held = thing.func, thing.args, thing.keywords
-    elif inspect.ismethod(thing):
-        held = thing.__func__, thing.__self__
-    elif inspect.isfunction(thing):
-        held = list(_read_cells(thing)), thing.__defaults__, thing.__kwdefaults__
-    elif not isinstance(thing, type):
-        held = (_read_object(thing),)
-    name = getattr(thing, "__qualname__", type(thing).__qualname__)
-    return [name, _source_file(thing), *(_describe(x, around) for x in held)]
-
-
-def _read_cells(function: Any) -> Iterator[Any]:
-    """Enclosed variables of a function."""
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # of an empty cell
-            yield cell.cell_contents
-
-
-def _read_object(thing: Any) -> Any:
-    """A hash of an object, or its attributes if it cannot be pickled."""
-    try:
-        return joblib.hash(thing)
-    except Exception as error:  # pickling may raise anything
-        if _source_file(thing) is None:
-            raise ValueError(
-                f"a user's function or object holds a {type(thing).__name__}, which cannot be "
-                "pickled, so that kept results cannot be told from those of another"
-            ) from error
-    return thing.__getstate__()
 
 
 def resume_table(
@@ -238,16 +140,19 @@ def run_jobs(
     *,
     setup: Callable[[], None] | None = None,
     content: Mapping[str, str | None] | None = None,
+    modules: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Rows of ``function(**job)`` for every job, kept as soon as the job is finished.
 
     A job has everything that decides its result, as values that JSON can hold. Jobs run in
     `options.n_jobs` processes, or as ``joblib.parallel_config`` says, with one thread each. If
-    `options.directory` has a job from a run of the same source and versions, it is read instead. If
-    jobs have ``seeds``, the function also gets ``keep=``, a `Keep` whose key leaves them out. Each
-    process first calls `setup`. `content` are hashes of the data files that the jobs read.
+    `options.directory` has a job from a run of the same source and versions, it is read instead.
+    The source is what the function's module and `modules` import, or the whole package for a
+    script. If jobs have ``seeds``, the function also gets ``keep=``, a `Keep` whose key leaves them
+    out. Each process first calls `setup`. `content` are hashes of the data files that the jobs
+    read.
     """
-    known = code() | ({"files": dict(content)} if content else {})
+    known = code(function.__module__, *modules) | ({"files": dict(content)} if content else {})
     tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
     tables: Iterable[pd.DataFrame] = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
     if options.progress:
@@ -265,9 +170,8 @@ def _run(
     if setup:
         setup()
     key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
-    place = Path(inspect.getfile(function)).parent
-    if not any(place.is_relative_to(wing) for wing in _WINGS):  # a script; hash its folder
-        key["script"] = source_hash(place)
+    if not in_package(function.__module__):  # a script; hash its folder
+        key["script"] = source_hash(Path(inspect.getfile(function)).parent)
     if "seeds" in job:
         fit = {name: value for name, value in key.items() if name != "seeds"}
         function = partial(function, keep=Keep(fit, directory and directory / "fits"))

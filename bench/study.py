@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from .jobs import Job, Options, code, run_jobs
+from .jobs import Job, Options, run_jobs
 from .names import close_names, split_settings
 from .run_folder import find_object, read_metrics
+from .sources import code
 from .timing import Progress
 from .training import Batches, Loss, Recipe, find_device, operator_sources, train
 
@@ -63,6 +64,11 @@ class Task:
     make_loss: Callable[[Mapping[str, Any]], Loss]
     validate: Callable[[Any, Any], dict[str, float]]
     measure: Callable[..., dict[str, Any]]
+
+    @property
+    def module(self) -> str:
+        """The module of the task."""
+        return self.name.partition(":")[0]
 
 
 def run_study(
@@ -143,7 +149,9 @@ def run_study(
 
     def run(jobs: list[Job]) -> pd.DataFrame:
         options = Options(0, seeds, n_jobs, data_home, directory, progress)
-        return run_jobs(train_and_measure, jobs, options, content=contents(splits))
+        return run_jobs(
+            train_and_measure, jobs, options, content=contents(splits), modules=[task.module]
+        )
 
     first = run(
         [
@@ -305,7 +313,8 @@ def train_kept(
     notes = {**notes, "settings": {n: x for n, x in settings.items() if n != "candidates"}}
     made = task.make_batches(splits, settings)
     key = json.dumps(
-        [model.options, notes, asdict(recipe), code(), contents(splits)], sort_keys=True
+        [model.options, notes, asdict(recipe), code(__name__, task.module), contents(splits)],
+        sort_keys=True,
     )
     words = [write_row(task, options or {}), f"{recipe.n_steps} steps", f"seed {recipe.seed}"]
     name = re.sub(r"[^\w.=]+", "-", " ".join(words))[:_LONGEST]

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from ..unrolled.named_operators import operator_factory, operator_names
 from ..validation import check_integer, check_positive
-from .jobs import source_of
 from .run_folder import (
     CHECKPOINT,
     START,
@@ -33,6 +32,7 @@ from .run_folder import (
     steps_begun,
     trim_metrics,
 )
+from .sources import source_of
 from .timing import Progress
 
 _PRECISIONS = ("float32", "bfloat16")

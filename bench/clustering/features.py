@@ -12,7 +12,8 @@ from sklearn.preprocessing import normalize
 
 from ... import datasets
 from ...solvers.solution import Array
-from ..jobs import Job, Options, Part, code, resume_parts, run_jobs
+from ..jobs import Job, Options, Part, resume_parts, run_jobs
+from ..sources import code
 from .problems import Problem, make_problem
 
 
@@ -152,7 +153,7 @@ def _load_features(words: str) -> tuple[Problem, Array]:
         return [({}, {"X": features_of(features, problem)})]
 
     folder = _folder if is_costly(features) else None
-    ((_, kept),) = resume_parts(make, points | code(), folder)
+    ((_, kept),) = resume_parts(make, points | code(__name__), folder)
     return problem, kept["X"]
 
 

@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from ..jobs import source_of
 from ..names import close_names, split_settings
+from ..sources import source_of
 
 STEPS = (
     "symmetrize",

@@ -14,8 +14,9 @@ from ...datasets.files import whole_file, write_whole
 from ...datasets.root import data_root
 from ...solvers.solution import Array
 from ..figures import describe_data, draw_matrices, forget
-from ..jobs import Options, Part, code, resume_parts
+from ..jobs import Options, Part, resume_parts
 from ..names import split_settings
+from ..sources import code
 from ..tables import Lines, markdown, write_lines, write_summary
 from ..terminal import progress
 from .features import load_features
@@ -195,9 +196,15 @@ def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
         return [({}, {"coef": csr_array(coef).toarray(), "affinity": csr_array(made).toarray()})]
 
     about = {name: str(row[name]) for name in ("method", "settings", "steps", "fit_seed")}
-    key = {"study": "matrices", "points": points, "method code": code_of(way), **about, **code()}
+    key = {
+        "study": "matrices",
+        "points": points,
+        "method code": code_of(way),
+        **about,
+        **code(__name__),
+    }
     folder = options.directory and options.directory / "matrices"
-    ((_, arrays),) = resume_parts(make, key, folder)
+    ((_, arrays),) = resume_parts(make, key | code(__name__), folder)
     return arrays["coef"], arrays["affinity"]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...unrolled import Context, Operator, make_operator, operator_names
-from ..jobs import file_hash
+from ..sources import file_hash
 from ..timing import Progress, seconds_of, threads
 from .contest import OURS, Entrant, Rounds, chosen, compete, run_cases
 

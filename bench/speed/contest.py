@@ -18,8 +18,9 @@ import pandas as pd
 from llvmlite.binding import get_host_cpu_features
 
 from ... import __version__
-from ..jobs import code, resume_table
+from ..jobs import resume_table
 from ..provenance import instructions, processor
+from ..sources import code
 from ..timing import Progress, in_turns, measured, seconds_of, threads, timing
 
 _EXTENSIONS: Any = np.show_config(mode="dicts")["SIMD Extensions"]

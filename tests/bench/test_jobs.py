@@ -1,7 +1,5 @@
 import runpy
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import Barrier
 
@@ -14,9 +12,8 @@ from twinsolve.bench.jobs import (
     resume_parts,
     resume_table,
     run_jobs,
-    source_hash,
-    source_of,
 )
+from twinsolve.bench.sources import source_hash
 
 
 def table(directory):
@@ -77,17 +74,6 @@ def test_what_is_foreign_is_not_taken_for_what_was_kept(foreign, tmp_path):
     assert parts(tmp_path) == whole
 
 
-def test_any_byte_of_the_source_decides(tmp_path):
-    (tmp_path / "bench").mkdir()
-    found = set()
-    for text in ("x = 1\n", "x = 2\n", "x = 2  # so\n"):
-        (tmp_path / "bench/clusters.py").write_text(text)
-        source_hash.cache_clear()
-        found.add(source_hash(tmp_path))
-    assert len(found) == 3
-    source_hash.cache_clear()
-
-
 def test_a_script_beside_the_package_decides_too(tmp_path):
     """The functions of studies stand in scripts, whose helpers lie beside them."""
     (tmp_path / "study.py").write_text("def rows(seed):\n    return [{'n': seed}]\n")
@@ -98,54 +84,3 @@ def test_a_script_beside_the_package_decides_too(tmp_path):
         source_hash.cache_clear()
         assert run_jobs(rows, [{"seed": 3}], options).n.tolist() == [3]
     assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-def _scaled(image, sigma=1.0, *, factor=2.0):
-    return factor * image
-
-
-class Scaled:
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, image):
-        return self.factor * image
-
-
-class Slotted:
-    __slots__ = ("factor",)
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, image):
-        return self.factor * image
-
-
-def _closure(factor):
-    return lambda image: factor * image
-
-
-def test_the_file_of_a_users_object_and_what_it_was_made_with_tell_it(tmp_path):
-    big = np.zeros(2000)
-    other = big.copy()
-    other[1000] = 1
-    ways = [
-        _scaled, partial(_scaled, factor=3.0), partial(_scaled, factor=4.0),
-        partial(_scaled, factor=big), partial(_scaled, factor=other), Scaled(2.0), Scaled(3.0),
-    ]  # fmt: skip
-    assert len({source_of(way) for way in ways}) == len(ways)
-    assert source_of(partial(_scaled, factor=big.copy())) == source_of(ways[3])
-    for make in (_closure, lambda x: Scaled(x).__call__, Slotted, lambda x: Scaled(lambda: x)):
-        assert source_of(make(1)) != source_of(make(2))
-        assert source_of(partial(make(1), 3)) != source_of(partial(make(2), 3))
-        assert source_of(make(1)) == source_of(make(1))
-    with pytest.raises(ValueError, match="holds a lock, which cannot be pickled"):
-        source_of(Scaled(threading.Lock()))
-    path, found = tmp_path / "own.py", set()
-    for value in (2, 3):
-        path.write_text(f"def f(x):\n    return {value} * x\nclass C:\n    f = f\n")
-        made = runpy.run_path(str(path), run_name="own")
-        found |= {source_of(made["f"]), source_of(made["C"]), source_of(made["C"]())}
-    assert len(found) == 6
-    assert source_of(len) is None

@@ -25,10 +25,10 @@ from ....solvers.sparse_coding import (
     denoise_pursuit,
 )
 from ....unrolled.sparse_coding.patches import photograph_dictionary
-from ...jobs import file_hash, source_of
 from ...names import check_names, close_names
 from ...run_folder import SETTINGS as RUN_SETTINGS
 from ...run_folder import WEIGHTS, find_class, find_object, load_model, read_settings
+from ...sources import file_hash, source_of
 from .networks import (
     apply,
     exact_start,

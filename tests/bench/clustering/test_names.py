@@ -27,8 +27,9 @@ from twinsolve.bench.clustering.problems import (
     trials_of,
 )
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
-from twinsolve.bench.jobs import Options, source_of
+from twinsolve.bench.jobs import Options
 from twinsolve.bench.names import split_settings
+from twinsolve.bench.sources import source_of
 from twinsolve.solvers import clustering
 from twinsolve.unrolled import Softmax, named_operators, register_operator
 

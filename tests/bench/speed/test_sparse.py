@@ -233,7 +233,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
     assert json.loads((out / "table.json").read_text()) == rows
     for changed in (("--seed", "1"), ("--rounds", "1"), ("--n-jobs", "2"), ("--peer", "celer")):
         assert isinstance(run(*arguments, *changed).exception, TypeError)
-    monkeypatch.setattr("twinsolve.bench.jobs.source_hash", lambda *folders: "another source")
+    monkeypatch.setattr("twinsolve.bench.sources.source_hash", lambda *folders: "another source")
     assert isinstance(run(*arguments).exception, TypeError)
 
 
