@@ -12,12 +12,13 @@ import pandas as pd
 
 from .jobs import Job, Options, run_jobs
 from .names import close_names, split_settings
-from .run_folder import find_object, read_metrics
-from .sources import code
+from .run_folder import find_class, find_object, read_metrics
+from .sources import code, source_of
 from .timing import Progress
 from .training import Batches, Loss, Recipe, find_device, operator_sources, train
 
 PLAIN = "softmax"
+_OWN = re.compile(r"([\w.]+:[A-Za-z_]\w*)(?::(.*))?")  # package.module:Class:NAME=VALUE,...
 _LONGEST = 100  # characters of the words in the name of a run's folder
 _EXCHANGED = {
     "attention_skip", "correction", "experts", "feed_forward_residual", "feed_forward_skip",
@@ -52,6 +53,8 @@ class Task:
         ``validate(model, splits)`` returns one score under its name; higher is better.
     measure : callable
         ``measure(model, splits, settings, measures)`` returns the results on the test part.
+    own_networks : bool, default=False
+        Whether a row may be a user's class, ``package.module:Class``.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Task:
     make_loss: Callable[[Mapping[str, Any]], Loss]
     validate: Callable[[Any, Any], dict[str, float]]
     measure: Callable[..., dict[str, Any]]
+    own_networks: bool = False
 
     @property
     def module(self) -> str:
@@ -99,7 +103,8 @@ def run_study(
     data : str
         As `task.load_splits` takes it.
     rows : iterable of str, or mapping, optional
-        Names of `task.rows`; or rows as a user writes them, ``ViT:operator=NAME``; or a
+        Names of `task.rows`; or rows as a user writes them, ``ViT:operator=NAME``, or
+        ``package.module:Class:NAME=VALUE`` where the task takes own networks; or a
         mapping from your own names to options. The plain row is added as the first. None is all
         of `task.rows`.
     seeds : int, default=5
@@ -147,11 +152,11 @@ def run_study(
         candidates = [each | {"n_steps": steps} for each in candidates]
         candidates = [each for i, each in enumerate(candidates) if each not in candidates[:i]]
 
+    known = contents(splits) | {row: x for row, own in given.items() if (x := network_source(own))}
+
     def run(jobs: list[Job]) -> pd.DataFrame:
         options = Options(0, seeds, n_jobs, data_home, directory, progress)
-        return run_jobs(
-            train_and_measure, jobs, options, content=contents(splits), modules=[task.module]
-        )
+        return run_jobs(train_and_measure, jobs, options, content=known, modules=[task.module])
 
     first = run(
         [
@@ -256,10 +261,14 @@ def row_options(task: Task, name: str) -> dict[str, Any]:
     if name in known:
         return known[name]
     head, colon, _ = name.partition(":")
+    own = _OWN.fullmatch(name) if task.own_networks and head not in task.architectures else None
+    if own:
+        return {"architecture": own[1], **split_settings(f":{own[2] or ''}", "row")[1]}
     if not colon and head not in task.architectures:
         raise ValueError(
-            f"row: must be ARCHITECTURE:NAME=VALUE,... or among {', '.join(known)}; got {name!r}"
-            f"{close_names(name, known)}"
+            "row: must be ARCHITECTURE:NAME=VALUE,..., "
+            f"{'package.module:Class, ' if task.own_networks else ''}"
+            f"or among {', '.join(known)}; got {name!r}{close_names(name, known)}"
         )
     architecture = {} if head == next(iter(task.architectures)) else {"architecture": head}
     return {**architecture, **split_settings(name, "row")[1]}
@@ -300,6 +309,12 @@ def contents(splits: Any) -> dict[str, str | None]:
     return {"data": splits.content, **operator_sources()}
 
 
+def network_source(options: Mapping[str, Any]) -> str | None:
+    """Hash of the source of a row's own network; None if it is of the package."""
+    architecture = str(options.get("architecture", ""))
+    return source_of(find_class(architecture)) if ":" in architecture else None
+
+
 def train_kept(
     task: Task, model: Any, splits: Any, settings: Mapping[str, Any], recipe: Recipe,
     notes: Mapping[str, Any], directory: str, first_step: int = 0,
@@ -313,9 +328,12 @@ def train_kept(
     notes = {**notes, "settings": {n: x for n, x in settings.items() if n != "candidates"}}
     made = task.make_batches(splits, settings)
     key = json.dumps(
-        [model.options, notes, asdict(recipe), code(__name__, task.module), contents(splits)],
+        [
+            model.options, notes, asdict(recipe), code(__name__, task.module), contents(splits),
+            network_source(options or {}),
+        ],
         sort_keys=True,
-    )
+    )  # fmt: skip
     words = [write_row(task, options or {}), f"{recipe.n_steps} steps", f"seed {recipe.seed}"]
     name = re.sub(r"[^\w.=]+", "-", " ".join(words))[:_LONGEST]
     folder = Path(directory) / "networks" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"

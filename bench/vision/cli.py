@@ -63,8 +63,10 @@ def classify(
     A row is a name of --list, or an architecture with settings after a colon, such as
     ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,attention_skip=False.
     A value may have further settings: token_graying=dct:eps=0.9, correction=neutreno:lam=0.4,
-    operator=Local:radius=1. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression. An
-    operator is given by name; --load may register more.
+    operator=Local:radius=1. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression, or a
+    network of your own, package.module:Class:NAME=VALUE,..., installed or in the current folder. It
+    returns a score for each class, and gets those of in_channels, num_classes and image_size that
+    its constructor names. An operator is given by name; --load may register more.
 
     With one seed, all rows see the same batches and share the initial weights of common parts.
     Learning rate, number of steps and scale of positions of each row are chosen on validation

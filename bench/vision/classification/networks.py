@@ -14,6 +14,7 @@ from ....unrolled.models import (
     WindowedTransformer,
 )
 from ...parts import look_up, resolve_options
+from ...run_folder import find_class
 
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "ViT": VisionTransformer,
@@ -31,7 +32,8 @@ class Classifier(nn.Module):
     Parameters
     ----------
     options : dict
-        ``architecture`` ("ViT", "Swin", "CaiT", "ConvMixer" or "SelfExpression"), ``operator`` (a
+        ``architecture`` ("ViT", "Swin", "CaiT", "ConvMixer", "SelfExpression", or a class of your
+        own, "package.module:Class", which takes further options alone), ``operator`` (a
         name of `operator_names`, or a class of `twinsolve.unrolled`: "Local:radius=1"),
         ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
         boosting, around attention), ``feed_forward_residual`` (the same around the feed-forward
@@ -69,11 +71,11 @@ class Classifier(nn.Module):
 def _build_network(
     architecture: str = "ViT", *, identity: Sequence[str] = (), **options: Any
 ) -> nn.Module:
-    make = look_up(ARCHITECTURES, architecture, "architecture")
+    own = ":" in architecture
+    make = find_class(architecture) if own else look_up(ARCHITECTURES, architecture, "architecture")
+    plain = own or architecture in WITHOUT_BLOCKS
     try:
-        network = make(
-            **(options if architecture in WITHOUT_BLOCKS else resolve_options(**options))
-        )
+        network = make(**(options if plain else resolve_options(**options)))
     except TypeError as error:
         raise ValueError(f"row: {architecture} cannot be made: {error}") from error
     if identity and not isinstance(network, VisionTransformer):

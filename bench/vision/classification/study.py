@@ -1,13 +1,16 @@
 """The study of image classifiers: data, recipes, rows and measures."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pandas as pd
+import torch
 
 from ...costs import N_TIMED, size_measures, speed_ratios
 from ...parts import paired_network
+from ...run_folder import find_class
 from ...study import PLAIN, Task, change_settings, run_study
 from ...training import Batches
 from .data import ClassBatches, Splits, augment, cross_entropy, load_splits
@@ -101,19 +104,55 @@ def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str,
 def build(
     splits: Splits, settings: Mapping[str, Any], options: Mapping[str, Any], seed: int
 ) -> Classifier:
-    """The network of a row before training."""
+    """The network of a row before training.
+
+    A user's own network gets those of ``in_channels``, ``num_classes`` and ``image_size`` (height
+    and width) that its constructor names, and the settings of its row.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown, or an own network does not return a score for each class.
+    """
     mean, std = splits.train.channel_moments()
     architecture = options.get("architecture", "ViT")
+    own = ":" in architecture
     sizes = _choose_sizes(splits, settings, architecture)
-    if architecture == "ConvMixer":  # it has no positions
+    if own or architecture == "ConvMixer":  # they have no positions
         options = {name: x for name, x in options.items() if name != "position_scale"}
-    return paired_network(
-        partial(Classifier, mean=mean, std=std), sizes | dict(options), sizes, seed
-    )
+    make = partial(Classifier, mean=mean, std=std)
+    if not own:
+        return paired_network(make, sizes | dict(options), sizes, seed)
+    torch.manual_seed(seed)
+    model = make(sizes | dict(options))
+    _check_scores(model, splits)
+    return model
+
+
+@torch.no_grad()
+def _check_scores(model: Classifier, splits: Splits) -> None:
+    images, expected = splits.train.levels[:2], (2, len(splits.classes))
+    name = model.options["architecture"]
+    try:
+        found = tuple(model.eval()(images).shape)
+    except Exception as error:  # whatever the user's code raises
+        raise ValueError(
+            f"row: {name} fails on images of shape {tuple(images.shape)}: {error}"
+        ) from error
+    if found != expected:
+        raise ValueError(f"row: {name} must return scores of shape {expected}, got {found}")
 
 
 def _choose_sizes(splits: Splits, settings: Mapping[str, Any], architecture: str) -> dict[str, Any]:
     _, channels, height, width = splits.train.levels.shape
+    if ":" in architecture:
+        taken = inspect.signature(find_class(architecture)).parameters
+        known = {
+            "in_channels": channels, "num_classes": len(splits.classes),
+            "image_size": [height, width],
+        }  # fmt: skip
+        of_images = {name: value for name, value in known.items() if name in taken}
+        return {"architecture": architecture, **of_images}
     common = {
         "architecture": architecture, "in_channels": channels, "num_classes": len(splits.classes),
         **{name: settings[name] for name in ("patch_size", "dim", "depth")},
@@ -175,7 +214,7 @@ def measure(
 
 IMAGES = Task(
     f"{__name__}:IMAGES", ROWS, ARCHITECTURES, load_splits, settings_of, build, make_batches,
-    make_loss, validate, measure,
+    make_loss, validate, measure, own_networks=True,
 )  # fmt: skip
 
 
