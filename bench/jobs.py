@@ -141,6 +141,7 @@ def run_jobs(
     setup: Callable[[], None] | None = None,
     content: Mapping[str, str | None] | None = None,
     modules: Sequence[str] = (),
+    listeners: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
     """Rows of ``function(**job)`` for every job, kept as soon as the job is finished.
 
@@ -150,14 +151,25 @@ def run_jobs(
     The source is what the function's module and `modules` import, or the whole package for a
     script. If jobs have ``seeds``, the function also gets ``keep=``, a `Keep` whose key leaves them
     out. Each process first calls `setup`. `content` are hashes of the data files that the jobs
-    read.
+    read. `listeners` are further arguments of the function, which decide nothing.
     """
     known = code(function.__module__, *modules) | ({"files": dict(content)} if content else {})
-    tasks = (delayed(_run)(function, job, known, options.directory, setup) for job in jobs)
+    own = partial(function, **listeners) if listeners else function
+    tasks = (delayed(_run)(own, job, known, options.directory, setup) for job in jobs)
     tables: Iterable[pd.DataFrame] = Parallel(n_jobs=options.n_jobs, return_as="generator")(tasks)
     if options.progress:
         tables = options.progress(tables, len(jobs))
-    return pd.concat(tables, ignore_index=True)
+    done: list[pd.DataFrame] = []
+    try:
+        done.extend(tables)
+    except KeyboardInterrupt as stop:
+        if options.directory:
+            stop.add_note(
+                f"{options.directory} keeps the results of {len(done)} of {len(jobs)} jobs; the "
+                "same call goes on."
+            )
+        raise
+    return pd.concat(done, ignore_index=True)
 
 
 def _run(
@@ -169,9 +181,10 @@ def _run(
 ) -> pd.DataFrame:
     if setup:
         setup()
-    key = {"study": f"{function.__module__}.{function.__qualname__}", **job, **known}
-    if not in_package(function.__module__):  # a script; hash its folder
-        key["script"] = source_hash(Path(inspect.getfile(function)).parent)
+    own: Any = function.func if isinstance(function, partial) else function
+    key = {"study": f"{own.__module__}.{own.__qualname__}", **job, **known}
+    if not in_package(own.__module__):  # a script; hash its folder
+        key["script"] = source_hash(Path(inspect.getfile(own)).parent)
     if "seeds" in job:
         fit = {name: value for name, value in key.items() if name != "seeds"}
         function = partial(function, keep=Keep(fit, directory and directory / "fits"))

@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from .devices import find_device
 from .jobs import Job, Options, run_jobs
 from .names import close_names, split_settings
 from .run_folder import find_class, find_object, read_metrics
 from .sources import code, source_of
 from .timing import Progress
-from .training import Batches, Loss, Recipe, find_device, operator_sources, train
+from .training import Batches, Listener, Loss, Recipe, Told, operator_sources, train
 
 PLAIN = "softmax"
 _OWN = re.compile(r"([\w.]+:[A-Za-z_]\w*)(?::(.*))?")  # package.module:Class:NAME=VALUE,...
@@ -87,9 +88,11 @@ def run_study(
     against: str | None = None,
     n_jobs: int = 1,
     data_home: str | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     directory: Path,
     progress: Progress | None = None,
+    on_step: Listener | None = None,
+    on_validation: Listener | None = None,
 ) -> pd.DataFrame:
     """Train rows of networks with paired seeds, and measure them.
 
@@ -121,11 +124,16 @@ def run_study(
         backbone, as in `backbone_of`, and a backbone with the plain row. It is added.
     n_jobs : int, default=1
     data_home : str, optional
-    device : str, default="cpu"
-        Where networks are trained and validated. They are tested on the CPU.
+    device : str, default="auto"
+        Where networks are trained and validated: "auto" is a GPU if there is one. They are tested
+        on the CPU.
     directory : Path
         Folder that keeps finished and interrupted runs.
     progress : callable, optional
+    on_step, on_validation : callable, optional
+        As of `train`; their dict also has ``row``, ``seed``, ``phase`` ("choosing settings", then
+        "all seeds") and ``steps_of_study``, the most steps that the whole study takes. With
+        several processes they are called in these, and must be picklable.
 
     Returns
     -------
@@ -138,7 +146,7 @@ def run_study(
     ValueError
         If data, a row or a setting are unknown, or the device is not there.
     """
-    find_device(device)
+    device = str(find_device(device))
     given, baselines = add_baselines(task, rows_with_plain(task, rows or task.rows), against)
     splits, settings = task.load_splits(data, data_home), task.settings_of(data, recipe)
     for options in given.values():
@@ -154,28 +162,39 @@ def run_study(
 
     known = contents(splits) | {row: x for row, own in given.items() if (x := network_source(own))}
 
-    def run(jobs: list[Job]) -> pd.DataFrame:
+    n_each = [each["n_steps"] for each in candidates]
+    n_steps = len(given) * (sum(n_each) + (seeds - 1) * max(n_each))
+
+    def run(phase: str, jobs: list[Job]) -> pd.DataFrame:
         options = Options(0, seeds, n_jobs, data_home, directory, progress)
-        return run_jobs(train_and_measure, jobs, options, content=known, modules=[task.module])
+        about = {"phase": phase, "steps_of_study": n_steps}
+        heard = {"on_step": on_step, "on_validation": on_validation}
+        listeners = {name: Told(each, about) for name, each in heard.items() if each}
+        return run_jobs(
+            train_and_measure, jobs, options, content=known, modules=[task.module],
+            listeners=listeners,
+        )  # fmt: skip
 
     first = run(
+        "choosing settings",
         [
             shared
             | {"row": row, "options": options, "candidate": candidate, "seed": 0, "measures": None}
             for row, options in given.items()
             for candidate in candidates
-        ]
+        ],
     )
     best = first.sort_values("validation", ascending=False, kind="stable").drop_duplicates("row")
     chosen = best.set_index("row")[list(candidates[0])].to_dict("index")
     table = run(
+        "all seeds",
         [
             shared
             | {"row": row, "options": options, "candidate": chosen[row]}
             | {"seed": seed, "measures": list(measures)}
             for row, options in given.items()
             for seed in range(seeds)
-        ]
+        ],
     )
     table.insert(1, "against", table.row.map(baselines))
     return table
@@ -292,6 +311,7 @@ def recipe_of(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: i
 def trained_network(
     task: Task, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
     options: dict[str, Any], candidate: dict[str, Any], seed: int, device: str = "cpu",
+    on_step: Listener | None = None, on_validation: Listener | None = None,
 ) -> tuple[Any, Any, Path]:  # fmt: skip
     """Train one network or read it from its folder; return it with its data and the folder."""
     splits = task.load_splits(data, data_home)
@@ -299,8 +319,9 @@ def trained_network(
     recipe = recipe_of(settings, candidate, seed)
     notes = {"data": data, "candidate": candidate, "device": device}
     kept, folder = train_kept(
-        task, model, splits, settings, recipe, notes, directory, options=options
-    )
+        task, model, splits, settings, recipe, notes, directory, options=options,
+        on_step=on_step, on_validation=on_validation,
+    )  # fmt: skip
     return kept, splits, folder
 
 
@@ -318,7 +339,8 @@ def network_source(options: Mapping[str, Any]) -> str | None:
 def train_kept(
     task: Task, model: Any, splits: Any, settings: Mapping[str, Any], recipe: Recipe,
     notes: Mapping[str, Any], directory: str, first_step: int = 0,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None, on_step: Listener | None = None,
+    on_validation: Listener | None = None,
 ) -> tuple[Any, Path]:  # fmt: skip
     """Train a network, or read it from the folder of its options, notes and recipe.
 
@@ -340,7 +362,8 @@ def train_kept(
     trained = train(
         model, lambda seed, step, samples: made(seed, first_step + step, samples),
         task.make_loss(settings), recipe, directory=folder,
-        validate=lambda own: task.validate(own, splits), task=notes,
+        validate=lambda own: task.validate(own, splits), task=notes, on_step=on_step,
+        on_validation=on_validation,
     )  # fmt: skip
     return trained, folder
 
@@ -348,12 +371,14 @@ def train_kept(
 def train_and_measure(
     task: str, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
     row: str, options: dict[str, Any], candidate: dict[str, Any], seed: int,
-    measures: Sequence[str] | None, device: str,
+    measures: Sequence[str] | None, device: str, on_step: Told | None = None,
+    on_validation: Told | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Train one network and test it; without `measures`, only validate it."""
     own: Task = find_object(task, "task: none is named")
+    told = (each and each.of(row=row, seed=seed) for each in (on_step, on_validation))
     trained, splits, folder = trained_network(
-        own, data, data_home, directory, settings, options, candidate, seed, device
+        own, data, data_home, directory, settings, options, candidate, seed, device, *told
     )
     ((name, score),) = own.validate(trained, splits).items()
     found = {"row": row, "data": data, "seed": seed, **candidate, "validation": score}

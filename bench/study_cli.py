@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .names import split_settings
-from .terminal import console, progress
+from .terminal import console
+from .training_display import TrainingDisplay
 
 if TYPE_CHECKING:
     from .study import Task
@@ -20,7 +21,9 @@ RowNames = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Run this row beside softmax; may be given again."),
 ]
-Device = Annotated[str, typer.Option(help="Train there, such as on cuda; measured on the CPU.")]
+Device = Annotated[
+    str, typer.Option(help="Train there; auto is a GPU if there is one. Measured on the CPU.")
+]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of paired seeds.")]
 Steps = Annotated[
     int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")
@@ -64,11 +67,16 @@ def choose_data(
     return quick[0], steps or quick[1]
 
 
-def study_options(settings: dict[str, Any], output: Path) -> dict[str, Any]:
-    """Arguments of `run_study` from what was typed."""
-    names = ("seeds", "steps", "against")
+def study_options(settings: dict[str, Any], output: Path, n_jobs: int) -> dict[str, Any]:
+    """Arguments of `run_study` from what was typed.
+
+    Steps are shown where networks are trained in this process.
+    """
+    names = ("seeds", "steps", "against", "device")
+    display = TrainingDisplay()
     return {
-        "rows": settings["row"], **{name: settings[name] for name in names},
+        "rows": settings["row"], **{name: settings[name] for name in names}, "n_jobs": n_jobs,
         "recipe": split_settings(f":{settings['recipe'] or ''}", "recipe")[1],
-        "directory": output / "runs", "progress": progress("Training"),
+        "directory": output / "runs", "progress": display,
+        "on_step": display.on_step if n_jobs == 1 else None,
     }  # fmt: skip

@@ -25,11 +25,18 @@ _COMPILING = "No job is done yet: solvers are compiled when first used, for abou
 
 
 class Commands(TyperGroup):
-    """Commands that end with a sentence and code 1 if a file cannot be read or written."""
+    """Commands that end with a sentence and code 1 if a file cannot be read or written.
+
+    If the user stops them, they say what is kept, by the notes of the interrupt; the code is 130.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            words = "\n".join(["Stopped.", *getattr(stop, "__notes__", ())])
+            Console(stderr=True).print(words, soft_wrap=True, style="red", markup=False)
+            raise typer.Exit(code=130) from stop
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader has closed, such as `| head`
                 raise

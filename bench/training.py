@@ -4,8 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from ..unrolled.named_operators import operator_factory, operator_names
 from ..validation import check_integer, check_positive
+from .devices import device_of, move_to
 from .run_folder import (
     CHECKPOINT,
     START,
@@ -127,7 +127,22 @@ class Recipe:
 Batches = Callable[[int, int, range], Any]
 Loss = Callable[[nn.Module, Any], Tensor]
 Validate = Callable[[nn.Module], Mapping[str, float]]
+Listener = Callable[[dict[str, Any]], None]
 _TIMED = 4  # steps, after an untimed one
+
+
+@dataclass(frozen=True)
+class Told:
+    """A listener that is also told what it listens to."""
+
+    listener: Listener
+    about: Mapping[str, Any]
+
+    def of(self, **about: Any) -> "Told":
+        return Told(self.listener, {**self.about, **about})
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        self.listener({**self.about, **row})
 
 
 def train(
@@ -140,7 +155,8 @@ def train(
     validate: Validate | None = None,
     task: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-    report: Callable[[dict[str, Any]], None] | None = None,
+    on_step: Listener | None = None,
+    on_validation: Listener | None = None,
 ) -> nn.Module:
     """Train a model in place, or continue the run in the folder.
 
@@ -167,8 +183,11 @@ def train(
         Further settings of the run, such as its data, for settings.json.
     progress : callable, optional
         Wraps the steps, as `twinsolve.bench.terminal.progress` does.
-    report : callable, optional
-        ``report(row)`` is called with each row of the metrics.
+    on_step, on_validation : callable, optional
+        ``on_step(row)`` is called after each step, with a dict of ``step`` (counted from 1),
+        ``n_steps``, ``loss``, ``rate`` and ``samples_per_second`` (mean of this call);
+        ``on_validation(row)`` with each row of the metrics: the start, every
+        `Recipe.validate_every` steps, and the end.
 
     Returns
     -------
@@ -199,9 +218,13 @@ def train(
     >>> def loss(model, batch):
     ...     return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
     >>> recipe = Recipe(n_steps=20, learning_rate=0.1)
-    >>> model = train(torch.nn.PReLU(), batches, loss, recipe, directory="run")
-    >>> bool(model.weight < 0.25)
-    True
+    >>> losses = []  # or a logger: on_step=lambda row: writer.add_scalar("loss", row["loss"])
+    >>> model = train(
+    ...     torch.nn.PReLU(), batches, loss, recipe, directory="run",
+    ...     on_step=lambda row: losses.append(row["loss"]),
+    ... )
+    >>> bool(model.weight < 0.25), len(losses)
+    (True, 20)
     """
     folder = Path(directory)
     run = _Run(model, batches, loss, recipe)
@@ -218,15 +241,23 @@ def train(
         if run.rank == 0:
             trim_metrics(folder, run.n_done)
         if run.n_done == 0:
-            run.write_metrics(folder, n_steps, validate, report)
-        todo = range(run.n_done, n_steps)
-        for step in progress(todo, len(todo)) if progress and run.rank == 0 else todo:
-            run.step(step, n_steps)
-            last = run.n_done == n_steps
-            if last or run.n_done % recipe.validate_every == 0:
-                run.write_metrics(folder, n_steps, validate, report)
-            if last or run.n_done % recipe.checkpoint_every == 0:
-                run.write_checkpoint(folder)
+            run.write_metrics(folder, n_steps, validate, on_validation)
+        todo, start, kept = range(run.n_done, n_steps), time.perf_counter(), run.n_done
+        try:
+            for step in progress(todo, len(todo)) if progress and run.rank == 0 else todo:
+                run.step(step, n_steps)
+                if on_step and run.rank == 0:
+                    speed = (run.n_done - todo.start) / (time.perf_counter() - start)
+                    on_step(run.describe_step(n_steps, speed))
+                last = run.n_done == n_steps
+                if last or run.n_done % recipe.validate_every == 0:
+                    run.write_metrics(folder, n_steps, validate, on_validation)
+                if last or run.n_done % recipe.checkpoint_every == 0:
+                    run.write_checkpoint(folder)
+                    kept = run.n_done
+        except KeyboardInterrupt as stop:
+            stop.add_note(f"{folder} keeps step {kept} of {n_steps}; the same call goes on.")
+            raise
         if not len(todo):  # the run may have been killed before this last file
             run.write_weights(folder)
     return run.average.eval()
@@ -240,30 +271,6 @@ def operator_sources() -> dict[str, str | None]:
 def generator_of(seed: int, step: int, sample: int) -> np.random.Generator:
     """Random generator of a sample of a step, whichever process draws it."""
     return np.random.default_rng((seed, step, sample))
-
-
-@contextmanager
-def processes(device: str = "cpu") -> Iterator[torch.device]:
-    """Join the processes of ``torchrun``, if it runs, and yield the device of this process.
-
-    Raises
-    ------
-    ValueError
-        If there is no such device.
-    """
-    joined = "TORCHELASTIC_RUN_ID" in os.environ
-    place = f"cuda:{os.environ['LOCAL_RANK']}" if joined and device == "cuda" else device
-    own = find_device(place)
-    if own.type == "cuda":
-        torch.cuda.set_device(own)
-    if not joined:
-        yield own
-        return
-    dist.init_process_group("nccl" if own.type == "cuda" else "gloo")
-    try:
-        yield own
-    finally:
-        dist.destroy_process_group()
 
 
 class _Run:
@@ -298,7 +305,7 @@ class _Run:
         start = time.perf_counter()
         recipe = self.recipe
         torch.manual_seed(_mix_seed(recipe.seed, step, self.rank))
-        batch = _move_to(self.batches(recipe.seed, step, self.samples), self.device)
+        batch = move_to(self.batches(recipe.seed, step, self.samples), self.device)
         self.model.train()
         for parameter in self.parameters:  # so that all processes average the same gradients
             parameter.grad = torch.zeros_like(parameter)
@@ -320,6 +327,16 @@ class _Run:
         self.n_done = step + 1
         self.losses.append(value)
         self.seconds += time.perf_counter() - start
+
+    def describe_step(self, n_steps: int, steps_per_second: float) -> dict[str, Any]:
+        """What `on_step` is told of the last step."""
+        return {
+            "step": self.n_done,
+            "n_steps": n_steps,
+            "loss": self.losses[-1],
+            "rate": self.recipe.rate(self.n_done - 1, n_steps),
+            "samples_per_second": self.recipe.batch_size * steps_per_second,
+        }
 
     def _average_over_processes(self, loss: Tensor) -> float:
         """Average loss and gradients over the processes; returns the loss."""
@@ -347,7 +364,7 @@ class _Run:
         folder: Path,
         n_steps: int,
         validate: Validate | None,
-        report: Callable[[dict[str, Any]], None] | None,
+        on_validation: Listener | None,
     ) -> None:
         """Write a row of metrics."""
         if self.rank:
@@ -360,8 +377,8 @@ class _Run:
         row = {"step": self.n_done, "loss": loss, "rate": rate, "seconds": self.seconds, **found}
         self.losses = []
         add_metrics(folder, row)
-        if report:
-            report({**row, "n_steps": n_steps})
+        if on_validation:
+            on_validation({**row, "n_steps": n_steps})
 
     def write_checkpoint(self, folder: Path) -> None:
         """Write a checkpoint, and the averaged weights to a separate file."""
@@ -455,28 +472,3 @@ def _count_steps(run: _Run, validate: Validate | None) -> int:
 
 def _mix_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def find_device(name: str) -> torch.device:
-    """The torch device of a name.
-
-    Raises
-    ------
-    ValueError
-        If there is no such device.
-    """
-    try:
-        return torch.empty(0, device=name).device
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"device: {name!r} is not there ({error})") from error
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """The device of a network's parameters."""
-    return next(model.parameters()).device
-
-
-def _move_to(batch: Any, device: torch.device) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    return tuple(part.to(device) for part in batch)

@@ -65,7 +65,8 @@ def main(name: str, folder: Path) -> None:
     """Train a model in a folder and write its weights beside those that come along."""
     train(
         at_start(name), ShiftedDigits(), cross_entropy, RECIPE, directory=folder,
-        validate=validate, task={"data": "digits"}, report=lambda row: print(row, flush=True),
+        validate=validate, task={"data": "digits"},
+        on_validation=lambda row: print(row, flush=True),
     )  # fmt: skip
     ship(folder, shipped_folder(name) / WEIGHTS)
     shutil.copy(folder / METRICS, shipped_folder(name))

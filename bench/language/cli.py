@@ -40,7 +40,7 @@ def language(
         bool, typer.Option("--quick", help="The generated text and 200 steps; without DATA.")
     ] = False,
     n_jobs: Processes = 1,
-    device: Device = "cpu",
+    device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/language"),
     load: Load = None,
@@ -80,9 +80,9 @@ def language(
         "against": against, "device": device,
     }  # fmt: skip
     with report_mistakes():
-        options = study_options(settings, output)
+        options = study_options(settings, output, n_jobs)
         table = train_language_models(
-            data, n_jobs=n_jobs, device=device, data_home=data_home, **options
+            data, data_home=data_home, **options
         )  # fmt: skip
         text = load_text(data, data_home)
     write_report(table, Report("twinsolve language", settings, output), text)

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from ...unrolled.diagnostics import token_similarity
 from ...unrolled.models import LanguageModel
 from ..costs import size_measures, speed_ratios
+from ..devices import device_of
 from ..parts import balance_loss, paired_network, resolve_options, tokens_of_experts
 from ..study import PLAIN, Task, change_settings, run_study
-from ..training import Batches, Loss, device_of
+from ..training import Batches, Loss
 from .data import Text, WordBatches, cut, load_text, swap_words
 
 SWAPPED = 0.025  # share of the words, that of the papers on robust attention

@@ -40,7 +40,7 @@ def longrange(
         bool, typer.Option("--quick", help="Short expressions and 300 steps; without DATA.")
     ] = False,
     n_jobs: Processes = 1,
-    device: Device = "cpu",
+    device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/longrange"),
     load: Load = None,
@@ -82,8 +82,8 @@ def longrange(
         "against": against, "device": device,
     }  # fmt: skip
     with report_mistakes():
-        options = study_options(settings, output)
+        options = study_options(settings, output, n_jobs)
         table = classify_sequences(
-            data, n_jobs=n_jobs, device=device, data_home=data_home, **options
+            data, data_home=data_home, **options
         )  # fmt: skip
     write_report(table, Report("twinsolve longrange", settings, output))

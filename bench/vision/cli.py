@@ -23,6 +23,7 @@ from ..study_cli import (
 )
 from ..tables import Report, write_table
 from ..terminal import Load, Output, console, load_modules, progress
+from ..training_display import TrainingDisplay
 
 _BESIDE_LIKE = ("like", "output", "data", "data_home", "device")
 
@@ -46,7 +47,7 @@ def classify(
     ] = False,
     against: Against = None,
     n_jobs: Processes = 1,
-    device: Device = "cpu",
+    device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/classify"),
     load: Load = None,
@@ -84,7 +85,7 @@ def classify(
     means.csv and .tex, settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps
     finished and interrupted runs.
     """
-    from ..training import processes
+    from ..devices import processes
     from .classification.report import write_report
     from .classification.study import IMAGES
     from .classification.study import classify as run
@@ -101,10 +102,10 @@ def classify(
         "attack": attack, "corruptions": corruptions, "against": against, "device": device,
     }  # fmt: skip
     with report_mistakes(), processes(device):
-        options = study_options(settings, output) | ({} if first else {"progress": None})
+        options = study_options(settings, output, n_jobs)
+        options |= {} if first else {"progress": None, "on_step": None}
         table = run(
-            data, attack=attack, corruptions=corruptions, n_jobs=n_jobs, device=device,
-            data_home=data_home, **options,
+            data, attack=attack, corruptions=corruptions, data_home=data_home, **options,
         )  # fmt: skip
     if first:
         write_report(table, Report("twinsolve classify", settings, output))
@@ -154,7 +155,8 @@ def train_denoiser(
     and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes;
     it only allows --output, --data-home, --device, and --data (if pictures were moved) beside it.
     """
-    from ..training import Recipe, processes
+    from ..devices import processes
+    from ..training import Recipe
     from .denoising import training
     from .denoising.networks import build_network
 
@@ -170,7 +172,7 @@ def train_denoiser(
         raise typer.BadParameter(f"leaves no choice of {words}", param_hint="--like")
     options: dict[str, Any] = {
         "directory": output, "data_home": data_home,
-        "progress": progress("Steps"), "report": _print_validation,
+        "progress": progress("Steps"), "on_validation": _print_validation,
     }  # fmt: skip
     try:
         with report_mistakes(), processes(device) as place:
@@ -375,6 +377,7 @@ def segment(
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 800,
     n_jobs: Processes = 1,
+    device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/segment"),
     load: Load = None,
@@ -393,13 +396,17 @@ def segment(
     run (settings, metrics, weights), from which an interrupted command continues.
     """
     from .segmentation import segment as run
-    from .segmentation import write_report
+    from .segmentation_report import write_report
 
     load_modules(load)
+    display = TrainingDisplay()
     with report_mistakes():
         table = run(
             model, n_seeds=n_seeds, seed=seed, n_steps=steps, n_jobs=n_jobs, data_home=data_home,
-            directory=output, progress=progress("Training"),
+            device=device, directory=output, progress=display,
+            on_step=display.on_step if n_jobs == 1 else None,
         )  # fmt: skip
-    settings = {"models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps}
+    settings = {
+        "models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps, "device": device,
+    }  # fmt: skip
     write_report(table, Report("twinsolve segment", settings, output), data_home=data_home)

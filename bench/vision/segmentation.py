@@ -9,9 +9,6 @@ import joblib
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib import colormaps
-from matplotlib.colors import ListedColormap
-from matplotlib.patches import Patch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,15 +16,12 @@ from ...datasets import fetch_camvid
 from ...solvers.solution import Array
 from ...unrolled import operator_names
 from ...unrolled.models import Segmenter
-from ..figures import panels, plain, save
+from ..devices import device_of, find_device
 from ..jobs import Job, Options, run_jobs
 from ..names import close_names
-from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from ..parts import resolve_options
-from ..run_folder import load_model
-from ..tables import Lines, Report, write_table
 from ..timing import Progress
-from ..training import Recipe, generator_of, operator_sources, train
+from ..training import Listener, Recipe, Told, generator_of, operator_sources, train
 
 _LARGEST = 1.5  # largest factor by which a picture is enlarged before it is cropped
 _MEAN, _SPREAD = 0.45, 0.25  # of levels in [0, 1], roughly
@@ -193,7 +187,8 @@ def segmentation_quality(
     pairs = np.zeros((len(images), n_classes, n_classes), dtype=np.int64)
     for start in range(0, len(images), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        found = scores_of(model, levels(images[part]), scales).argmax(dim=1).numpy()
+        planes = levels(images[part]).to(device_of(model))
+        found = scores_of(model, planes, scales).argmax(dim=1).cpu().numpy()
         labelled = target[part] < n_classes
         image = start + np.nonzero(labelled)[0]
         np.add.at(pairs, (image, target[part][labelled], found[labelled]), 1)
@@ -260,8 +255,10 @@ def segment(
     n_steps: int = N_STEPS,
     n_jobs: int = 1,
     data_home: str | None = None,
+    device: str = "auto",
     directory: Path = Path("results/segment"),
     progress: Progress | None = None,
+    on_step: Listener | None = None,
 ) -> pd.DataFrame:
     """Train segmenters on CamVid and measure them on its test pictures.
 
@@ -282,10 +279,14 @@ def segment(
         Number of processes, each of which trains one model at a time.
     data_home : str, optional
         Folder of the data sets, as in `twinsolve.datasets.fetch_camvid`.
+    device : str, default="auto"
+        Where models are trained: "auto" is a GPU if there is one. They are tested on the CPU.
     directory : Path
         Folder with a folder for each run, from which an interrupted command continues.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the runs.
+    on_step : callable, optional
+        As of `run_study`.
 
     Returns
     -------
@@ -306,19 +307,23 @@ def segment(
         raise ValueError(f"n_steps: must be >= 1, got {n_steps}" if names else "models: got none")
     settings = {name: model_settings(name) for name in names}
     options = Options(seed, n_seeds, n_jobs, data_home, directory / "runs", progress)
+    device = str(find_device(device))
     jobs: list[Job] = [
         {
             "model": name, "settings": settings[name], "seed": number, "recipe": RECIPE,
             "size": SIZE, "n_steps": n_steps, "directory": str(directory), "data_home": data_home,
+            "device": device,
         }
         for number in options.seeds
         for name in names
     ]  # fmt: skip
     known = [fetch_camvid(subset=name, data_home=data_home) for name in ("train", "val", "test")]
     pictures = joblib.hash([x for part in known for x in (part.images, part.target)])
+    about = {"phase": "all seeds", "steps_of_study": n_steps * len(jobs)}
     return run_jobs(
-        _train_and_judge, jobs, options, content={"pictures": pictures, **operator_sources()}
-    )
+        _train_and_judge, jobs, options, content={"pictures": pictures, **operator_sources()},
+        listeners={"on_step": on_step and Told(on_step, about)},
+    )  # fmt: skip
 
 
 def model_names() -> list[str]:
@@ -351,6 +356,8 @@ def _train_and_judge(
     n_steps: int,
     directory: str,
     data_home: str | None,
+    device: str,
+    on_step: Told | None = None,
 ) -> list[dict[str, Any]]:
     """Train a model in the folder of the run, or continue, and return a row of measures."""
     pictures = {
@@ -360,7 +367,7 @@ def _train_and_judge(
     n_classes = len(known.target_names)
     torch.manual_seed(seed)
     sizes = {"n_classes": n_classes, "image_size": list(known.target.shape[1:]), **size}
-    network = PixelClassifier(sizes | settings)
+    network = PixelClassifier(sizes | settings).to(device)
 
     def validate(model: torch.nn.Module) -> dict[str, float]:
         found = segmentation_quality(model, tried.images, tried.target, n_classes=n_classes)
@@ -373,8 +380,11 @@ def _train_and_judge(
         Recipe(n_steps=n_steps, seed=seed, validate_every=n_steps, **recipe),
         directory=Path(directory) / f"{model}-{seed}",
         validate=validate,
-        task={"data": "camvid", "operators": joblib.hash(operator_sources())},
-    )
+        task={
+            "data": "camvid", "operators": joblib.hash(operator_sources()), "device": device,
+        },
+        on_step=on_step and on_step.of(row=model, seed=seed),
+    ).cpu()  # fmt: skip
     start = process_time()
     once = segmentation_quality(trained, test.images, test.target, n_classes=n_classes)
     seconds = (process_time() - start) / len(test.images)
@@ -391,128 +401,3 @@ def _train_and_judge(
     }  # fmt: skip
     each = zip(test.target_names, once["iou"], strict=True)
     return [row | {f"iou {name}": 100 * iou for name, iou in each}]
-
-
-_N_SHOWN = 3
-_SCALES = {"miou": ("one", "pictures"), "miou_multi_scale": ("three", "pictures_multi_scale")}
-_HEAD = ("model", "scales", "mean IoU %", *COMPARED, "pixels %")
-_CLASSES = "mean class accuracy %"  # missing in tables of old runs
-_SIZE = ("parameters", "ms / picture", "seeds")
-
-
-def write_report(table: pd.DataFrame, report: Report, *, data_home: str | None) -> None:
-    """Print and write the results."""
-    write_table(table, report.directory)
-    report.add_table("CamVid, test pictures", lines_of(table), file="models")
-    report.add_table("IoU of each class, %", class_lines(table))
-    report.add_sentences(notes(table))
-    draw_quality(table, report.directory)
-    draw_scenes(table, report.directory, data_home=data_home)
-    report.write(["quality", "scenes"])
-
-
-def lines_of(table: pd.DataFrame) -> Lines:
-    """Headings and cells: means over seeds, and the paired difference to the plain model."""
-    verdicts = judge(differences(table))
-    of_classes = ["class_accuracy"] if "class_accuracy" in table else []
-    rows = []
-    for model, own in table.groupby("model", sort=False):
-        for column, (scales, _) in _SCALES.items():
-            known = verdicts.get((str(model), column))
-            cells = known.cells if known else ("-",) * len(COMPARED)
-            rows.append(
-                (
-                    str(model), scales, f"{own[column].mean():.2f}", *cells,
-                    f"{own.accuracy.mean():.2f}", *(f"{own[x].mean():.2f}" for x in of_classes),
-                    f"{own.parameters.iloc[0]:,}", f"{1000 * own.seconds.median():.1f}",
-                    str(len(own)),
-                )
-            )  # fmt: skip
-    return (*_HEAD, *[_CLASSES for _ in of_classes], *_SIZE), rows
-
-
-def differences(table: pd.DataFrame, against: str = PLAIN) -> dict[tuple[str, str], Paired]:
-    """Differences in mean IoU of each model to one of them, by model and column."""
-    others = [str(name) for name in table.model.unique() if name != against]
-    return {
-        (model, column): paired_difference(
-            *(_read_pseudo_values(table, x, own) for x in (model, against))
-        )
-        for model in others
-        for column, (_, own) in _SCALES.items()
-        if against in set(table.model)
-    }
-
-
-def _read_pseudo_values(table: pd.DataFrame, model: str, column: str) -> pd.DataFrame:
-    """Pseudo-values by seed and picture."""
-    own = table[table.model == model].set_index("seed")[column]
-    return pd.DataFrame.from_dict(own.to_dict(), orient="index")
-
-
-def notes(table: pd.DataFrame) -> list[str]:
-    """A sentence on how to read differences, if there are any."""
-    apart = differences(table)
-    return [note_on_verdicts(apart, of="seeds and test pictures")] if apart else []
-
-
-def class_lines(table: pd.DataFrame) -> Lines:
-    """Headings and cells: intersection over union of each class, means over seeds."""
-    columns = [name for name in table.columns if name.startswith("iou ")]
-    models = list(dict.fromkeys(table.model))
-    means = table.groupby("model")[columns].mean()
-    rows = [
-        (name.removeprefix("iou "), *(f"{means.loc[model, name]:.1f}" for model in models))
-        for name in columns
-    ]
-    return ("class", *models), rows
-
-
-def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) -> None:
-    """Draw scenes.png: test pictures, their labels, and predictions of the first seed."""
-    test = fetch_camvid(subset="test", data_home=data_home)
-    seed = table.seed.min()
-    models = list(dict.fromkeys(table[table.seed == seed].model))
-    numbers = np.linspace(0, len(test.images) - 1, _N_SHOWN + 2).round().astype(int)[1:-1]
-    colours = ListedColormap([*colormaps["tab20"].colors[: len(test.target_names)], (0, 0, 0)])  # type: ignore[attr-defined]
-    figure, axes = panels(
-        _N_SHOWN * (2 + len(models)), (2.1, 1.75), columns=2 + len(models), margin=1.3
-    )
-    options = {"cmap": colours, "vmin": -0.5, "vmax": len(test.target_names) + 0.5}
-    titles = ["picture", "labels", *models]
-    found = {
-        name: scores_of(load_model(directory / f"{name}-{seed}"), levels(test.images[numbers]))
-        for name in models
-    }
-    for row, number in enumerate(numbers):
-        shown = axes[row * len(titles) : (row + 1) * len(titles)]
-        shown[0].imshow(test.images[number])
-        shown[1].imshow(test.target[number], **options)
-        for axis, name in zip(shown[2:], models, strict=True):
-            axis.imshow(found[name][row].argmax(dim=0).numpy(), **options)
-        for axis, title in zip(shown, titles, strict=True):
-            axis.set_axis_off()
-            if row == 0:
-                axis.set_title(title, fontsize=10)
-    names = [*test.target_names, "no label"]
-    patches = [Patch(color=colours(i), label=name) for i, name in enumerate(names)]
-    figure.legend(handles=patches, loc="outside right center", frameon=False, fontsize=8)
-    save(figure, directory / "scenes.png")
-
-
-def draw_quality(table: pd.DataFrame, directory: Path) -> None:
-    """Draw quality.png: mean intersection over union of each run, at one and three scales."""
-    models = list(dict.fromkeys(table.model))
-    figure, axes = panels(2, (4.2, 0.5 + 0.35 * len(models)), sharey=True)
-    columns = {"miou": "one scale", "miou_multi_scale": "three scales"}
-    for axis, (column, title) in zip(axes, columns.items(), strict=True):
-        for place, model in enumerate(models):
-            values = table[table.model == model][column]
-            axis.plot(values, [place] * len(values), "o", color="C0", alpha=0.7)
-            axis.plot(values.mean(), place, "|", color="black", markersize=16)
-        axis.set_xlabel("mean IoU on the test pictures, %")
-        axis.set_title(f"{title}: a dot a seed, a bar their mean", fontsize=10)
-        axis.set_yticks(range(len(models)), models)
-        plain(axis, "x")
-    axes[0].invert_yaxis()
-    save(figure, directory / "quality.png")

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.tables import markdown, number
-from twinsolve.bench.vision import segmentation
+from twinsolve.bench.vision import segmentation_report as segmentation
 from twinsolve.bench.vision.classification.measures import hits
 from twinsolve.bench.vision.classification.report import (
     Paired,

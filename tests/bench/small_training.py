@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from twinsolve.bench.training import Recipe, processes, train
+from twinsolve.bench.devices import processes
+from twinsolve.bench.training import Recipe, train
 
 
 class Small(nn.Module):

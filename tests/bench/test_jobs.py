@@ -84,3 +84,28 @@ def test_a_script_beside_the_package_decides_too(tmp_path):
         source_hash.cache_clear()
         assert run_jobs(rows, [{"seed": 3}], options).n.tolist() == [3]
     assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_an_interrupted_run_says_what_it_keeps(tmp_path):
+    def rows(seed):
+        if seed == 2:
+            raise KeyboardInterrupt
+        return [{"n": seed}]
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        run_jobs(rows, [{"seed": n} for n in range(4)], Options(directory=tmp_path))
+    (note,) = stop.value.__notes__
+    assert note == f"{tmp_path} keeps the results of 2 of 4 jobs; the same call goes on."
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_listeners_are_called_and_decide_nothing(tmp_path):
+    heard = []
+
+    def rows(seed, tell):
+        tell(seed)
+        return [{"n": seed}]
+
+    for tell in (heard.append, lambda seed: heard.append("again")):
+        run_jobs(rows, [{"seed": 3}], Options(directory=tmp_path), listeners={"tell": tell})
+    assert heard == [3]

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from twinsolve.bench import study
+from twinsolve.bench.devices import device_of
 from twinsolve.bench.language.study import TEXT
 from twinsolve.bench.longrange.study import SEQUENCES
 from twinsolve.bench.study import run_study
-from twinsolve.bench.training import device_of
 from twinsolve.bench.vision.classification.study import IMAGES
 
 TASKS = {

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from twinsolve.bench import training
-from twinsolve.bench.run_folder import load_model, read_metrics, read_settings
+from twinsolve.bench.run_folder import load_model, read_metrics, read_notes, read_settings
 from twinsolve.bench.training import Recipe, train
 
 HERE = Path(__file__).parent
@@ -29,7 +29,8 @@ def small(monkeypatch):
 
 
 def run(small, folder, n_steps=N_STEPS, model=None, **options):
-    asked = {name: options.pop(name) for name in ("report", "progress") if name in options}
+    names = {"on_step", "on_validation", "progress"} & set(options)
+    asked = {name: options.pop(name) for name in names}
     model = small.network() if model is None else model
     recipe = small.recipe(n_steps, **options)
     return train(
@@ -123,13 +124,36 @@ def test_no_file_of_a_run_is_a_pickle_and_settings_say_what_was_run(whole):
 
 def test_metrics_start_at_the_start_and_end_at_the_end(small, tmp_path):
     seen = []
-    run(small, tmp_path, report=seen.append, learning_rate=0.03)
+    run(small, tmp_path, on_validation=seen.append, learning_rate=0.03)
     found = rows(tmp_path)
     assert [row["step"] for row in found] == [0, 4, 8, 12, 16, 20, 23]
     assert found[0]["loss"] is None
     assert found[0]["error"] == pytest.approx(small.validate(small.network().eval())["error"])
     assert found[-1]["error"] < 0.8 * found[0]["error"]
     assert [row["step"] for row in seen] == [row["step"] for row in found]
+
+
+def test_each_step_is_told_also_after_an_interruption(small, tmp_path):
+    told = []
+
+    def stop_at_ten(row):
+        told.append(row)
+        if row["step"] == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        run(small, tmp_path, on_step=stop_at_ten)
+    kept = read_notes(tmp_path / "checkpoint.safetensors")["done"]
+    n_kept = json.loads(kept)["step"]
+    assert stop.value.__notes__ == [f"{tmp_path} keeps step {n_kept} of 23; the same call goes on."]
+    run(small, tmp_path, on_step=told.append)
+    assert [row["step"] for row in told] == [*range(1, 11), *range(n_kept + 1, 24)]
+    assert {row["n_steps"] for row in told} == {23}
+    assert all(row["samples_per_second"] > 0 for row in told)
+    metrics = rows(tmp_path)
+    losses = [row["loss"] for row in told[-3:]]  # of steps 21 to 23
+    assert metrics[-1]["loss"] == pytest.approx(sum(losses) / 3)
+    assert metrics[-1]["rate"] == told[-1]["rate"]
 
 
 def test_progress_wraps_the_steps_that_are_left(small, tmp_path):
@@ -343,8 +367,3 @@ def test_damaged_files_are_named(small, ran, name):
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ValueError, match=f"{name}: is damaged"):
         load_model(ran) if name.startswith("w") else run(small, ran)
-
-
-def test_a_device_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="device: 'nowhere'"), training.processes("nowhere"):
-        pass

@@ -17,8 +17,9 @@ from ....unrolled.models import (
     VisionTransformer,
     WindowedTransformer,
 )
+from ...devices import device_of
 from ...paired import Paired, paired_difference
-from ...training import device_of, generator_of
+from ...training import generator_of
 from .data import Images
 from .folder import PackedLevels
 from .networks import Classifier

@@ -140,7 +140,7 @@ def train_denoiser(
     colour: bool = False,
     data_home: str | None = None,
     progress: Progress | None = None,
-    report: Callable[[dict[str, Any]], None] | None = None,
+    on_validation: Callable[[dict[str, Any]], None] | None = None,
 ) -> nn.Module:
     """Train a network to denoise; the last 20 images of the data validate it.
 
@@ -161,7 +161,7 @@ def train_denoiser(
         Read a folder's pictures in red, green and blue.
     data_home : str, optional
         Folder of the data sets, as in `twinsolve.datasets.fetch_train400`.
-    progress, report : callable, optional
+    progress, on_validation : callable, optional
         As in `twinsolve.bench.training.train`.
 
     Returns
@@ -201,7 +201,7 @@ def train_denoiser(
             "key": known.get("key"),
         },
         progress=progress,
-        report=report,
+        on_validation=on_validation,
     )  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def repeat_training(
     """Repeat the training run of a denoising network from its folder.
 
     The repetition takes as many steps, starts from the same weights and needs as many processes;
-    `options` are `data_home`, `progress` and `report` of `train_denoiser`.
+    `options` are `data_home`, `progress` and `on_validation` of `train_denoiser`.
 
     Parameters
     ----------

@@ -49,12 +49,21 @@ def made(digits, row):
 
 
 def test_an_own_network_is_trained_beside_softmax_and_loads_again(folder):
-    recipe = {"dim": 8, "depth": 1, "num_heads": 1}
-    table = classify(rows=[ROW], seeds=1, steps=2, recipe=recipe, directory=folder / "runs")
+    told = []
+    table = classify(
+        rows=[ROW], seeds=1, steps=2, recipe={"dim": 8, "depth": 1, "num_heads": 1},
+        directory=folder / "runs", on_step=told.append,
+    )  # fmt: skip
     assert table.row.tolist() == ["softmax", ROW]
     assert table.against[1] == "softmax"
     # 8 x 8 pixels and a bias to 6 channels, these and a bias to 10 classes
     assert table.parameters[1] == 6 * 65 + 10 * 7
+    # Of each row, three candidates train two steps; the best of them is not trained again.
+    assert [(x["row"], x["step"]) for x in told] == [
+        (row, step) for row in ("softmax", ROW) for _ in range(3) for step in (1, 2)
+    ]
+    assert {x["steps_of_study"] for x in told} == {len(told)}
+    assert {x["phase"] for x in told} == {"choosing settings"}
     (run, *_) = (folder / "runs/networks").glob("net_of_a_user*")
     assert "Net" in str(load_model(run))
 
