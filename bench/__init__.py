@@ -1,60 +1,90 @@
-"""Functions behind the command `twinsolve`, most of which return DataFrames."""
+"""What research scripts use: the functions behind the command `twinsolve`, and parts of them.
+
+Studies return DataFrames. Names are imported when they are used, so that the command prints its
+help without torch.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .check.checks import check_twins
-    from .clustering.auto import choose_clusters
-    from .clustering.methods import Method, register_method
-    from .clustering.presets import cluster
-    from .speed.attention import time_attention
-    from .speed.filters import time_filters
-    from .speed.scale import time_scale
-    from .speed.sparse import time_self_expression, time_sparse_coding
-    from .vision.denoising.methods import DenoisingMethod, register_denoiser
-    from .vision.denoising.study import denoise
-    from .vision.inspection.study import inspect_model
-    from .vision.segmentation import segment
+    from .check.checks import check_twins as check_twins
+    from .clustering.auto import choose_clusters as choose_clusters
+    from .clustering.methods import Method as Method
+    from .clustering.methods import register_method as register_method
+    from .clustering.presets import cluster as cluster
+    from .language.data import Text as Text
+    from .language.data import load_text as load_text
+    from .language.study import train_language_models as train_language_models
+    from .longrange.study import classify_sequences as classify_sequences
+    from .paired import Paired as Paired
+    from .paired import Verdict as Verdict
+    from .paired import judge as judge
+    from .paired import paired_difference as paired_difference
+    from .run_folder import load_model as load_model
+    from .run_folder import read_metrics as read_metrics
+    from .speed.attention import time_attention as time_attention
+    from .speed.filters import time_filters as time_filters
+    from .speed.scale import time_scale as time_scale
+    from .speed.sparse import time_self_expression as time_self_expression
+    from .speed.sparse import time_sparse_coding as time_sparse_coding
+    from .study import Task as Task
+    from .study import run_study as run_study
+    from .training import Recipe as Recipe
+    from .training import train as train
+    from .vision.classification.data import Images as Images
+    from .vision.classification.data import Splits as Splits
+    from .vision.classification.data import load_splits as load_splits
+    from .vision.classification.networks import Classifier as Classifier
+    from .vision.classification.study import classify as classify
+    from .vision.denoising.methods import DenoisingMethod as DenoisingMethod
+    from .vision.denoising.methods import register_denoiser as register_denoiser
+    from .vision.denoising.study import denoise as denoise
+    from .vision.denoising.training import train_denoiser as train_denoiser
+    from .vision.inspection.study import inspect_model as inspect_model
+    from .vision.segmentation import segment as segment
 
-__all__ = [
-    "DenoisingMethod",
-    "Method",
-    "check_twins",
-    "choose_clusters",
-    "cluster",
-    "denoise",
-    "inspect_model",
-    "register_denoiser",
-    "register_method",
-    "segment",
-    "time_attention",
-    "time_filters",
-    "time_scale",
-    "time_self_expression",
-    "time_sparse_coding",
-]
 _MODULES = {
+    "Classifier": "vision.classification.networks",
     "DenoisingMethod": "vision.denoising.methods",
+    "Images": "vision.classification.data",
     "Method": "clustering.methods",
+    "Paired": "paired",
+    "Recipe": "training",
+    "Splits": "vision.classification.data",
+    "Task": "study",
+    "Text": "language.data",
+    "Verdict": "paired",
     "check_twins": "check.checks",
     "choose_clusters": "clustering.auto",
+    "classify": "vision.classification.study",
+    "classify_sequences": "longrange.study",
     "cluster": "clustering.presets",
     "denoise": "vision.denoising.study",
     "inspect_model": "vision.inspection.study",
+    "judge": "paired",
+    "load_model": "run_folder",
+    "load_splits": "vision.classification.data",
+    "load_text": "language.data",
+    "paired_difference": "paired",
+    "read_metrics": "run_folder",
     "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
+    "run_study": "study",
     "segment": "vision.segmentation",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_scale": "speed.scale",
     "time_self_expression": "speed.sparse",
     "time_sparse_coding": "speed.sparse",
+    "train": "training",
+    "train_denoiser": "vision.denoising.training",
+    "train_language_models": "language.study",
 }
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    # Import on demand, so that the command line prints --help without loading torch.
     if name in _MODULES:
         return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -140,6 +140,13 @@ def judge(differences: Mapping[Name, Paired], margin: float = MARGIN) -> dict[Na
     A row is ahead or behind if the corrected p of no difference is at most 0.05; equal if two
     one-sided tests (TOST), corrected as well, reject a difference of `margin` or more. With a
     margin of 0, none is equal.
+
+    Examples
+    --------
+    >>> from twinsolve.bench import Paired, judge
+    >>> found = judge({"a": Paired(2.0, 0.1, 5), "b": Paired(0.1, 0.1, 5)})
+    >>> {name: verdict.words for name, verdict in found.items()}
+    {'a': 'ahead', 'b': 'equal within 1'}
     """
     p = _correct({name: each.p for name, each in differences.items()})
     p_of_margin = _correct({name: each.p_of_margin(margin) for name, each in differences.items()})

@@ -73,6 +73,7 @@ html_sidebars = {
         "methods",
         "published",
         "scale",
+        "scripts",
         "extending",
     )
 }

@@ -1,4 +1,4 @@
-"""The code of the pages on scale and on extending runs as it is printed."""
+"""The code of the pages on scale, extending and scripts runs as it is printed."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = [
     pytest.param(page, block, id=f"{page}-{number}")
-    for page in ("scale", "extending")
+    for page in ("scale", "extending", "scripts")
     for number, block in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
     )

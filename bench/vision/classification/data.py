@@ -86,6 +86,15 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
     ------
     ValueError
         If a setting is unknown, or a folder is not as `read_class_folder` takes it.
+
+    Examples
+    --------
+    >>> from twinsolve.bench import load_splits
+    >>> splits = load_splits("digits")
+    >>> len(splits.train), len(splits.validation), len(splits.test)
+    (1079, 359, 359)
+    >>> splits.test.levels[:2].shape, splits.test.target[:2]
+    (torch.Size([2, 1, 8, 8]), tensor([2, 9]))
     """
     name, settings = split_settings(data, "data")
     if name == "cifar10":

@@ -244,6 +244,19 @@ def classify(
     ------
     ValueError
         If data, a row or a setting is unknown.
+
+    Examples
+    --------
+    Two networks of one layer, two steps each; a real study leaves out `steps` and `recipe`.
+
+    >>> from pathlib import Path
+    >>> from twinsolve.bench import classify
+    >>> small = {"dim": 8, "depth": 1, "num_heads": 1}
+    >>> table = classify(
+    ...     "digits", rows=["NeuTRENO"], seeds=1, steps=2, recipe=small, directory=Path("runs")
+    ... )
+    >>> table[["row", "seed"]].values.tolist()
+    [['softmax', 0], ['NeuTRENO', 0]]
     """
     asked = [*(["attack"] if attack else []), *(["corruptions"] if corruptions else [])]
     return run_study(IMAGES, data, measures=asked, **options)
