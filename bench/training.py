@@ -55,7 +55,7 @@ class Recipe:
     learning_rate : float, default=1e-3
         Highest rate. The rate rises linearly over the share `warm_up` of the steps, then falls as a
         cosine to `final_rate` times the highest rate.
-    rate_multipliers : dict, default={}
+    rate_multipliers : dict, optional
         Factors of the learning rate by patterns of parameter names, such as ``{"*.lam": 10}``. If
         several match, the last counts. An attribute `rate_multipliers` of the model comes first.
     weight_decay : float, default=0
