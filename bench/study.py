@@ -130,10 +130,12 @@ def run_study(
     directory : Path
         Folder that keeps finished and interrupted runs.
     progress : callable, optional
+        ``progress(jobs, total)`` wraps the networks of two phases: those that choose settings, with
+        the first seed, then those of all seeds.
     on_step, on_validation : callable, optional
-        As of `train`; their dict also has ``row``, ``seed``, ``phase`` ("choosing settings", then
-        "all seeds") and ``steps_of_study``, the most steps that the whole study takes. With
-        several processes they are called in these, and must be picklable.
+        As of `train`; their dict also has ``row``, ``seed`` and ``steps_of_study``, the most steps
+        that the whole study takes. With several processes they are called in these, and must be
+        picklable.
 
     Returns
     -------
@@ -165,9 +167,9 @@ def run_study(
     n_each = [each["n_steps"] for each in candidates]
     n_steps = len(given) * (sum(n_each) + (seeds - 1) * max(n_each))
 
-    def run(phase: str, jobs: list[Job]) -> pd.DataFrame:
+    def run(jobs: list[Job]) -> pd.DataFrame:
         options = Options(0, seeds, n_jobs, data_home, directory, progress)
-        about = {"phase": phase, "steps_of_study": n_steps}
+        about = {"steps_of_study": n_steps}
         heard = {"on_step": on_step, "on_validation": on_validation}
         listeners = {name: Told(each, about) for name, each in heard.items() if each}
         return run_jobs(
@@ -176,7 +178,6 @@ def run_study(
         )  # fmt: skip
 
     first = run(
-        "choosing settings",
         [
             shared
             | {"row": row, "options": options, "candidate": candidate, "seed": 0, "measures": None}
@@ -187,7 +188,6 @@ def run_study(
     best = first.sort_values("validation", ascending=False, kind="stable").drop_duplicates("row")
     chosen = best.set_index("row")[list(candidates[0])].to_dict("index")
     table = run(
-        "all seeds",
         [
             shared
             | {"row": row, "options": options, "candidate": chosen[row]}

@@ -73,7 +73,7 @@ def study_options(settings: dict[str, Any], output: Path, n_jobs: int) -> dict[s
     Steps are shown where networks are trained in this process.
     """
     names = ("seeds", "steps", "against", "device")
-    display = TrainingDisplay()
+    display = TrainingDisplay(["choosing settings", "all seeds"])
     return {
         "rows": settings["row"], **{name: settings[name] for name in names}, "n_jobs": n_jobs,
         "recipe": split_settings(f":{settings['recipe'] or ''}", "recipe")[1],

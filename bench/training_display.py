@@ -14,10 +14,18 @@ _LONG, _BETWEEN_LINES = 60.0, 10.0  # seconds
 class TrainingDisplay:
     """Bars on a terminal, lines in a file.
 
-    It wraps the jobs of a study as its ``progress``, and `on_step` is its listener.
+    It wraps the jobs of each phase of a study as its ``progress``, and `on_step` is its listener.
+
+    Parameters
+    ----------
+    phases : iterable of str
+        Names of the phases, in their order.
+    screen : Console, optional
+        By default, standard error.
     """
 
-    def __init__(self, screen: Console | None = None) -> None:
+    def __init__(self, phases: Iterable[str], screen: Console | None = None) -> None:
+        self.phases = iter(phases)
         self.screen = screen or Console(stderr=True)
         self._bars: Progress | None = None
         self._began: tuple[int, float] | None = None  # step and time of the first that was seen
@@ -26,9 +34,10 @@ class TrainingDisplay:
         self._said = monotonic()
 
     def __call__(self, jobs: Iterable[Any], total: int) -> Iterator[Any]:
-        """Yield the jobs, and show how many are done."""
+        """Yield the jobs of the next phase, and show how many are done."""
+        phase = next(self.phases)
         if not self.screen.is_terminal:
-            yield from self._print_jobs(jobs, total)
+            yield from self._print_jobs(jobs, total, phase)
             return
         columns = (
             "{task.description}",
@@ -38,15 +47,16 @@ class TrainingDisplay:
         )
         own = [TextColumn(x) if isinstance(x, str) else x for x in columns]
         with Progress(*own, console=self.screen) as self._bars:
-            networks = self._bars.add_task("networks", total=total)
+            networks = self._bars.add_task(phase, total=total)
             self._steps = self._bars.add_task("", total=None, visible=False)
             for job in jobs:
                 self._bars.advance(networks)
                 yield job
 
-    def _print_jobs(self, jobs: Iterable[Any], total: int) -> Iterator[Any]:
+    def _print_jobs(self, jobs: Iterable[Any], total: int, phase: str) -> Iterator[Any]:
+        self._words = f"{phase}: 0 of {total} networks done"
         for done, job in enumerate(jobs, start=1):
-            self._words = f"{done} of {total} networks done"
+            self._words = f"{phase}: {done} of {total} networks done"
             self._print_line(self._words, now=done == total)
             yield job
 
@@ -54,8 +64,8 @@ class TrainingDisplay:
         """Show a step, and once how long the study will take at most."""
         self._estimate(row)
         about = (
-            f"{row['phase']}, {row['row']}, seed {row['seed']}: loss {row['loss']:.4g}, rate "
-            f"{row['rate']:.2g}, {row['samples_per_second']:,.0f} samples/s"
+            f"{row['row']}, seed {row['seed']}: loss {row['loss']:.4g}, rate {row['rate']:.2g}, "
+            f"{row['samples_per_second']:,.0f} samples/s"
         )
         if self._bars:
             self._bars.update(
@@ -64,7 +74,7 @@ class TrainingDisplay:
             )  # fmt: skip
         else:
             step = f"step {row['step']:,} of {row['n_steps']:,}"
-            self._print_line("; ".join(filter(None, [self._words, f"{about}, {step}"])))
+            self._print_line(f"{self._words}; {about}, {step}")
 
     def _print_line(self, words: str, now: bool = False) -> None:
         if now or monotonic() - self._said >= _BETWEEN_LINES:

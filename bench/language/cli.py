@@ -66,6 +66,7 @@ def language(
     settings.json, summary.md and differences.png. Finished and interrupted runs are kept in
     DIR/runs.
     """
+    from ..devices import find_device
     from .data import load_text
     from .report import write_report
     from .study import TEXT, train_language_models
@@ -80,6 +81,7 @@ def language(
         "against": against, "device": device,
     }  # fmt: skip
     with report_mistakes():
+        settings["device"] = str(find_device(device))
         options = study_options(settings, output, n_jobs)
         table = train_language_models(
             data, data_home=data_home, **options

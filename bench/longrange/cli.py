@@ -69,6 +69,7 @@ def longrange(
     summary.md, and differences and curves (accuracy on validation sequences against steps) as .png
     and .pdf. Finished and interrupted runs are kept in DIR/runs.
     """
+    from ..devices import find_device
     from .report import write_report
     from .study import SEQUENCES, classify_sequences
 
@@ -82,6 +83,7 @@ def longrange(
         "against": against, "device": device,
     }  # fmt: skip
     with report_mistakes():
+        settings["device"] = str(find_device(device))
         options = study_options(settings, output, n_jobs)
         table = classify_sequences(
             data, data_home=data_home, **options

@@ -101,7 +101,8 @@ def classify(
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "attack": attack, "corruptions": corruptions, "against": against, "device": device,
     }  # fmt: skip
-    with report_mistakes(), processes(device):
+    with report_mistakes(), processes(device) as place:
+        settings["device"] = str(place)
         options = study_options(settings, output, n_jobs)
         options |= {} if first else {"progress": None, "on_step": None}
         table = run(
@@ -395,11 +396,12 @@ def segment(
     and .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each
     run (settings, metrics, weights), from which an interrupted command continues.
     """
+    from ..devices import find_device
     from .segmentation import segment as run
     from .segmentation_report import write_report
 
     load_modules(load)
-    display = TrainingDisplay()
+    display = TrainingDisplay(["all seeds"])
     with report_mistakes():
         table = run(
             model, n_seeds=n_seeds, seed=seed, n_steps=steps, n_jobs=n_jobs, data_home=data_home,
@@ -407,6 +409,7 @@ def segment(
             on_step=display.on_step if n_jobs == 1 else None,
         )  # fmt: skip
     settings = {
-        "models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps, "device": device,
+        "models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps,
+        "device": str(find_device(device)),
     }  # fmt: skip
     write_report(table, Report("twinsolve segment", settings, output), data_home=data_home)

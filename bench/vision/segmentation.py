@@ -319,7 +319,7 @@ def segment(
     ]  # fmt: skip
     known = [fetch_camvid(subset=name, data_home=data_home) for name in ("train", "val", "test")]
     pictures = joblib.hash([x for part in known for x in (part.images, part.target)])
-    about = {"phase": "all seeds", "steps_of_study": n_steps * len(jobs)}
+    about = {"steps_of_study": n_steps * len(jobs)}
     return run_jobs(
         _train_and_judge, jobs, options, content={"pictures": pictures, **operator_sources()},
         listeners={"on_step": on_step and Told(on_step, about)},

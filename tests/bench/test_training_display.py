@@ -9,8 +9,8 @@ from twinsolve.bench import training_display
 from twinsolve.bench.training_display import TrainingDisplay
 
 ROW = {
-    "phase": "all seeds", "row": "twicing", "seed": 1, "loss": 0.31234, "rate": 2e-3,
-    "samples_per_second": 5120.4, "n_steps": 600,
+    "row": "twicing", "seed": 1, "loss": 0.31234, "rate": 2e-3, "samples_per_second": 5120.4,
+    "n_steps": 600,
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def train(display, clock, n_steps, seconds, steps_of_study):
 )
 def test_lines_tell_the_step_and_once_the_time_that_all_take(steps_of_study, told, monkeypatch):
     clock, screen = Clock(monkeypatch), StringIO()
-    display = TrainingDisplay(Console(file=screen, width=100))
+    display = TrainingDisplay(["all seeds"], Console(file=screen, width=100))
     train(display, clock, 150, 0.125, steps_of_study)
     lines = screen.getvalue().splitlines()
     *estimates, step, last = lines
@@ -47,17 +47,18 @@ def test_lines_tell_the_step_and_once_the_time_that_all_take(steps_of_study, tol
     if told:
         assert f"at most {told} at the speed of the first, 8.0 steps/s" in estimates[0]
     assert step == (
-        "1 of 2 networks done; all seeds, twicing, seed 1: loss 0.3123, rate 0.002, 5,120 "
+        "all seeds: 1 of 2 networks done; twicing, seed 1: loss 0.3123, rate 0.002, 5,120 "
         "samples/s, step 80 of 600"
     )
-    assert last == "2 of 2 networks done"
+    assert last == "all seeds: 2 of 2 networks done"
 
 
 def test_a_terminal_shows_bars(monkeypatch):
     clock, screen = Clock(monkeypatch), StringIO()
-    display = TrainingDisplay(Console(file=screen, width=100, force_terminal=True))
+    display = TrainingDisplay(["all seeds"], Console(file=screen, width=100, force_terminal=True))
     train(display, clock, 3, 0.125, 400)
     shown = screen.getvalue()
-    assert "all seeds, twicing, seed 1: loss 0.3123" in shown
+    assert "all seeds" in shown
+    assert "twicing, seed 1: loss 0.3123" in shown
     assert "3/600" in shown
     assert "2/2" in shown

@@ -63,7 +63,6 @@ def test_an_own_network_is_trained_beside_softmax_and_loads_again(folder):
         (row, step) for row in ("softmax", ROW) for _ in range(3) for step in (1, 2)
     ]
     assert {x["steps_of_study"] for x in told} == {len(told)}
-    assert {x["phase"] for x in told} == {"choosing settings"}
     (run, *_) = (folder / "runs/networks").glob("net_of_a_user*")
     assert "Net" in str(load_model(run))
 
