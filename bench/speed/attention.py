@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...unrolled import Context, Operator, make_operator, operator_names
+from ..devices import find_device
 from ..sources import file_hash
 from ..timing import Progress, seconds_of, threads
 from .contest import OURS, Entrant, Rounds, chosen, compete, run_cases
@@ -84,7 +85,6 @@ COLUMNS = [
 ]  # fmt: skip
 FORMS = ("fused", "explicit")
 DTYPES = ("float32", "float64", "bfloat16")
-DEVICES = ("cpu", "cuda")
 _MEMORY_TOKENS = (256, 4096)
 _MOST_EXPLICIT = 1024  # tokens
 
@@ -224,7 +224,7 @@ def time_attention(
     n_jobs: int = 1,
     seed: int = 0,
     dtype: str = "float32",
-    device: str = "cpu",
+    device: str = "auto",
     directory: Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
@@ -250,7 +250,8 @@ def time_attention(
         Threads.
     seed : int, default=0
     dtype : {"float32", "float64", "bfloat16"}, default="float32"
-    device : {"cpu", "cuda"}, default="cpu"
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        "auto" is a GPU if there is one.
     directory : Path, optional
         Folder that keeps finished cases, which are read while settings and source stay the same.
     progress : callable, optional
@@ -277,11 +278,9 @@ def time_attention(
     >>> table = time_attention(cases=["tokens-1024"], operators=["twicing"])  # doctest: +SKIP
     >>> table[["operator", "form", "training_ratio", "memory_mib"]]  # doctest: +SKIP
     """
-    for name, value, known in (("dtype", dtype, DTYPES), ("device", device, DEVICES)):
-        if value not in known:
-            raise ValueError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: no CUDA device is available")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    device = find_device(device).type
     names = list(chosen(operators, dict.fromkeys(operator_names()), "operators"))
 
     options = Rounds(rounds, n_jobs, seed, directory, progress)

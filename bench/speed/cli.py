@@ -369,7 +369,9 @@ def attention(
     seed: Seed = 0,
     instructions: Instructions = None,
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")
+    ] = "auto",
     load: Load = None,
     output: Output = Path("results/speed-attention"),
 ) -> None:

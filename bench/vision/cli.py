@@ -133,7 +133,9 @@ def train_denoiser(
         str, typer.Option(metavar="NAME", help="train400, or a folder of pictures.")
     ] = "train400",
     colour: Annotated[bool, typer.Option("--colour", help="Pictures of --data in colour.")] = False,
-    device: Annotated[str, typer.Option(help="Device of torch, such as cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Device of torch; auto is a GPU if there is one.")
+    ] = "auto",
     like: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Repeat the run of this folder.")
     ] = None,

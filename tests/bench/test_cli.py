@@ -389,7 +389,7 @@ WRONG = [
         ((name, "--device", "nowhere", *quick), "device: .nowhere. is not there")
         for name, *quick in (("classify",), ("language", "--quick"), ("longrange",))
     ),
-    (("speed", "attention", "--device", "tpu"), "device: must be one of cpu, cuda"),
+    (("speed", "attention", "--device", "nowhere"), "device: .nowhere. is not there"),
 ]
 
 
