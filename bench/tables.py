@@ -77,13 +77,17 @@ def write_summary(title: str, lines: list[str], settings: dict[str, Any], direct
 def print_table(title: str, lines: Lines) -> None:
     """Print a table without empty columns; cells are not cut.
 
-    Columns that do not fit are printed below, with the first column repeated.
+    Columns that do not fit are printed below, with the first column repeated. That column wraps
+    where it would take more than half of the width.
     """
     headings, rows = lines
     kept = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
     widths = {i: max(_narrowest(headings[i]), *(len(row[i]) for row in rows)) for i in kept}
-    for part in _fit_columns(widths, console().width - 1):
-        shown = Table(*(Column(headings[i], width=widths[i]) for i in part), title=title)
+    room = console().width - 1
+    widths[kept[0]] = min(widths[kept[0]], room // 2)
+    for part in _fit_columns(widths, room):
+        columns = (Column(headings[i], width=widths[i], overflow="fold") for i in part)
+        shown = Table(*columns, title=title)
         for row in rows:
             shown.add_row(*(row[i] for i in part))
         console().print(shown)

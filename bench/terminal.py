@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Timer
+from threading import Event, Timer
 from time import monotonic
 from typing import Annotated, Any
 
@@ -21,7 +21,8 @@ from typer.core import TyperGroup
 
 _WIDTH = 120
 _PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
-_COMPILING = "No job is done yet: solvers are compiled when first used, for about a minute."
+_COMPILING = "Solvers are compiled before their first use, for about a minute."
+_compiling_told = Event()
 
 
 class Commands(TyperGroup):
@@ -68,8 +69,9 @@ Load = Annotated[
 
 
 def console() -> Console:
-    """Standard output, wide enough for tables even if it is no terminal."""
-    return Console(width=max(Console().width, _WIDTH))
+    """Standard output, as wide as the terminal; a file is wide enough for most tables."""
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=max(screen.width, _WIDTH))
 
 
 def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
@@ -86,16 +88,24 @@ def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
 
 
 def _explain_wait(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:
-    """Print an explanation if the first job takes long."""
-    timer = Timer(_PATIENCE, screen.print, [_COMPILING])
+    """Say once that solvers are compiled, if they are and the first job takes long."""
+    from numba.core.event import install_recorder
+
+    def explain() -> None:
+        if compiled.buffer and not _compiling_told.is_set():
+            _compiling_told.set()
+            screen.print(_COMPILING)
+
+    timer = Timer(_PATIENCE, explain)
     timer.daemon = True
-    timer.start()
-    try:
-        for job in jobs:
+    with install_recorder("numba:compile") as compiled:
+        timer.start()
+        try:
+            for job in jobs:
+                timer.cancel()
+                yield job
+        finally:
             timer.cancel()
-            yield job
-    finally:
-        timer.cancel()
 
 
 def _print_lines(

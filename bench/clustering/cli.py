@@ -209,7 +209,7 @@ def _cluster_unseen(
     except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
-    console().print(_format_table("The choice, and the next best", auto.choice_lines(chosen)))
+    _print_group("The choice, and the next best", auto.choice_lines(chosen))
     sentences = [chosen.rule, *auto.list_left_out(chosen)]
     if chosen.warning:
         sentences.insert(0, f"Warning: {chosen.warning}.")
@@ -230,29 +230,21 @@ def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
         del shown[study.name]
     for title, (headings, rows) in shown.items():
         for first, group in groupby(rows, key=lambda row: row[0]):
-            console().print(
-                _format_table(f"{title}: {first}", (headings[1:], [r[1:] for r in group]))
-            )
+            _print_group(f"{title}: {first}", (headings[1:], [r[1:] for r in group]))
 
 
-def _format_table(title: str, lines: "Lines") -> Table:
-    """A table without empty columns; if all rows share their features, the title names them."""
+def _print_group(title: str, lines: "Lines") -> None:
+    """Print a table; if all rows share their features, the title names them."""
+    from ..tables import print_table
+
     headings, rows = lines
-    shown = []
-    for number, heading in enumerate(headings):
-        cells = {row[number] for row in rows}
-        if cells == {"-"}:
-            continue
-        if len(cells) > 1 or heading != "features":
-            shown.append(number)
-        else:
-            title += f", {heading} {cells.pop()}"
-    pretty = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for number in shown:
-        pretty.add_column(headings[number])
-    for row in rows:
-        pretty.add_row(*(row[number] for number in shown))
-    return pretty
+    if "features" in headings:
+        place = headings.index("features")
+        shared = {row[place] for row in rows} - {"-"}
+        if len(shared) == 1:
+            title += f", features {shared.pop()}"
+            headings, *rows = (line[:place] + line[place + 1 :] for line in (headings, *rows))
+    print_table(title, (headings, rows))
 
 
 def _print_names() -> None:

@@ -1,9 +1,12 @@
 import time
+from threading import Event
 
 import pytest
+from numba import njit
+from rich.console import Console
 
 from twinsolve.bench import terminal
-from twinsolve.bench.terminal import progress
+from twinsolve.bench.terminal import console, progress
 
 
 def slow_first(n, seconds):
@@ -27,9 +30,28 @@ def test_lines_of_progress_are_few_and_the_last_one_comes(capfd):
     assert capfd.readouterr().err == "Timing: 1000 of 1000 done in 0 s\n"
 
 
-@pytest.mark.parametrize(("seconds", "times"), [(0.4, 1), (0.0, 0)])
-def test_a_wait_for_the_first_job_is_explained_once(seconds, times, capfd, monkeypatch):
-    monkeypatch.setattr(terminal, "_PATIENCE", 0.1)
-    assert list(progress("Timing")(slow_first(3, seconds), 3)) == [0, 1, 2]
-    time.sleep(0.2)
-    assert capfd.readouterr().err.count("solvers are compiled when first used") == times
+@pytest.mark.parametrize(
+    ("seconds", "compiles", "times"), [(0.4, True, 1), (0.4, False, 0), (0.0, True, 0)]
+)
+def test_a_wait_is_explained_once_and_only_if_solvers_are_compiled(
+    seconds, compiles, times, capfd, monkeypatch
+):
+    monkeypatch.setattr(terminal, "_PATIENCE", 0.2)
+    monkeypatch.setattr(terminal, "_compiling_told", Event())
+
+    def jobs():
+        if compiles:
+            njit(lambda x: x + 1)(1)
+        yield from slow_first(3, seconds)
+
+    for _ in range(2):
+        assert list(progress("Timing")(jobs(), 3)) == [0, 1, 2]
+    time.sleep(0.3)
+    assert capfd.readouterr().err.count("Solvers are compiled") == times
+
+
+@pytest.mark.parametrize(("terminal_", "width"), [(True, 90), (False, 120)])
+def test_output_is_as_wide_as_the_terminal(terminal_, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setattr(Console, "is_terminal", terminal_)
+    assert console().width == width
