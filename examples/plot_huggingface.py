@@ -49,8 +49,9 @@ print(f"largest change of a logit: {change:.1e}")
 # %%
 # Another operator, checked
 # -------------------------
-# Operators become part of the model: they are trained, moved and saved with it. `check` runs it
-# on a batch and judges each of them by its solver.
+# Operators become part of the model: they are trained and moved with it, `save_huggingface` and
+# `load_huggingface` save and restore it with them. `check` runs it on a batch and judges each of
+# them by its solver.
 
 attach_huggingface(model, "neutreno")
 report = twinsolve.check(model, images[:4])

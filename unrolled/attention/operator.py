@@ -1,7 +1,7 @@
 """The protocol of operators on (q, k, v), and of corrections that wrap them."""
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -76,7 +76,11 @@ class Operator(nn.Module):
     positions_apart : bool
         The operator takes positions as separate features, so that models do not add them to its
         tokens. By default True if `needs` names positions.
+    made_with : tuple of (tuple, dict)
+        Arguments of the constructor, from which `save_huggingface` stores the operator.
     """
+
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
 
     row_stochastic: bool = False
     nonnegative: bool = False
@@ -91,6 +95,11 @@ class Operator(nn.Module):
     cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("q", "k", "v")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        operator = super().__new__(cls)
+        operator.made_with = args, kwargs
+        return operator
 
     @property
     def laws(self) -> Laws:

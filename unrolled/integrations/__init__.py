@@ -4,12 +4,16 @@ from .huggingface import (
     attach_huggingface,
     register_huggingface,
 )
+from .loading import load_huggingface
 from .replacement import (
     replace_attention,
 )
+from .saving import save_huggingface
 
 __all__ = [
     "attach_huggingface",
+    "load_huggingface",
     "register_huggingface",
     "replace_attention",
+    "save_huggingface",
 ]

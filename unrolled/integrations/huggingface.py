@@ -17,6 +17,7 @@ from ..named_operators import make_operator, operator_names
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
 from .replacements import keep_operator, parameter_of, rescale
+from .saving import guard_saving, list_attached
 
 _PREFIX = "twinsolve_"
 _ATTACHED = {False: "twinsolve", True: "twinsolve_attached_positional"}
@@ -81,7 +82,8 @@ def attach_huggingface(
     """Give each attention layer of a Hugging Face model an operator that is part of the model.
 
     The operator becomes the submodule ``operator`` of each attention module: its parameters are
-    trained, moved and saved with the model's; a checkpoint from before the call loads into it.
+    trained and moved with the model's; a checkpoint from before the call loads into it.
+    ``model.save_pretrained`` becomes `save_huggingface`, and `load_huggingface` restores the model.
     Layers share state within one call of `model`, which in `generate` is one step. For gradient
     checkpointing see `replace_attention`; `register_huggingface` says what is honoured and what is
     refused. A trained model loses accuracy until it is tuned with the operator.
@@ -149,7 +151,10 @@ def attach_huggingface(
             else f"model: {type(model).__name__} has no attention that calls transformers' "
             "AttentionInterface"
         )
-    implementation = _ATTACHED[any(made.positional for _, made in chosen)]
+    changed = {id(module) for module, _ in chosen}
+    kept = [m.operator for m in list_attached(model).values() if id(m) not in changed]
+    operators = [*kept, *(made for _, made in chosen)]
+    implementation = _ATTACHED[any(operator.positional for operator in operators)]
     before = [(config, config._attn_implementation) for config in _list_configs(model)]
     try:
         model.set_attn_implementation(implementation)
@@ -170,6 +175,7 @@ def attach_huggingface(
         module.twinsolve_passes = passes
     if any(made.needs for _, made in chosen):
         passes.watch(model)
+    guard_saving(model, [module for module, _ in chosen])
     return model
 
 

@@ -1,0 +1,167 @@
+"""Operators as what JSON and safetensors hold: class, constructor arguments, tensors."""
+
+import inspect
+import pkgutil
+import sys
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..attention import Operator
+
+_PUBLIC = ("twinsolve.unrolled", "transformers")  # files inside may move, these names stay
+_FACTORY = ("device", "dtype")  # both follow the model
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def name_class(kind: type) -> str:
+    """The import path ``module:Name`` of a class.
+
+    Raises
+    ------
+    ValueError
+        If the class is not found there again, as one of a script or of a function.
+    """
+    places = [
+        place for place in _PUBLIC if getattr(sys.modules.get(place), kind.__name__, 0) is kind
+    ]
+    path = f"{places[0]}:{kind.__name__}" if places else f"{kind.__module__}:{kind.__qualname__}"
+    findable = kind.__module__ != "__main__" and "<locals>" not in path
+    if findable and import_class(path, kind) is kind:
+        return path
+    raise ValueError(
+        f"{path} cannot be imported when the model is loaded; define the class at the top of a "
+        "module of its own"
+    )
+
+
+def import_class(path: str, base: type) -> Any:
+    """The class of an import path ``module:Name``.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or it is no subclass of `base`.
+    """
+    try:
+        found = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be imported ({error})") from error
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise ValueError(f"{path} is no {base.__name__}")
+    return found
+
+
+def describe_operator(operator: Operator, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Class and constructor arguments of an operator; those that are arrays go to `tensors`.
+
+    Raises
+    ------
+    ValueError
+        If the class cannot be imported, or an argument is neither a number, a string, None, an
+        array, an operator nor a sequence of these.
+    """
+    kind = type(operator)
+    args, kwargs = operator.made_with
+    signature = inspect.signature(kind)
+    given = signature.bind(*args, **kwargs).arguments
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given.update(given.pop(parameter.name, {}))
+        elif parameter.kind is parameter.VAR_POSITIONAL and given.pop(parameter.name, ()):
+            raise ValueError(f"{kind.__name__}: arguments without a name cannot be stored")
+    return {
+        "class": name_class(kind),
+        "arguments": {
+            key: _encode(value, f"{name}.{key}", tensors)
+            for key, value in given.items()
+            if key not in _FACTORY
+        },
+    }
+
+
+def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Operator):
+        return describe_operator(value, name, tensors)
+    if isinstance(value, Tensor | np.ndarray):
+        tensors[name] = torch.as_tensor(value).detach().cpu().clone().contiguous()
+        return {"tensor": name}
+    if isinstance(value, list | tuple):
+        items = [_encode(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    raise ValueError(
+        f"{name}: must be a number, a string, None, an array, an operator or a sequence of these "
+        f"to be stored, got {value!r}"
+    )
+
+
+def make_described(description: Any, tensors: dict[str, Tensor]) -> Operator:
+    """The operator of a description, at its initial parameters.
+
+    Raises
+    ------
+    ValueError
+        If its class cannot be imported, is no operator or does not take the arguments.
+    """
+    try:
+        kind = import_class(description["class"], Operator)
+        arguments = {k: _decode(v, tensors) for k, v in description["arguments"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{description!r} describes no operator, {error!r}") from error
+    try:
+        return kind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{description['class']} does not take its arguments: {error}") from error
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors[value["tensor"]]
+    if "tuple" in value:
+        return tuple(_decode(item, tensors) for item in value["tuple"])
+    return make_described(value, tensors)
+
+
+def check_same(live: Operator, made: Operator) -> None:
+    """Refuse an operator that was changed after it was made: `made` lacks the change.
+
+    Raises
+    ------
+    ValueError
+    """
+    for (name, a), (other, b) in zip_longest(
+        live.named_modules(), made.named_modules(), fillvalue=("", nn.Module())
+    ):
+        if name != other or type(a) is not type(b):
+            raise ValueError(f"{name or other} is not what it was made with")
+        changed = [key for key in _list_settings(a) if not _equal(vars(a)[key], vars(b).get(key))]
+        buffers = dict(b.named_buffers(recurse=False))
+        changed += [k for k, x in a.named_buffers(recurse=False) if not _equal(x, buffers.get(k))]
+        if changed:
+            raise ValueError(
+                f"{', '.join(changed)} of {type(a).__name__} changed after it was made: only what "
+                "the constructor was given can be stored"
+            )
+
+
+def _list_settings(module: Any) -> list[str]:
+    """Names of the attributes that hold constructor arguments."""
+    names = inspect.signature(type(module)).parameters
+    return [x for x in names if x in vars(module) and x not in _FACTORY]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a.detach().cpu(), b.detach().cpu().to(a.dtype))
+    return not isinstance(a, (*_PLAIN, list, tuple)) or (type(a) is type(b) and bool(a == b))
