@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 WINGS = ("twinsolve.solvers", "twinsolve.unrolled")
-_SHORTEST_FIRST = ("twinsolve", *WINGS, "twinsolve.datasets")
+_PUBLIC = ("twinsolve", *WINGS, "twinsolve.datasets")
+_SHORTEST_FIRST = (*_PUBLIC, "twinsolve.bench")
 
 
 @cache
@@ -43,6 +44,11 @@ def public_names(module_name: str) -> dict[str, Any]:
 def public_path(thing: Any) -> str | None:
     """Import path of a class or function, None for what is not public."""
     return _paths().get(id(thing))
+
+
+def promise(path: str) -> str:
+    """What the page on research scripts promises of a name: "public" or "provisional"."""
+    return "public" if path.rpartition(".")[0] in _PUBLIC else "provisional"
 
 
 @cache

@@ -76,6 +76,26 @@ def test_every_result_example_and_family_has_its_page(pages):
 
 
 @pytest.mark.slow
+def test_every_table_scrolls_in_a_box_of_its_own(pages):
+    counts = {
+        name: (text.count("<table"), text.count("pst-scrollable-table-container"))
+        for name, text in pages.items()
+        if name != Path("genindex.html")
+    }
+    assert sum(tables for tables, _ in counts.values()) > 100
+    assert {name: count for name, count in counts.items() if count[0] != count[1]} == {}
+
+
+@pytest.mark.slow
+def test_the_reference_has_a_page_for_each_class_and_says_what_stays(pages):
+    shell = pages[Path("classes/unrolled.Attention.html")]
+    assert "<em>Public.</em>" in shell
+    assert "<em>Provisional.</em>" in pages[Path("classes/bench.Recipe.html")]
+    assert "twinsolve.bench.paired_difference" in pages[Path("api/bench.html")]
+    assert "../classes/unrolled.Attention.html" in pages[Path("api/unrolled.attention.html")]
+
+
+@pytest.mark.slow
 def test_the_page_of_layers_has_the_twins_of_the_package(pages):
     twins = [twin for twin in catalogue() if twin.layer.__module__.startswith("twinsolve.")]
     page = pages[Path("layers.html")]
