@@ -84,8 +84,8 @@ def run(code):
         ("twinsolve", ("torch", "cvxpy", "numba", "sklearn")),
         ("twinsolve.solvers", ("torch", "cvxpy")),
         ("twinsolve.datasets", ("torch", "cvxpy", "numba", "pooch")),
-        ("twinsolve.unrolled", ("cvxpy", "numba", "sklearn")),
-        ("twinsolve.bench.cli", ("torch", "cvxpy", "numba", "matplotlib")),
+        ("twinsolve.unrolled", ("cvxpy", "numba", "scipy", "sklearn", "sympy", "torch._dynamo")),
+        ("twinsolve.bench.cli", ("torch", "cvxpy", "numba", "matplotlib", "pandas", "sklearn")),
     ],
 )
 def test_imports_load_only_what_is_needed(module, absent):
