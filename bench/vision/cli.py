@@ -73,8 +73,8 @@ def classify(
     images, among the same candidates. Other settings are those of the data set, or of
     --recipe: patch_size, dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up,
     ema_decay, label_smoothing, drop_path, shift (pixels), flip, precision (float32 or bfloat16) and
-    erasing, mixup, cutmix (shares of the images, and of the batches). torchrun --no-python twinsolve
-    classify shares each batch between processes.
+    erasing, mixup, cutmix (shares of the images, and of the batches). torchrun --no-python
+    twinsolve classify shares each batch between processes.
 
     Prints means over seeds, and differences to the row's backbone (softmax for rows of a ViT, CaiT
     for rows of a CaiT, symmetric for "symmetric + NeuTRENO") or to --against. They come with 95 %

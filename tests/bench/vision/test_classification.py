@@ -245,7 +245,8 @@ def test_erased_rectangles_are_those_of_the_definition():
     found = torch.stack([rows.sum(1), columns.sum(1)]).double()[:, rows.any(dim=1)].numpy()
     assert abs(found.shape[1] / n - 0.5) < 4 * 0.5 / n**0.5
     expected = erased_rectangles(height, width, 100_000)
-    for own, of_definition in zip((*found, found.prod(0)), (*expected, expected.prod(0))):
+    sizes = ((*sides, sides.prod(axis=0)) for sides in (found, expected))
+    for own, of_definition in zip(*sizes, strict=True):
         error = of_definition.std() / len(own) ** 0.5
         assert abs(own.mean() - of_definition.mean()) < 4 * error
         assert abs(own.std() / of_definition.std() - 1) < 0.1
