@@ -50,7 +50,7 @@ def commit() -> str | None:
     It ends with -dirty where files of the checkout have changed since.
     """
     if (_ROOT / ".git").exists():
-        command = ["git", "-C", _ROOT, "describe", "--always", "--dirty", "--exclude=*"]
+        command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
         with suppress(OSError, subprocess.CalledProcessError):
             return subprocess.check_output([*command, "--abbrev=40"], text=True).strip()
     built = _ROOT / "commit"
