@@ -107,4 +107,5 @@ def test_compiled_programs_run_the_iterations_untraced():
     assert_close(both[1], both[0], atol=0, rtol=0)
     gradients = [torch.autograd.grad(out.sum(), b)[0] for out in both]
     assert_close(gradients[1], gradients[0], atol=0, rtol=0)
-    assert [any(name in code for code in programs) for name in ("sin(", "tanh(")] == [True, False]
+    assert programs
+    assert not any("tanh(" in code for code in programs)
