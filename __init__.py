@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 _WINGS = ("bench", "datasets", "solvers", "unrolled")
 _BRIDGE = ("check", "compare", "fit_origin")

@@ -1,9 +1,11 @@
-"""Versions, machine and instruction sets of a run."""
+"""Versions, commit, machine and instruction sets of a run."""
 
 import os
 import platform
 import re
+import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,16 +21,18 @@ _BLAS = sorted(
     if library["user_api"] == "blas"
 )
 _VECTORS = {"+avx512f": "AVX-512", "+avx2": "AVX2", "+avx": "AVX", "+sse2": "SSE2", "+neon": "NEON"}
+_ROOT = Path(__file__).parents[1]
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, with versions, machine and instruction sets."""
+    """Settings of a run, with versions, commit, machine and instruction sets."""
     torch = sys.modules.get("torch")
     of_torch = [f"torch: {torch.backends.cpu.get_cpu_capability()}"] if torch else []
     return {
         "settings": settings,
         "versions": versions(),
+        **({"commit": found} if (found := commit()) else {}),
         "machine": f"{platform.system()} {platform.machine()}, {processor()}",
         "instructions": ", ".join([instructions(), *of_torch]),
     }
@@ -38,6 +42,19 @@ def versions() -> dict[str, str]:
     """Versions of Python, of this package and of the packages that compute."""
     own = {"python": platform.python_version(), "twinsolve": __version__}
     return own | {package: version(package) for package in _PACKAGES}
+
+
+def commit() -> str | None:
+    """The commit of the checkout that runs, or of which a release was built; None if unknown.
+
+    It ends with -dirty where files of the checkout have changed since.
+    """
+    if (_ROOT / ".git").exists():
+        command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+        with suppress(OSError, subprocess.CalledProcessError):
+            return subprocess.check_output([*command, "--abbrev=40"], text=True).strip()
+    built = _ROOT / "commit"
+    return built.read_text().strip() if built.exists() else None
 
 
 def processor() -> str:

@@ -1,5 +1,6 @@
 """Write what a command leaves on disk beside figures: tables, settings and a summary."""
 
+import gzip
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,11 +32,24 @@ def markdown(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> list[st
 
 
 def write_table(table: pd.DataFrame, directory: Path, name: str = "table.json") -> None:
-    """Write the rows as JSON objects, one per line; numbers that are not finite become null."""
+    """Write the rows as JSON objects, one per line; numbers that are not finite become null.
+
+    A `name` that ends with .gz is compressed.
+    """
     finite = table.replace([np.inf, -np.inf], np.nan).astype(object)
     rows = finite.where(finite.notna(), None).to_dict(orient="records")
     lines = ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
-    write_whole(directory / name, f"[\n{lines}\n]\n")
+    text = f"[\n{lines}\n]\n"
+    packed = name.endswith(".gz")
+    write_whole(directory / name, gzip.compress(text.encode(), mtime=0) if packed else text)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """The rows that `write_table` wrote; columns without any value are NaN."""
+    content = path.read_bytes()
+    rows = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    table = pd.DataFrame(rows)
+    return table.astype({name: float for name in table if table[name].isna().all()})
 
 
 def write_lines(lines: Lines, path: Path) -> None:

@@ -23,6 +23,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "api_pages",
     "benchmark_pages",
+    "command_line",
     "equation_links",
     "family_figures",
     "layer_table",
@@ -54,7 +55,7 @@ sphinx_gallery_conf = {
 }
 
 html_theme = "pydata_sphinx_theme"
-html_title = "twinsolve"
+html_title = f"twinsolve {version}"
 html_static_path = ["_static"]
 html_css_files = ["twinsolve.css"]
 html_theme_options = {

@@ -5,16 +5,22 @@ import configparser
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
-import shutil
+import re
+import runpy
 import subprocess
 import sys
+import tarfile
+import zipfile
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
 from pytest_doctestplus.output_checker import FLOAT_CMP, OutputChecker
 
 import twinsolve
+from twinsolve.bench.provenance import provenance
 from twinsolve.bench.speed import filters
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
 from twinsolve.bench.vision.denoising.methods import METHODS
@@ -84,8 +90,8 @@ def run(code):
         ("twinsolve", ("torch", "cvxpy", "numba", "sklearn")),
         ("twinsolve.solvers", ("torch", "cvxpy")),
         ("twinsolve.datasets", ("torch", "cvxpy", "numba", "pooch")),
-        ("twinsolve.unrolled", ("cvxpy", "numba", "sklearn")),
-        ("twinsolve.bench.cli", ("torch", "cvxpy", "numba", "matplotlib")),
+        ("twinsolve.unrolled", ("cvxpy", "numba", "scipy", "sklearn", "sympy", "torch._dynamo")),
+        ("twinsolve.bench.cli", ("torch", "cvxpy", "numba", "matplotlib", "pandas", "sklearn")),
     ],
 )
 def test_imports_load_only_what_is_needed(module, absent):
@@ -162,30 +168,67 @@ def test_every_peer_is_named_in_an_extra_and_its_version_in_the_constraints():
     assert packages - pinned == set()
 
 
-def test_a_wheel_holds_nothing_but_the_package(tmp_path):
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    """The folder of the archives of the last commit, and the unpacked wheel."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout: its last commit cannot be built")
+    folder = tmp_path_factory.mktemp("dist")
+    build = runpy.run_path(str(ROOT / "packaging/build.py"))["main"]
+    build("https://example.org/twinsolve/", folder)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "site")
+    return folder, folder / "site"
+
+
+def test_a_wheel_holds_nothing_but_the_package(archives):
     """Nothing of ours stands at the top level of site-packages but `twinsolve`."""
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
-         "--target", tmp_path / "site", _copy_of_sources(tmp_path)],
-        check=True,
-    )  # fmt: skip
-    top = {path.name for path in (tmp_path / "site").iterdir()}
-    assert top == {"twinsolve", f"twinsolve-{twinsolve.__version__}.dist-info", "bin"}
-    inside = {path.name for path in (tmp_path / "site" / "twinsolve").iterdir()}
-    assert inside - {"__pycache__"} == {"__init__.py", "py.typed", *WINGS}
+    _, site = archives
+    information = f"twinsolve-{twinsolve.__version__}.dist-info"
+    assert {path.name for path in site.iterdir()} == {"twinsolve", information}
+    inside = {path.name for path in (site / "twinsolve").iterdir()}
+    assert inside == {"__init__.py", "commit", "py.typed", "validation.py", *WINGS}
 
 
-def _copy_of_sources(tmp_path):
-    """A clean copy, as a build in place would leave its own folder behind."""
-    files = ("__init__.py", "py.typed", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
-    (tmp_path / "source").mkdir()
-    for name in (*WINGS, *files):
-        source, target = ROOT / name, tmp_path / "source" / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
-    return tmp_path / "source"
+def test_the_metadata_name_the_licence_and_the_address_and_no_link_is_relative(archives):
+    _, site = archives
+    known = PathDistribution(next(site.glob("*.dist-info"))).metadata
+    assert known["License-Expression"] == "BSD-3-Clause"
+    assert known["Author"] == "The twinsolve developers"
+    assert "Source, https://example.org/twinsolve" in known.get_all("Project-URL")
+    links = re.findall(r"\]\(([^)]+)\)", known.get_payload())
+    assert len(links) > 30
+    tag = f"v{twinsolve.__version__}"
+    for link in links:
+        address, place = link.split(f"/{tag}/")
+        assert address in (
+            "https://example.org/twinsolve/blob",
+            "https://example.org/twinsolve/raw",
+        )
+        assert (ROOT / place).exists(), link
+    assert f"https://example.org/twinsolve/raw/{tag}/docs/front_picture.png" in links
+
+
+def test_a_source_archive_holds_all_that_is_committed(archives):
+    folder, _ = archives
+    with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.check_output(["git", "-C", ROOT, "ls-tree", "-r", "--name-only", "HEAD"])
+    left_out = set(listed.decode().splitlines()) - held
+    assert left_out <= {".gitignore", ".pre-commit-config.yaml"}
+    assert "commit" in held
+
+
+def test_results_name_the_commit_that_ran(archives):
+    """Of a checkout, and of a wheel, which has its own."""
+    _, site = archives
+    last = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "HEAD"], text=True).strip()
+    command = "from twinsolve.bench.provenance import provenance; print(provenance({})['commit'])"
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    run = [sys.executable, "-c", command]
+    installed = subprocess.check_output(run, text=True, cwd=site, env=environment)
+    assert installed.strip() == last
+    assert provenance({})["commit"] in (last, f"{last}-dirty")
 
 
 @pytest.mark.parametrize("name", MODULES)

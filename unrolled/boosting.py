@@ -4,7 +4,6 @@ import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from .attention import (
     Call,
@@ -15,6 +14,7 @@ from .attention import (
     check_count,
     check_positive,
     drop_hidden,
+    has_static_value,
 )
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attention import check_count, check_positive, is_transformed, once_in
+from .attention import check_count, check_positive, is_transformed, once_in, untraced
 
 Step = Callable[..., Tensor]
 
@@ -108,7 +108,7 @@ class FixedPoint(nn.Module):
             raise RuntimeError(f"FixedPoint: torch.func cannot transform it, as {_WHY_EAGER}")
         return self._refuse_tracing(start, *inputs)
 
-    @torch.compiler.disable(reason=_WHY_EAGER)  # type: ignore[untyped-decorator]
+    @untraced
     def _refuse_tracing(self, start: Tensor, *inputs: Any) -> Tensor:
         with torch.no_grad():
             z = self._reach(lambda z: self.step(z, *inputs), start.detach())

@@ -4,7 +4,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from .attention import (
     Call,
@@ -12,6 +11,7 @@ from .attention import (
     check_count,
     check_positive,
     combine_masks,
+    has_static_value,
     map_query_blocks,
     mask_rows,
 )

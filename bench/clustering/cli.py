@@ -103,7 +103,7 @@ def cluster(
     the same run, memory, certified gap and, for methods that approximate a solved problem, the
     distance to its solution.
 
-    The command writes to DIR the table of each study, such as clusters.parquet, its lines by all
+    The command writes to DIR the table of each study, such as clusters.json.gz, its lines by all
     steps as .csv and .tex, settings.json, summary.md, and figures as .png and .pdf: errors, and
     coefficients and affinities of the best methods, with points sorted by class. DIR/runs keeps
     finished jobs, so that an interrupted run can continue, and DIR/runs/fits keeps fits, which

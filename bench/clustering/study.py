@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
 
-from ...datasets.files import whole_file, write_whole
+from ...datasets.files import write_whole
 from ...datasets.root import data_root
 from ...solvers.solution import Array
 from ..figures import describe_data, draw_matrices, forget
 from ..jobs import Options, Part, resume_parts
 from ..names import split_settings
 from ..sources import code
-from ..tables import Lines, markdown, write_lines, write_summary
+from ..tables import Lines, markdown, write_lines, write_summary, write_table
 from ..terminal import progress
 from .features import load_features
 from .fitting import fit
@@ -64,12 +64,11 @@ def write_studies(
     directory: Path,
     about: str = "",
 ) -> None:
-    """Write for each study STUDY.parquet, .csv and .tex, and figures; settings.json, summary.md."""
+    """Write for each study STUDY.json.gz, .csv and .tex, and figures; settings.json, summary.md."""
     lines = [line for text in (about, *rules(studies)) if text for line in (text, "")]
     for study in studies:
         table = tables[study.name]
-        with whole_file(directory / f"{study.name}.parquet") as file:
-            table.to_parquet(file, index=False)
+        write_table(table, directory, f"{study.name}.json.gz")
         write_lines(study.lines(table), directory / study.name)
         for name, draw in study.figures.items():
             forget(directory / name)
@@ -87,7 +86,7 @@ def _table_or_file(name: str, lines: Lines) -> list[str]:
     """Lines of the table, or a sentence that names its file if it is too long."""
     headings, rows = lines
     if len(rows) > _MOST_ROWS:
-        return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.parquet."]
+        return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.json.gz."]
     return markdown(headings, rows)
 
 

@@ -20,7 +20,6 @@ from ..study_cli import (
     report_mistakes,
     study_options,
 )
-from ..tables import Report
 from ..terminal import Load, Output, load_modules
 
 
@@ -67,6 +66,7 @@ def language(
     DIR/runs.
     """
     from ..devices import find_device
+    from ..tables import Report
     from .data import load_text
     from .report import write_report
     from .study import TEXT, train_language_models

@@ -20,7 +20,6 @@ from ..study_cli import (
     report_mistakes,
     study_options,
 )
-from ..tables import Report
 from ..terminal import Load, Output, load_modules
 
 _QUICK = "listops:n_train=4000,min_length=10,max_length=40", 300
@@ -70,6 +69,7 @@ def longrange(
     and .pdf. Finished and interrupted runs are kept in DIR/runs.
     """
     from ..devices import find_device
+    from ..tables import Report
     from .report import write_report
     from .study import SEQUENCES, classify_sequences
 

@@ -1,208 +1,14 @@
-"""Commands of `twinsolve speed`, and the tables that they print."""
+"""Commands of `twinsolve speed`."""
 
 from collections.abc import Callable
 from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any
 
-import pandas as pd
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from ..tables import Lines, markdown, number, write_summary, write_table
 from ..terminal import Load, Output, console, load_modules, progress
-
-_NAMES = ("solver", "method", "operator", "kernel")
-_Reader = str | Callable[[Any], str]  # "column:format", or a function of a row
-
-
-class Report(NamedTuple):
-    """How a command's table is printed: an explanation, and readers of cells by heading.
-
-    Rows without a number in the column `timed` are left out.
-    """
-
-    explanation: tuple[str, ...]
-    timed: str
-    cells: dict[str, _Reader]
-
-    def lines(self, table: pd.DataFrame) -> Lines:
-        rows = table[table[self.timed].notna()].itertuples()
-        return tuple(self.cells), [
-            tuple(_read_cell(cell, row) for cell in self.cells.values()) for row in rows
-        ]
-
-
-def _read_cell(cell: _Reader, row: Any) -> str:
-    if callable(cell):
-        return cell(row)
-    column, _, form = cell.partition(":")
-    return number(getattr(row, column), form, missing="")
-
-
-def _with_range(name: str, median: str | None = None) -> Callable[[Any], str]:
-    """A reader that gives a median with the lowest and highest value."""
-
-    def read(row: Any) -> str:
-        value, *ends = (
-            getattr(row, c) for c in (median or name, f"{name}_lowest", f"{name}_highest")
-        )
-        spread = pd.notna(ends[0]) and ends[0] != ends[1]
-        return _round(value) + (f" ({_round(ends[0])} - {_round(ends[1])})" if spread else "")
-
-    return read
-
-
-def _round(value: float) -> str:
-    return number(value, ".3g" if value < 1000 else ".0f", missing="")
-
-
-def _describe_result(row: Any) -> str:
-    if pd.notna(row.psnr):
-        return f"{row.psnr:.2f} dB, {row.ssim:.3f}"
-    if pd.notna(row.cost):
-        return f"cost {row.cost:.9e}"
-    return f"log kappa {row.log_kappa:.2f}" if pd.notna(row.log_kappa) else ""
-
-
-SOLVERS = Report(
-    (
-        "Milliseconds a row, and multiples of our time in the same round: median over the rounds,",
-        "with the lowest and highest. Gap: the worst certified one on the rows timed. Non-zeros",
-        "and passes (products with all atoms) are means over rows. MiB: our peak memory beyond the",
-        "input.",
-    ),
-    "ms_per_row",
-    {
-        "case": "case",
-        "solver": "solver",
-        "dtype": "dtype",
-        "threads": "n_jobs:.0f",
-        "rows": "rows_timed:.0f",
-        "tol.": "tol:.0e",
-        "ms a row": _with_range("ms", "ms_per_row"),
-        "x ours": _with_range("ratio"),
-        "gap": "gap:.0e",
-        "non-zeros": "nonzeros:.1f",
-        "passes": "passes:.1f",
-        "MiB": "memory_mib:.0f",
-    },
-)
-SCALE = Report(
-    (
-        "Rows of unit norm, each from the others, at a penalty of 0.1 and a gap of at most 1e-4.",
-        "s: wall time on the threads; processor s: of all threads. Growth: the exponent of N by",
-        "which the latter grew from the number of rows above. Passes: searches for what violates",
-        "optimality, or products with all rows, means over rows; none where the Gram matrix is",
-        "stored. Skipped: share of the products of these passes that was not made, as a bound on",
-        "their size ruled them out. Gap: the worst of all rows. MiB: peak memory beyond the input,",
-        "and of the whole process.",
-    ),
-    "seconds",
-    {
-        "case": "points",
-        "rows": "n_rows:,.0f",
-        "dimensions": "n_features:.0f",
-        "dtype": "dtype",
-        "threads": "n_jobs:.0f",
-        "s": lambda row: _round(row.seconds),
-        "processor s": lambda row: _round(row.processor_seconds),
-        "growth": "growth:.2f",
-        "passes": "passes:.2f",
-        "skipped": "skipped:.2%",
-        "non-zeros": "nonzeros:.1f",
-        "gap": "gap:.1e",
-        "certified": "certified:.0%",
-        "MiB": "memory_mib:.0f",
-        "MiB in all": "peak_mib:.0f",
-    },
-)
-METHODS = Report(
-    (
-        "Milliseconds, and multiples of the first method's time in the same round: medians over",
-        "the rounds, the latter with the lowest and highest. Images: PSNR in dB and SSIM, means",
-        "over the images. Difference: the largest from the first method's result, in grey levels",
-        "of [0, 1] away from the border or, for points, relative to the largest entry. Cost:",
-        "`|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log kappa: median natural",
-        "logarithm of the condition numbers. MiB: our peak memory beyond the input. The fast mode",
-        "of scikit-image at `patch_size=p` compares patches of p - 1 pixels: ours on these stand",
-        "beside it.",
-    ),
-    "ms",
-    {
-        "case": "case",
-        "method": "method",
-        "dtype": "dtype",
-        "threads": "n_jobs:.0f",
-        "ms": lambda row: _round(row.ms),
-        "x ours": _with_range("ratio"),
-        "result": _describe_result,
-        "difference": "difference:.0e",
-        "MiB": "memory_mib:.1f",
-    },
-)
-OPERATORS = Report(
-    (
-        "Multiples of the time of scaled_dot_product_attention in the same round: medians over the",
-        "rounds, with the lowest and highest. Inference: forward without gradients; training:",
-        "forward and backward. Explicit: the N x N matrix times the values; stored: the logits of",
-        "positions as a constant mask. MiB: peak memory of forward and backward (stored: of",
-        "forward), gradients included, inputs not; it grows as N to the power of the exponent from",
-        "256 to 4096 tokens. Gflop: of matrix products and fused attention in training. Kernel:",
-        "implementations of fused attention that were reached.",
-    ),
-    "memory_mib",
-    {
-        "case": "case",
-        "operator": "operator",
-        "form": "form",
-        "dtype": "dtype",
-        "threads": "n_jobs:.0f",
-        "inference": _with_range("inference_ratio"),
-        "training": _with_range("training_ratio"),
-        "ms": "training_ms:.3g",
-        "MiB": "memory_mib:.1f",
-        "exponent": "memory_exponent:.2f",
-        "Gflop": "gflop_training:.3g",
-        "parameters": "parameters:.0f",
-        "kernel": "kernel",
-    },
-)
-
-
-def _list_notes(table: pd.DataFrame) -> list[str]:
-    """Lines that say why solvers and cases are missing or miss the gap, one per reason."""
-    noted = table[table.note != ""]
-    name = noted[next(c for c in _NAMES if c in noted)]
-    cases = [f"{row.case}: {row.note}" for row in noted[name.isna()].itertuples()]
-    return cases + [
-        f"{', '.join(name[rows.index].unique())}: {note} ({', '.join(rows.case.unique())})"
-        for note, rows in noted[name.notna()].groupby("note", sort=False)
-    ]
-
-
-def _format_table(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
-    """A table of the lines by case; its caption has the dtype and threads if all share them."""
-    table = pd.DataFrame(lines, columns=list(headings))
-    shared = [h for h in ("dtype", "threads") if table[h].nunique() == 1]
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    if shared:
-        shown.caption = ", ".join(f"{heading}: {table[heading][0]}" for heading in shared)
-    cells = table.drop(columns=["case", *shared])
-    for heading in cells:
-        name = heading in _NAMES  # wraps where the screen is narrow
-        justify: Literal["left", "right"] = "left" if name else "right"
-        shown.add_column(heading, justify=justify, no_wrap=not name, overflow="fold")
-    for case, rows in cells.groupby(table.case, sort=False):
-        shown.add_section()
-        shown.add_row(case, style="italic")
-        for solver, *others in rows.itertuples(index=False):
-            bold = "bold" if solver.startswith("twinsolve") else None
-            shown.add_row(f"  {solver}", *others, style=bold)
-    return shown
-
 
 _Help = Callable[[], None]
 
@@ -241,9 +47,7 @@ Instructions = Annotated[
 ]
 
 
-def _beside_peers(
-    name: str, module: str, report: Report, draw: str = ""
-) -> Callable[[_Help], _Help]:
+def _beside_peers(name: str, module: str, draw: str = "") -> Callable[[_Help], _Help]:
     """Decorator that adds a command with the common options; its help is the docstring."""
 
     def register(about: _Help) -> _Help:
@@ -257,7 +61,7 @@ def _beside_peers(
             output: Output = Path(f"results/speed-{name}"),
         ) -> None:
             _run_command(
-                name, module, report, draw, output,
+                name, module, draw, output,
                 cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
             )  # fmt: skip
 
@@ -267,7 +71,7 @@ def _beside_peers(
     return register
 
 
-@_beside_peers("self-expression", "sparse", SOLVERS, "draw_scaling")
+@_beside_peers("self-expression", "sparse", "draw_scaling")
 def self_expression() -> None:
     """Express each row of a data set by few others, at a certified relative gap of 1e-6.
 
@@ -291,7 +95,7 @@ def self_expression() -> None:
     """
 
 
-@_beside_peers("sparse-coding", "sparse", SOLVERS)
+@_beside_peers("sparse-coding", "sparse")
 def sparse_coding() -> None:
     """Code 1,000 signals in a random dictionary of 1,024 atoms, at a certified gap of 1e-6.
 
@@ -306,7 +110,7 @@ def sparse_coding() -> None:
     """
 
 
-@_beside_peers("filters", "filters", METHODS, "draw_quality")
+@_beside_peers("filters", "filters", "draw_quality")
 def filters() -> None:
     """Time image filters, smoothers and embeddings of points, and token graying.
 
@@ -352,7 +156,7 @@ def scale(
     cases, which are read while settings and source stay the same.
     """
     _run_command(
-        "scale", "scale", SCALE, "draw_scale", output,
+        "scale", "scale", "draw_scale", output,
         cases=case, n_jobs=n_jobs, seed=seed, **({"sizes": size} if size else {}),
     )  # fmt: skip
 
@@ -391,28 +195,22 @@ def attention(
     """
     load_modules(load)
     _run_command(
-        "attention", "attention", OPERATORS, "draw_attention", output,
+        "attention", "attention", "draw_attention", output,
         cases=case, operators=operator, rounds=rounds, n_jobs=n_jobs, seed=seed, dtype=dtype,
         device=device,
     )  # fmt: skip
 
 
-def _run_command(
-    name: str, module: str, report: Report, draw: str, output: Path, **settings: Any
-) -> None:
+def _run_command(name: str, module: str, draw: str, output: Path, **settings: Any) -> None:
     """Time the cases, then print, write and draw the table."""
+    from .report import write_report
+
     time = getattr(import_module(f".{module}", __package__), f"time_{name.replace('-', '_')}")
     try:
         table = time(**settings, directory=output / "runs", progress=progress("Timing"))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    lines, noted = report.lines(table), _list_notes(table)
-    screen = console()
-    screen.print(_format_table(*lines))
-    screen.print(*noted, sep="\n")
-    write_table(table, output)
-    text = [*report.explanation, "", *markdown(*lines), *(f"\n{line}" for line in noted)]
-    write_summary(f"twinsolve speed {name}", text, settings, output)
+    write_report(name, table, settings, output)
     if draw:
         getattr(import_module("..figures", __package__), draw)(table, output)
-    screen.print(f"Written to {output}/")
+    console().print(f"Written to {output}/")

@@ -21,7 +21,6 @@ from ..study_cli import (
     report_mistakes,
     study_options,
 )
-from ..tables import Report, write_table
 from ..terminal import Load, Output, console, load_modules, progress
 from ..training_display import TrainingDisplay
 
@@ -74,8 +73,8 @@ def classify(
     images, among the same candidates. Other settings are those of the data set, or of
     --recipe: patch_size, dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up,
     ema_decay, label_smoothing, drop_path, shift (pixels), flip, precision (float32 or bfloat16) and
-    erasing, mixup, cutmix (shares of the images, and of the batches; they need kornia). torchrun
-    --no-python twinsolve classify shares each batch between processes.
+    erasing, mixup, cutmix (shares of the images, and of the batches). torchrun --no-python
+    twinsolve classify shares each batch between processes.
 
     Prints means over seeds, and differences to the row's backbone (softmax for rows of a ViT, CaiT
     for rows of a CaiT, symmetric for "symmetric + NeuTRENO") or to --against. They come with 95 %
@@ -86,6 +85,7 @@ def classify(
     finished and interrupted runs.
     """
     from ..devices import processes
+    from ..tables import Report
     from .classification.report import write_report
     from .classification.study import IMAGES
     from .classification.study import classify as run
@@ -261,6 +261,7 @@ def denoise(
     Exits with status 1 if a picture was left out, a method failed on an image, or a network, at the
     start or trained, does not give its solver's answer.
     """
+    from ..tables import Report
     from .denoising.methods import method_names
     from .denoising.report import write_report
     from .denoising.study import NoisyImages
@@ -342,6 +343,7 @@ def _inspect_model(model: str, images: str | None, untrained: bool, output: Path
         layers = observe(source.model, source.images)
         null = None if untrained else random_layers(model, images)
         table = measure(source, layers, null, progress=progress("Layers"))
+    from ..tables import Report, write_table
     from .inspection.figures import draw_page, draw_training
     from .inspection.report import add_parts
 
@@ -357,6 +359,7 @@ def _inspect_model(model: str, images: str | None, untrained: bool, output: Path
 
 
 def _compare_models(models: list[str], images: str | None, untrained: bool, output: Path) -> None:
+    from ..tables import Report, write_table
     from .inspection.comparison import comparison_parts, draw_comparison, measure_models
 
     with report_mistakes(LookupError):
@@ -399,6 +402,7 @@ def segment(
     run (settings, metrics, weights), from which an interrupted command continues.
     """
     from ..devices import find_device
+    from ..tables import Report
     from .segmentation import segment as run
     from .segmentation_report import write_report
 

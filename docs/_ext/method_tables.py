@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from twinsolve.bench.figures import describe_data, describe_features
-from twinsolve.bench.tables import markdown
+from twinsolve.bench.tables import markdown, read_table
 
 
 class MethodTables(SphinxDirective):
@@ -47,7 +47,7 @@ def tables_of(folders: list[Path]) -> str:
 
 def _rows(folder: Path) -> pd.DataFrame:
     """The studies of a folder one after another."""
-    tables = [pd.read_parquet(path) for path in sorted(folder.glob("*.parquet"))]
+    tables = [read_table(path) for path in sorted(folder.glob("*.json.gz"))]
     return pd.concat(tables, ignore_index=True)
 
 

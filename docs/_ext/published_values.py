@@ -4,12 +4,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from twinsolve.bench.tables import markdown
+from twinsolve.bench.tables import markdown, read_table
 
 _HEADINGS = (
     "data", "method", "published error %", "published seconds", "source", "what differs",
@@ -48,7 +47,7 @@ def _ours(path: Path, method: str) -> tuple[str, str]:
     """Error and steps of our own run, chosen without labels."""
     if not path.exists():
         return "-", "-"
-    table = pd.read_parquet(path)
+    table = read_table(path)
     rows = table[(table.method == method) & (table.selection == "label-free")]
     steps = rows.groupby("steps", sort=False).selection_score.mean().idxmax()
     chosen = rows[rows.steps == steps]

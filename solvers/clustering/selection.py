@@ -434,7 +434,7 @@ def selection_score(
 def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
     """`selection_score` of the clusters of an embedded graph."""
     values, clusters = np.unique(np.asarray(labels), return_inverse=True)
-    if clusters.shape != graph.connected.shape:
+    if np.shape(labels) != graph.connected.shape:
         raise ValueError(
             f"labels: must hold one label for each of the {len(graph.connected)} samples, got "
             f"shape {np.shape(labels)}"

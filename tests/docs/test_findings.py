@@ -17,7 +17,7 @@ from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.longrange import report as longrange
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.run_folder import read_metrics
-from twinsolve.bench.tables import markdown
+from twinsolve.bench.tables import markdown, read_table
 from twinsolve.bench.vision import segmentation_report as segmentation
 from twinsolve.bench.vision.classification import report as classification
 from twinsolve.bench.vision.denoising.report import differences, note_on_pairs, paired_lines
@@ -107,7 +107,7 @@ def test_clusters_quoted_stand_in_the_committed_results():
 
 
 def test_digits_quoted_stand_in_the_committed_results():
-    table = pd.read_parquet(ROOT / "docs/results/cluster-mnist/clusters.parquet")
+    table = read_table(ROOT / "docs/results/cluster-mnist/clusters.json.gz")
     parts = ["fit_seconds", "steps_seconds", "eigen_seconds", "cut_seconds"]
     rows = set()
     for (method, settings, steps), group in table.groupby(["method", "settings", "steps"]):

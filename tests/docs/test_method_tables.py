@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering.presets import PRESETS
 from twinsolve.bench.clustering.summary import POOL
+from twinsolve.bench.tables import read_table, write_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()
@@ -73,7 +74,7 @@ def test_a_contributed_method_stands_beside_the_kept_ones(tmp_path, monkeypatch)
     assert set(rows) == {
         "method", "SSC:gamma=5.0", "TSC", "k-means", "SSC", "my_module:Cosines"
     }  # fmt: skip
-    table = pd.read_parquet(results / "cluster-judge-cosines" / "second.parquet")
+    table = read_table(results / "cluster-judge-cosines" / "second.json.gz")
     own = table[(table.method == "my_module:Cosines") & (table.selection == "label-free")]
     steps = own.groupby("steps", sort=False).selection_score.mean().idxmax()
     by_subset = own[own.steps == steps].groupby("trial").accuracy.mean()
@@ -96,7 +97,7 @@ def test_the_page_holds_a_table_for_each_data_set(tmp_path):
     folder = tmp_path / "results" / "cluster-design"
     folder.mkdir(parents=True)
     for name in ("digits:n_points=5", "coil20:classes=1-10,n_classes=6"):
-        pd.DataFrame([row | {"data": name}]).to_parquet(folder / f"{name[:5]}.parquet")
+        write_table(pd.DataFrame([row | {"data": name}]), folder, f"{name[:5]}.json.gz")
     (tmp_path / "methods.md").write_text(PAGE)
     (tmp_path / "published.toml").write_text((ROOT / "docs/published.toml").read_text())
     (tmp_path / "conf.py").write_text(
@@ -153,7 +154,7 @@ SUBSET = ["data", "features", "trial"]
 
 def runs(folder):
     """Errors in % of all candidates on all subsets, none of them twice."""
-    table = pd.concat([pd.read_parquet(path) for path in sorted(folder.glob("*.parquet"))])
+    table = pd.concat([read_table(path) for path in sorted(folder.glob("*.json.gz"))])
     table = table[(table.selection != "labels") & table.accuracy.notna()]
     return table.assign(error=100 * (1 - table.accuracy))
 

@@ -23,6 +23,7 @@ from layers import (
 )
 
 from twinsolve.bench.jobs import Options
+from twinsolve.bench.tables import read_table, write_table
 from twinsolve.solvers import fista, ista
 from twinsolve.solvers.sparse_coding import lam_max
 
@@ -112,8 +113,8 @@ def test_summary_and_figures_are_made_of_the_table(table, tmp_path):
     for name, draw in found.figures.items():
         draw(rows, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
-    rows.to_parquet(tmp_path / "table.parquet")
-    assert len(pd.read_parquet(tmp_path / "table.parquet")) == len(rows)
+    write_table(rows, tmp_path)
+    assert len(read_table(tmp_path / "table.json")) == len(rows)
 
 
 def test_equal_terms_count_only_what_was_run():

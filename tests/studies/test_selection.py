@@ -21,6 +21,7 @@ from selection import (
 from sklearn.linear_model import Ridge
 
 from twinsolve.bench.jobs import Options
+from twinsolve.bench.tables import read_table
 
 SCRIPT = """
 import sys
@@ -100,4 +101,4 @@ def test_the_script_runs_by_its_file_name(tmp_path):
     summary = (tmp_path / "out/summary.md").read_text()
     assert summary.startswith("# python studies/study.py\n\nRules on small data.\n")
     assert "agreement, weighed by the score" in summary
-    assert len(pd.read_parquet(tmp_path / "out/criteria.parquet")) > 20
+    assert len(read_table(tmp_path / "out/criteria.json.gz")) > 20

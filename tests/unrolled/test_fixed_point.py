@@ -83,3 +83,29 @@ def test_an_empty_or_zero_start_is_a_fixed_point_at_once():
         warnings.simplefilter("error")
         assert FixedPoint(lambda z: z / 2)(torch.zeros(0, 3)).shape == (0, 3)
         assert (FixedPoint(lambda z: z / 2)(torch.zeros(2, 3)) == 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo
+def test_compiled_programs_run_the_iterations_untraced():
+    """With the numbers and gradients of the eager layer, and programs of what stands around."""
+
+    class Between(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.solve = FixedPoint(lambda z, b: torch.tanh(z / 2 + b))
+
+        def forward(self, b):
+            return self.solve(0 * b, 2 * b) + b.sin()
+
+    def record(program, inputs):
+        programs.append(program.code)
+        return program
+
+    torch.compiler.reset()
+    programs, layer, b = [], Between(), F.clone().requires_grad_()
+    both = layer(b), torch.compile(layer, backend=record)(b)
+    assert_close(both[1], both[0], atol=0, rtol=0)
+    gradients = [torch.autograd.grad(out.sum(), b)[0] for out in both]
+    assert_close(gradients[1], gradients[0], atol=0, rtol=0)
+    assert programs
+    assert not any("tanh(" in code for code in programs)

@@ -10,9 +10,7 @@ from .blocked import blocked_attention, blocks_serve
 from .call import Call
 from .context import Context
 from .derivatives import (
-    has_no_values,
     is_one_of_many,
-    is_transformed,
     largest_eigenvalue,
     once_in,
     recomputed,
@@ -37,6 +35,7 @@ from .operator import Correction, Operator, SoftmaxSmoother
 from .parameters import Positive
 from .precision import without_autocast
 from .shell import Attention, keep_projected
+from .tracing import has_no_values, has_static_value, is_transformed, untraced
 
 __all__ = [
     "Attention",
@@ -58,6 +57,7 @@ __all__ = [
     "explicit_mask",
     "fused_attention",
     "has_no_values",
+    "has_static_value",
     "hidden_by",
     "hidden_by_layer",
     "is_one_of_many",
@@ -72,6 +72,7 @@ __all__ = [
     "padding_mask",
     "query_offset",
     "recomputed",
+    "untraced",
     "vjp",
     "without_autocast",
 ]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..block_size import block_size
-from .derivatives import has_no_values, is_one_of_many, is_transformed, vjp
+from .derivatives import is_one_of_many, vjp
 from .masks import combine_masks, hidden_by, query_offset
+from .tracing import has_no_values, is_transformed
 
 _ROWS, _KEYS = 256, 512
 _LOG2_E = math.log2(math.e)  # exp2 is faster than exp, many times where it gives zeros

@@ -7,15 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-
-def is_transformed() -> bool:
-    """Whether a transform of ``torch.func`` is running."""
-    return torch._C._are_functorch_transforms_active()
-
-
-def has_no_values(x: Tensor) -> bool:
-    """Whether no loop can depend on values of x: compiled, exported or on the meta device."""
-    return torch.compiler.is_compiling() or x.is_meta
+from .tracing import is_transformed
 
 
 def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:

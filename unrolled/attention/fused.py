@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
 from ..block_size import block_size
 from .blocked import blocked_attention, blocks_serve
 from .derivatives import recomputed
 from .masks import causal_mask, combine_masks
+from .tracing import has_static_value
 
 _QUERY_BLOCK = 256
 _SMALL_MATRIX = 256**2

@@ -32,6 +32,6 @@ def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
 def autocast_dtype(like: Tensor) -> torch.dtype | None:
     """The dtype that autocast lowers to on the device of `like`; None where it is off."""
     kind = like.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return None

@@ -2,13 +2,13 @@
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_static_value
 from torch.nn import functional as F
 
 from ..attention import (
     Call,
     Operator,
     check_positive,
+    has_static_value,
     map_query_blocks,
     query_offset,
 )

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from ..attention import (
     Call,
@@ -11,6 +10,7 @@ from ..attention import (
     check_positive,
     combine_masks,
     fused_attention,
+    has_static_value,
     map_query_blocks,
     query_offset,
 )

@@ -70,7 +70,8 @@ def squared_distances(q: Tensor, k: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (..., n_queries, n_keys)
-        Second derivatives exist only within ``torch.func``; PyTorch refuses them elsewhere.
+        Second derivatives exist only within ``torch.func`` before PyTorch 2.14, which refuses them
+        elsewhere.
     """
     if is_transformed():
         # PyTorch's cdist has no forward derivative, and wrong backward ones for a batch of them.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count, check_positive, is_transformed, without_autocast
+from ..attention import check_count, check_positive, is_transformed, untraced, without_autocast
 from ..fixed_point import transposed_product, warn_of_convergence, with_gradient
 from .filter_banks import check_images, dct_basis, filter_gradient, norm_bound
 
@@ -151,9 +151,7 @@ class ConvexRidge(nn.Module):
         with without_autocast(noisy):
             return self._refuse_tracing(noisy)
 
-    @torch.compiler.disable(  # type: ignore[untyped-decorator]
-        reason="the number of iterations depends on the data"
-    )
+    @untraced
     def _refuse_tracing(self, noisy: Tensor) -> Tensor:
         computed = torch.promote_types(noisy.dtype, torch.float32)
         images = noisy.flatten(0, 1).to(computed)

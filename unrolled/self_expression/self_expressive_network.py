@@ -3,16 +3,18 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from scipy.sparse import block_array, csr_array
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..attention import Positive, check_count, check_positive, recomputed, without_autocast
 from ..block_size import block_size
 from ..sparse_coding import soft_threshold
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _BLOCK = 1024
 
@@ -155,7 +157,7 @@ class SelfExpressiveNetwork(nn.Module):
         return self.objective(X, rows).mean()
 
     @torch.no_grad()
-    def coefficients(self, queries: Tensor, keys: Tensor | None = None) -> csr_array:
+    def coefficients(self, queries: Tensor, keys: Tensor | None = None) -> "csr_array":
         """Sparse matrix of the coefficients C of queries in the keys, for pictures and clustering.
 
         Parameters
@@ -169,6 +171,8 @@ class SelfExpressiveNetwork(nn.Module):
         csr_array of shape (n_queries, n_keys)
             On the CPU, float32 or float64. It holds all coefficients that are not zero.
         """
+        from scipy.sparse import block_array, csr_array
+
         points, own = self._match_points(queries, keys)
         K, rows = self._project(self.key, points), []
         b = self.threshold().to(K.dtype)

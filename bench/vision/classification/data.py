@@ -238,55 +238,6 @@ class ClassBatches:
         return moved.flip(2) if flip else moved
 
 
-def augment(
-    batches: Batches, *, n_classes: int, erasing: float, mixup: float, cutmix: float
-) -> Batches:
-    """Batches whose images may lose a rectangle or be mixed in pairs, with mixed labels.
-
-    Random numbers come from torch. Mixed labels are shares of classes, (batch, n_classes).
-
-    Parameters
-    ----------
-    batches : callable
-        Such as `ClassBatches`.
-    n_classes : int
-    erasing : float
-        Share of the images that lose a rectangle.
-    mixup, cutmix : float
-        Shares of the batches that are mixed. The weight of the other image, or its share of the
-        pixels, is uniform on [0, 1].
-
-    Raises
-    ------
-    ImportError
-        If a share is above 0 and kornia is not installed.
-    """
-    if not (erasing or mixup or cutmix):
-        return batches
-    try:
-        from kornia.augmentation import RandomCutMixV2, RandomErasing, RandomMixUpV2
-    except ImportError as error:
-        raise ImportError("erasing, mixup and cutmix need kornia: pip install kornia") from error
-    erase = RandomErasing(p=erasing)
-    kinds = {"data_keys": ["input", "class"]}
-    mixers = (RandomMixUpV2(p=1.0, **kinds), RandomCutMixV2(use_correct_lambda=True, **kinds))
-
-    def made(seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
-        levels, target = batches(seed, step, samples)
-        levels, drawn = erase(levels), float(torch.rand(()))
-        if drawn >= mixup + cutmix:
-            return levels, target
-        cut = drawn >= mixup
-        levels, mixed = mixers[cut](levels, target)
-        own, other, share = mixed.reshape(-1, 3).T
-        share = 1 - share if cut else share  # other image's; for cuts kornia gives the first's
-        one_hot = torch.eye(n_classes)
-        shares = torch.lerp(one_hot[own.long()], one_hot[other.long()], share[:, None])
-        return levels, shares
-
-    return made
-
-
 def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
     """Mean cross-entropy with smoothed labels, plus a balancing term for mixtures of experts."""
 

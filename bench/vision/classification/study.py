@@ -13,7 +13,8 @@ from ...parts import paired_network
 from ...run_folder import find_class
 from ...study import PLAIN, Task, change_settings, run_study
 from ...training import Batches
-from .data import ClassBatches, Splits, augment, cross_entropy, load_splits
+from .augmentation import augment
+from .data import ClassBatches, Splits, cross_entropy, load_splits
 from .measures import (
     CLEAN,
     accuracies,

@@ -23,6 +23,7 @@ from twinsolve.bench.clustering import cli, features, problems
 from twinsolve.bench.clustering.clusters import clusters_study
 from twinsolve.bench.clustering.methods import METHODS, STEPS
 from twinsolve.bench.clustering.summary import GROUP
+from twinsolve.bench.tables import read_table
 from twinsolve.solvers import ThresholdingSubspaceClustering, clustering_accuracy
 from twinsolve.solvers.clustering.spectral import embed_graph
 
@@ -115,7 +116,7 @@ def test_own_methods_on_own_data(folder):
         "--n-seeds", "3", "--steps", "symmetrize", "--steps", "keep-largest 2", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    table = read_table(folder / "out" / "clusters.json.gz")
     assert set(table.family) == {"user"}
     steps = {name: set(rows.steps) for name, rows in table.groupby("method")}
     chains = ({"symmetrize", "keep-largest 2"}, {"none"}, {"own affinity"}, {"none"})
@@ -162,7 +163,7 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
             time.sleep(0.02)
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
-    assert not (folder / "killed" / "clusters.parquet").exists()
+    assert not (folder / "killed" / "clusters.json.gz").exists()
     finished = {path: path.read_bytes() for path in (folder / "killed" / "runs").glob("*.npz")}
     assert 3 <= len(finished) < 10  # five trials of two methods
     methods = [json.loads(str(np.load(path)["rows"]))[0]["method"] for path in finished]
@@ -180,7 +181,7 @@ def test_a_killed_run_goes_on_where_it_stopped(folder):
     assert {path: path.read_bytes() for path in finished} == finished
     assert run(*arguments, "--output", "whole").exit_code == 0
     resumed, whole = (
-        pd.read_parquet(folder / name / "clusters.parquet") for name in ("killed", "whole")
+        read_table(folder / name / "clusters.json.gz") for name in ("killed", "whole")
     )
     pd.testing.assert_frame_equal(numbers(resumed), numbers(whole))
 
@@ -306,7 +307,7 @@ def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     result = run(*arguments)
     assert result.exit_code == 1
     assert "own_methods.py" in result.stderr  # where it was raised
-    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    table = read_table(folder / "out" / "clusters.json.gz")
     assert (table[table.method == "k-means"].accuracy == 1).all()
     failed = table[table.method == "own_methods:Broken"]
     assert len(failed) == 2
@@ -323,7 +324,7 @@ def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     (folder / "mended").touch()
     assert run(*arguments).exit_code == 1
     assert (folder / "tries.log").read_text() == "xxxx"  # the last for a picture of its matrices
-    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    table = read_table(folder / "out" / "clusters.json.gz")
     assert table[table.method == "own_methods:Broken"].accuracy.notna().all()
 
 
@@ -373,7 +374,7 @@ def test_columns_of_a_file_are_points_by_keys_of_the_users_own(folder):
     result = run("mine.mat:data_key=Z,transpose=True", *arguments)
     assert result.exit_code == 0, result.output
     assert "20 points (columns) of 6 features; 2 clusters, labels." in result.output
-    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    table = read_table(folder / "out" / "clusters.json.gz")
     expected = cluster(["own.npz"], methods=["TSC"], n_seeds=1, steps=["unit-rows"])
     assert table.accuracy.tolist() == expected.accuracy.tolist()
     for name in ("errors", "matrices"):
@@ -401,7 +402,7 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
     result = run("bare.npz", *methods, "--steps", "symmetrize", "--output", "out")
     assert result.exit_code == 0, result.output
     assert "errors are not known" in result.output
-    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    table = read_table(folder / "out" / "clusters.json.gz")
     assert table[["accuracy", "nmi", "ari", "connectivity"]].isna().all(axis=None)
     found = pd.read_csv(folder / "out" / "labels.csv")
     assert list(found) == ["point", "TSC, symmetrize", "k-means, none"]
@@ -463,7 +464,7 @@ def test_a_loaded_file_registers_methods(folder):
         finally:
             METHODS.pop("of mine", None)
         assert len(list((folder / "out" / "runs").glob("*.npz"))) == runs
-    assert set(pd.read_parquet(folder / "out" / "clusters.parquet").method) == {"of mine"}
+    assert set(read_table(folder / "out" / "clusters.json.gz").method) == {"of mine"}
     refused = run(*arguments, "--load", "./none.py")
     assert refused.exit_code == 2
     assert "'./none.py'isneither" in words(refused)
@@ -494,7 +495,7 @@ def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
         "--n-seeds", "1", "--output", "out",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    table = pd.read_parquet(folder / "out" / "clusters.parquet")
+    table = read_table(folder / "out" / "clusters.json.gz")
     table = table[(table.selection != "") & (table.trial == "0")].set_index("steps")
     assert pd.isna(table.note["symmetrize"])
     assert table.note["svd-power"] == "left out above 10 points: needs a dense matrix"
@@ -518,7 +519,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     assert result.exit_code == 0, result.output
     assert asked == ["quick"]
     for name in ("clusters", "second"):
-        assert len(pd.read_parquet(folder / "results" / "cluster" / f"{name}.parquet"))
+        assert len(read_table(folder / "results" / "cluster" / f"{name}.json.gz"))
     summary = (folder / "results" / "cluster" / "summary.md").read_text()
     assert summary.startswith("# twinsolve cluster --preset quick\n")
     assert "\n\n## clusters\n\n" in summary

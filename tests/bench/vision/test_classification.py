@@ -28,10 +28,10 @@ from twinsolve.bench.study import (
     rows_with_plain,
     train_kept,
 )
+from twinsolve.bench.vision.classification.augmentation import augment
 from twinsolve.bench.vision.classification.data import (
     ClassBatches,
     Images,
-    augment,
     batch_order,
     load_splits,
 )
@@ -222,12 +222,43 @@ def mix(batches, n_classes=10, **shares):
     return augment(batches, n_classes=n_classes, **given)
 
 
-def test_images_are_erased_or_left_alone(digits):
+def erased_rectangles(height, width, n):
+    """Sides in pixels that algorithm 1 of Zhong et al. (2020) draws on an image, in NumPy."""
+    rng = np.random.default_rng(0)
+    area, ratio = height * width * rng.uniform(0.02, 0.4, n), rng.uniform(0.3, 1 / 0.3, n)
+    sides = np.sqrt([area * ratio, area / ratio])
+    corner = rng.uniform(size=(2, n)) * [[height], [width]]
+    return sides[:, (corner + sides <= [[height], [width]]).all(axis=0)]
+
+
+def test_erased_rectangles_are_those_of_the_definition():
+    n, height, width = 2000, 48, 64
+    torch.manual_seed(0)
+    plain = torch.full((n, 2, height, width), 2.0), torch.arange(n)
+    levels, target = mix(lambda *_: plain, erasing=0.5)(0, 0, range(n))
+    assert torch.equal(target, plain[1])
+    assert float(plain[0].min()) == 2
+    changed = levels != 2
+    assert torch.equal(changed[:, 0], changed[:, 1])
+    rows, columns = (changed[:, 0].any(dim=d) for d in (2, 1))
+    assert torch.equal(changed[:, 0], rows[:, :, None] & columns[:, None, :])
+    found = torch.stack([rows.sum(1), columns.sum(1)]).double()[:, rows.any(dim=1)].numpy()
+    assert abs(found.shape[1] / n - 0.5) < 4 * 0.5 / n**0.5
+    expected = erased_rectangles(height, width, 100_000)
+    sizes = ((*sides, sides.prod(axis=0)) for sides in (found, expected))
+    for own, of_definition in zip(*sizes, strict=True):
+        error = of_definition.std() / len(own) ** 0.5
+        assert abs(own.mean() - of_definition.mean()) < 4 * error
+        assert abs(own.std() / of_definition.std() - 1) < 0.1
+    shares = found.prod(axis=0) / (height * width)
+    assert (shares.min(), shares.max()) == pytest.approx((0.02, 0.4), abs=0.01)
+    new = levels[changed]
+    assert abs(float(new.mean()) - 0.5) < 0.01
+    assert abs(float(new.var()) - 1 / 12) < 0.01
+
+
+def test_batches_that_nothing_changes_are_passed_on(digits):
     plain = ClassBatches(digits.train, batch_size=64, shift=0, flip=False)
-    own, target = plain(0, 0, range(64))
-    erased, same = mix(plain, erasing=1.0)(0, 0, range(64))
-    assert torch.equal(same, target)
-    assert float((erased != own).flatten(1).any(dim=1).double().mean()) > 0.5
     assert mix(plain) is plain
 
 

@@ -39,7 +39,7 @@ def test_sk_5_attention_without_skip(seed, extra, adversarial):
         Wq, Wk, Wv = ((R * np.geomspace(1, 1 / kappa, d)) @ R.T for kappa in (3.0, 5.0, 2.0))
     kappa, bound = attention_condition_bound(X, Wq, Wk, Wv)
     assert_allclose(bound, 30.0 * 30**3, rtol=1e-9)
-    out = X @ Wq @ Wk.T @ X.T @ X @ Wv
+    out = X @ Wq @ Wk.swapaxes(-1, -2) @ X.swapaxes(-1, -2) @ X @ Wv
     assert_allclose(kappa, np.linalg.norm(out, 2) * np.linalg.norm(np.linalg.pinv(out), 2))
     # Rounding of a condition number of at most 8e5.
     assert log_gap(kappa, bound) <= 1e-9
@@ -69,7 +69,7 @@ def test_erratum_e4_b_the_constant_is_not_near_one(record_property):
     rng = np.random.default_rng(0)
     weights = condition_number(rng.standard_normal((100, 64, 64)))
     X, (Wq, Wk, Wv) = rng.standard_normal((40, 128, 64)), rng.standard_normal((3, 40, 64, 64))
-    out = X @ Wq @ Wk.mT @ X.mT @ X @ Wv
+    out = X @ Wq @ Wk.swapaxes(-1, -2) @ X.swapaxes(-1, -2) @ X @ Wv
     effective = condition_number(out) / condition_number(X) ** 3
     record_property("median kappa of a 64 x 64 Gaussian", float(np.median(weights)))
     record_property("median kappa(out) / kappa(X)^3", float(np.median(effective)))
@@ -165,7 +165,7 @@ def test_erratum_e4_h_random_weights_are_helped_the_more_the_smaller_they_are(re
     for std in (1.0, d**-0.5, 0.02):
         X = rng.standard_normal((draws, n, d))
         Wq, Wk, Wv = std * rng.standard_normal((3, draws, d, d))
-        out = X @ Wq @ Wk.mT @ X.mT @ X @ Wv
+        out = X @ Wq @ Wk.swapaxes(-1, -2) @ X.swapaxes(-1, -2) @ X @ Wv
         shares[std] = (condition_number(out + X) < condition_number(out)).mean()
         record_property(f"share helped at std {std:.3g}", float(shares[std]))
     first, second, third = shares.values()

@@ -23,7 +23,6 @@ from ...spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from ..certificates import entropic_residual
 from ..heads import AllHeads, Array, HeadCall, Tensors, heads, move_parameters
 from ..pairs import (
-    Derivatives,
     Inputs,
     Numerics,
     calls_of_heads,
@@ -33,7 +32,12 @@ from ..pairs import (
 )
 from ..registry import Twin, add_twin, exact_twin, numerics_of_base
 from ..relations import Bound, Identity, Inequalities, Init
-from .kernel_smoothing.regression import build_gaussian, local_bandwidth, smoother_logits
+from .kernel_smoothing.regression import (
+    OF_DISTANCES,
+    build_gaussian,
+    local_bandwidth,
+    smoother_logits,
+)
 from .kernel_smoothing.smoothing_bounds import (
     N_EXTREMAL,
     attain_gain,
@@ -421,5 +425,5 @@ _add(
     solve=_solve_reattention,
     inputs=Inputs(by_rows=False, apply=_apply_reattention),
     numerics=Numerics(_RANGE, summed=_reattention_terms),
-    derivatives=Derivatives(twice=("torch.func",)),  # see `squared_distances`
+    derivatives=OF_DISTANCES,
 )

@@ -31,6 +31,7 @@ from ...pairs import Derivatives, Inputs, Numerics, solve_head
 from ...registry import add_twin, exact_twin, having, numerics_of_base
 from ...relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate
 from .regression import (
+    OF_DISTANCES,
     add_smoother,
     build_gaussian,
     dot_product_logits,
@@ -175,7 +176,6 @@ _KERNELS: tuple[tuple[str, str | LogKernel], ...] = (
     ("exponential-kernel", "exponential"),
     ("student-kernel", student_kernel),
 )
-_ONCE = Derivatives(twice=("torch.func",))  # see `squared_distances`
 for name, kernel in _KERNELS:
     add_smoother(
         _kernel_logits,
@@ -189,7 +189,7 @@ for name, kernel in _KERNELS:
         covers=having(kernel=kernel),
         fitted={"bandwidth": None},
         rounded="weights",
-        derivatives=_ONCE if kernel in ("gaussian", "laplace") else Derivatives(),
+        derivatives=OF_DISTANCES if kernel in ("gaussian", "laplace") else Derivatives(),
     )
 add_smoother(
     _feature_logits,
@@ -340,7 +340,7 @@ _balanced = partial(
     layer=Sinkhorn,
     inputs=Inputs(by_rows=False),
     numerics=numerics_of_base(2),  # a potential of rows, and one of columns
-    derivatives=Derivatives(twice=("torch.func",)),  # see `squared_distances`
+    derivatives=OF_DISTANCES,
 )
 _OPTIONS = {
     "dot-products": lambda q, k, v: Sinkhorn(Softmax(2 / dot_product_range(1.0, q, k)), n_iter=3),
