@@ -1,7 +1,12 @@
 """Attention layers beside the classical solvers that they unroll."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .unrolled.twins import check as check
+    from .unrolled.twins import compare as compare
+    from .unrolled.twins import fit_origin as fit_origin
 
 __version__ = "0.3.0.dev0"
 
