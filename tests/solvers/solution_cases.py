@@ -229,170 +229,92 @@ def _ridge_prox(Z: Array, t: float) -> Array:
     return Z / (1 + 2 * t)
 
 
-def _sparse(**options: Any) -> Callable[..., Solution]:
+def _solving(run: Callable[..., Solution], **options: Any) -> Callable[..., Solution]:
+    """An option that is a pair is a number and the power of the unit that it goes with."""
+
     def solve(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-        return solvers.sparse_self_expression(X, lam=LAM * unit**2, **options | more)
+        scaled = {k: v[0] * unit ** v[1] for k, v in options.items() if isinstance(v, tuple)}
+        return run(X, **options | scaled | more)
 
     return solve
 
 
-def _code(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-    return solvers.sparse_code(X, X, lam=LAM * unit**2, zero_diagonal=True, **more)
+def _on_itself(run: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda X, **options: run(X, X, zero_diagonal=True, **options)
 
 
-def _path(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-    lams = [2 * LAM * unit**2, LAM * unit**2]
-    return solvers.sparse_coding.sparse_code_path(X, X, lams=lams, zero_diagonal=True, **more)[1]
+def _path(X: Array, lam: float, **options: Any) -> Solution:
+    path = _on_itself(solvers.sparse_coding.sparse_code_path)
+    return path(X, lams=[2 * lam, lam], **options)[1]
 
 
-def _basis_pursuit(affine: bool) -> Callable[..., Solution]:
-    def solve(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-        return solvers.basis_pursuit_self_expression(X, affine=affine, **more)
-
-    return solve
-
-
-def _iterated(run: Callable[..., Solution]) -> Callable[..., Solution]:
-    def solve(X: Array, unit: float = 1.0, *, n_iter: int = 300, **more: Any) -> Solution:
-        return run(X, X, lam=LAM * unit**2, zero_diagonal=True, n_iter=n_iter, **more)
-
-    return solve
+def _on_graph(
+    run: Callable[..., Solution], matrix: Callable[..., Array], **options: Any
+) -> Callable[..., Solution]:
+    return lambda X, unit=1.0, **more: run(X, matrix(X, unit), lam=LAM, **options | more)
 
 
-def _admm(**options: Any) -> Callable[..., Solution]:
-    def solve(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-        return self_expression.admm_self_expression(
-            X, lam=LAM * unit**2, penalty=8.0, **options | more
-        )
-
-    return solve
-
-
-def _outlying(run: Callable[..., Solution], **options: Any) -> Callable[..., Solution]:
-    def solve(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-        penalties = {"lam": LAM * unit**2, "lam_outlier": OUTLIER * unit}
-        return run(X, **penalties, **options, **more)
-
-    return solve
-
-
-def _robust_by_admm(X: Array, unit: float = 1.0, **more: Any) -> Solution:
-    return self_expression.admm_low_rank_self_expression(X, lam=ROBUST / unit, penalty=1e-2, **more)
-
+SQUARED, OUTLYING = {"lam": (LAM, 2)}, {"lam": (LAM, 2), "lam_outlier": (OUTLIER, 1)}
+SHORT: Any = {"steps": "n_iter", "warns": False}
+MOVING: Any = {"affine": True, "tokens": True}
+IMAGES: Any = {"rotates": False, "ordered": True, "tokens": True}
+ISTA, FISTA, DESCENT = map(
+    _on_itself, (solvers.ista, solvers.fista, solvers.sparse_coding.coordinate_descent)
+)
 
 CASES = [
-    Case("sparse", _sparse(), _lasso()),
-    Case("elastic net", _sparse(l1_ratio=0.6), _lasso(0.6), above=True),
-    Case("nonnegative", _sparse(nonnegative=True), _lasso(nonnegative=True)),
-    Case("affine", _sparse(affine=True), _affine_lasso(), affine=True),
-    Case(
-        "affine elastic net",
-        _sparse(affine=True, l1_ratio=0.6, nonnegative=True),
-        _affine_lasso(0.6, nonnegative=True),
-        above=True,
-        affine=True,
-    ),
-    Case("sparse code", _code, _lasso()),
-    Case("path", _path, _lasso()),
-    Case("noiseless", _basis_pursuit(False), _exact),
-    Case("noiseless affine", _basis_pursuit(True), _exact, affine=True),
-    Case("outlier", _outlying(solvers.outlier_self_expression), _outlier, rotates=False),
-    Case(
-        "robust low rank",
-        lambda X, unit=1.0, **more: solvers.robust_low_rank_self_expression(
-            X, lam=ROBUST / unit, **more
-        ),
-        _robust,
-    ),
-    Case(
-        "low rank sparse",
-        lambda X, unit=1.0, **more: solvers.low_rank_sparse_self_expression(
-            X, lam=LAM * unit**2, beta=BETA, **more
-        ),
-        _low_rank_sparse,
-    ),
-    Case(
-        "proximal",
-        lambda X, unit=1.0, **more: self_expression.proximal_self_expression(
-            X, _ridge_prox, lam=LAM * unit**2, **more
-        ),
-        _ridge,
-        above=True,
-    ),
-    Case("ista", _iterated(solvers.ista), _lasso(), steps="n_iter", warns=False),
-    Case("fista", _iterated(solvers.fista), _lasso(), steps="n_iter", warns=False),
-    Case(
-        "coordinate descent",
-        _iterated(solvers.sparse_coding.coordinate_descent),
-        _lasso(),
-        steps="n_iter",
-        warns=False,
-        ordered=True,
-    ),
-    Case("ADMM", _admm(), _lasso()),
-    Case("ADMM circulated", _admm(circulated=True), _lasso()),
-    Case("ADMM affine", _admm(affine=True), _affine_lasso(), affine=True, translates=False),
-    Case(
-        "ADMM outlier",
-        _outlying(self_expression.admm_outlier_self_expression, penalty=8.0),
-        _outlier,
-        rotates=False,
-    ),
-    Case("ADMM low rank", _robust_by_admm, _robust),
-    Case(
-        "energy",
-        lambda X, unit=1.0, **more: solvers.minimize_energy(X, _weights(X, unit), lam=LAM, **more),
-        _energy,
-        affine=True,
-        tokens=True,
-    ),
-    Case(
-        "flow",
-        lambda X, unit=1.0, n_iter=50, **more: solvers.nonlocal_energy.gradient_flow(
-            X, _weights(X, unit), lam=LAM, n_iter=n_iter, **more
-        ),
-        _energy,
-        steps="n_iter",
-        warns=False,
-        affine=True,
-        tokens=True,
-    ),
-    Case(
-        "NeuTRENO",
-        lambda X, unit=1.0, n_iter=50, **more: solvers.nonlocal_energy.neutreno_iteration(
-            X, _transitions(X, unit), lam=LAM, n_iter=n_iter, relaxed=True, **more
-        ),
-        _neutreno,
-        steps="n_iter",
-        warns=False,
-        affine=True,
-        tokens=True,
-    ),
-    Case(
-        "NeuTRENO limit",
-        lambda X, unit=1.0, **more: solvers.nonlocal_energy.neutreno_fixed_point(
-            X, _transitions(X, unit), lam=LAM, **more
-        ),
-        _neutreno,
-        affine=True,
-        tokens=True,
-    ),
-    Case(
-        "l1 analysis",
-        lambda X, unit=1.0, **more: nonlocal_energy.l1_analysis(X, BANK, lam=LAM * unit, **more),
-        _analysis(_responses),
-        rotates=False,
-        ordered=True,
-        tokens=True,
-    ),
-    Case(
-        "total variation",
-        lambda X, unit=1.0, **more: nonlocal_energy.total_variation(
-            X, lam=LAM * unit, isotropic=False, **more
-        ),
-        _analysis(_differences),
-        rotates=False,
-        ordered=True,
-        tokens=True,
-    ),
-]
+    Case("sparse", _solving(solvers.sparse_self_expression, **SQUARED), _lasso()),
+    Case("elastic net", _solving(solvers.sparse_self_expression, l1_ratio=0.6, **SQUARED),
+         _lasso(0.6), above=True),
+    Case("nonnegative", _solving(solvers.sparse_self_expression, nonnegative=True, **SQUARED),
+         _lasso(nonnegative=True)),
+    Case("affine", _solving(solvers.sparse_self_expression, affine=True, **SQUARED),
+         _affine_lasso(), affine=True),
+    Case("affine elastic net",
+         _solving(solvers.sparse_self_expression, affine=True, l1_ratio=0.6, nonnegative=True,
+                  **SQUARED),
+         _affine_lasso(0.6, nonnegative=True), above=True, affine=True),
+    Case("sparse code", _solving(_on_itself(solvers.sparse_code), **SQUARED), _lasso()),
+    Case("path", _solving(_path, **SQUARED), _lasso()),
+    Case("noiseless", _solving(solvers.basis_pursuit_self_expression), _exact),
+    Case("noiseless affine", _solving(solvers.basis_pursuit_self_expression, affine=True), _exact,
+         affine=True),
+    Case("outlier", _solving(solvers.outlier_self_expression, **OUTLYING), _outlier, rotates=False),
+    Case("robust low rank", _solving(solvers.robust_low_rank_self_expression, lam=(ROBUST, -1)),
+         _robust),
+    Case("low rank sparse",
+         _solving(solvers.low_rank_sparse_self_expression, beta=BETA, **SQUARED), _low_rank_sparse),
+    Case("proximal",
+         _solving(self_expression.proximal_self_expression, prox=_ridge_prox, **SQUARED), _ridge,
+         above=True),
+    Case("ista", _solving(ISTA, n_iter=300, **SQUARED), _lasso(), **SHORT),
+    Case("fista", _solving(FISTA, n_iter=300, **SQUARED), _lasso(), **SHORT),
+    Case("coordinate descent", _solving(DESCENT, n_iter=300, **SQUARED), _lasso(), ordered=True,
+         **SHORT),
+    Case("ADMM", _solving(self_expression.admm_self_expression, penalty=8.0, **SQUARED), _lasso()),
+    Case("ADMM circulated",
+         _solving(self_expression.admm_self_expression, penalty=8.0, circulated=True, **SQUARED),
+         _lasso()),
+    Case("ADMM affine",
+         _solving(self_expression.admm_self_expression, penalty=8.0, affine=True, **SQUARED),
+         _affine_lasso(), affine=True, translates=False),
+    Case("ADMM outlier",
+         _solving(self_expression.admm_outlier_self_expression, penalty=8.0, **OUTLYING), _outlier,
+         rotates=False),
+    Case("ADMM low rank",
+         _solving(self_expression.admm_low_rank_self_expression, lam=(ROBUST, -1), penalty=1e-2),
+         _robust),
+    Case("energy", _on_graph(solvers.minimize_energy, _weights), _energy, **MOVING),
+    Case("flow", _on_graph(nonlocal_energy.gradient_flow, _weights, n_iter=50), _energy,
+         **MOVING, **SHORT),
+    Case("NeuTRENO",
+         _on_graph(nonlocal_energy.neutreno_iteration, _transitions, n_iter=50, relaxed=True),
+         _neutreno, **MOVING, **SHORT),
+    Case("NeuTRENO limit", _on_graph(nonlocal_energy.neutreno_fixed_point, _transitions), _neutreno,
+         **MOVING),
+    Case("l1 analysis", _solving(nonlocal_energy.l1_analysis, bank=BANK, lam=(LAM, 1)),
+         _analysis(_responses), **IMAGES),
+    Case("total variation",
+         _solving(nonlocal_energy.total_variation, lam=(LAM, 1), isotropic=False),
+         _analysis(_differences), **IMAGES),
+]  # fmt: skip
