@@ -1,16 +1,17 @@
 """Blocks change nothing: with few rows, keys, patches or pixels at a time, solvers say the same.
 
 A case makes its module's blocks so small, or is itself so large, that there are three at least, of
-which the last is not full.
+which the last is not full. Those that take `n_jobs` say the same to the last bit by threads.
 """
 
 import ast
 import importlib
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 
 from twinsolve import solvers
@@ -48,21 +49,21 @@ def coded(found):
 CASES = {
     "kernel_smoothing.weights": (
         {"_ROWS": 4, "_ROW_BYTES": 32, "_WHOLE_ENTRIES": 100},
-        lambda: np.vstack(
+        lambda **jobs: np.vstack(
             [
-                nadaraya_watson(X, Y, X, bandwidth=1.5),
-                local_linear_regression(X, Y, X, bandwidth=1.5, n_jobs=2),
-                anisotropic_nonlocal_means(X, Y, metric=X**2, h=2.0, n_jobs=2),
+                nadaraya_watson(X, Y, X, bandwidth=1.5, **jobs),
+                local_linear_regression(X, Y, X, bandwidth=1.5, **jobs),
+                anisotropic_nonlocal_means(X, Y, metric=X**2, h=2.0, **jobs),
             ]
         ),
     ),
     "kernels.window_average": (
         {"_BLOCK_ROWS": 3},
-        lambda: nonlocal_means(IMAGE, patch_size=3, patch_distance=4, h=0.2, n_jobs=2),
+        lambda **jobs: nonlocal_means(IMAGE, patch_size=3, patch_distance=4, h=0.2, **jobs),
     ),
     "image_filters.level_average": (
         {"_QUERIES": 50, "_KEYS": 40},
-        lambda: bilateral_filter(IMAGE, sigma_color=0.2, sigma_spatial=np.inf),
+        lambda **jobs: bilateral_filter(IMAGE, sigma_color=0.2, sigma_spatial=np.inf, **jobs),
     ),
     "clustering.neighbors": (
         {"_BLOCK_ENTRIES": 4 * len(X)},
@@ -79,23 +80,23 @@ CASES = {
     "nonlocal_energy.state_reduction": ({"_BLOCK": 4}, lambda: stationary_distribution(WALK)),
     "locally_linear.neighbors": (
         {"_ROWS": 4},
-        lambda: locally_linear_weights(X, n_neighbors=4).toarray(),
+        lambda **jobs: locally_linear_weights(X, n_neighbors=4, **jobs).toarray(),
     ),
     "locally_linear.weights": (
         {"_ROWS": 4},
-        lambda: locally_linear_weights(X, n_neighbors=4).toarray(),
+        lambda **jobs: locally_linear_weights(X, n_neighbors=4, **jobs).toarray(),
     ),
     "self_expression.constrained": (
         {"_BLOCK_ROWS": 4},
-        lambda: coded(sparse_self_expression(X, lam=0.3, affine=True)),
+        lambda **jobs: coded(sparse_self_expression(X, lam=0.3, affine=True, **jobs)),
     ),
     "self_expression.huber": (
         {"_BLOCK_ROWS": 4},
-        lambda: coded(outlier_self_expression(X, lam=0.3, lam_outlier=0.5)),
+        lambda **jobs: coded(outlier_self_expression(X, lam=0.3, lam_outlier=0.5, **jobs)),
     ),
     "sparse_coding.matching_pursuit": (
         {"_BLOCK_ROWS": 4},
-        lambda: omp_self_expression(X, n_nonzero=3).toarray(),
+        lambda **jobs: omp_self_expression(X, n_nonzero=3, **jobs).toarray(),
     ),
     "sparse_coding.problem": (
         {"_BLOCK_ROWS": 4},
@@ -105,7 +106,7 @@ CASES = {
     ),
     "sparse_coding.row_blocks": (
         {"_MOST_ROWS": 4},
-        lambda: coded(sparse_code(X, Y, lam=0.3, tol=1e-14)),
+        lambda **jobs: coded(sparse_code(X, Y, lam=0.3, tol=1e-14, **jobs)),
     ),
     "kernels.row_pool": (
         {"_SLOTS": 4},
@@ -130,7 +131,10 @@ def test_small_blocks_change_nothing(module, monkeypatch):
     for name, size in small.items():
         monkeypatch.setattr(importlib.import_module(f"{solvers.__name__}.{module}"), name, size)
     # Sums of up to 221 terms in another order, and where blocks are certified anew gaps of 1e-6.
-    assert_allclose(call(), expected, rtol=1e-12, atol=1e-13)
+    serial = call()
+    assert_allclose(serial, expected, rtol=1e-12, atol=1e-13)
+    if signature(call).parameters:
+        assert_array_equal(call(n_jobs=2), serial)
 
 
 def test_the_largest_products_are_in_all_blocks():

@@ -32,13 +32,10 @@ def test_is_the_literal_loop(X, n_nonzero, tol):
     assert found.has_sorted_indices
 
 
-def test_jobs_change_not_one_bit():
+def test_processes_change_not_one_bit():
+    """They get the data as read-only memory maps."""
     X = np.random.default_rng(0).standard_normal((600, 12))
     serial = omp_self_expression(X, n_nonzero=4)
-    threads = omp_self_expression(X, n_nonzero=4, n_jobs=2)
-    # Processes get the data as read-only memory maps.
     with parallel_config("loky", n_jobs=2, max_nbytes=1):
         processes = omp_self_expression(X, n_nonzero=4)
-    for other in (threads, processes):
-        assert (other.indices == serial.indices).all()
-        assert (other.data == serial.data).all()
+    assert (processes != serial).nnz == 0
