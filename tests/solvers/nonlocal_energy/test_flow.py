@@ -106,12 +106,6 @@ def test_flow_starts_at_the_tokens_and_ends_at_the_minimiser(K, tokens_of):
     assert_allclose(nothing.coef, f)
 
 
-def test_float32_is_kept():
-    K, f = np.ones((3, 3), np.float32), np.eye(3, dtype=np.float32)
-    assert gradient_flow(f, K, lam=0.5, n_iter=2).coef.dtype == np.float32
-    assert exact_gradient_flow(f, K, lam=0.5, time=1.0).dtype == np.float32
-
-
 def test_stiff_flows_reach_the_minimiser_at_once():
     """Work that grows with time times the degrees would take minutes."""
     for K in (1e9 * np.ones((3, 3)), csr_array(1e9 * np.ones((3, 3)))):

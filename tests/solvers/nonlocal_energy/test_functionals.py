@@ -117,17 +117,6 @@ def test_dense_and_sparse_agree_and_the_diagonal_is_without_effect(K):
             assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
-def test_float32_is_kept():
-    k, u, f = (a.astype(np.float32) for a in directed())
-    K = k + k.T
-    assert smoothness_gradient(u, K).dtype == np.float32
-    assert energy_gradient(u, f, K, 0.5).dtype == np.float32
-    assert energy_gradient(u, f, K.astype(np.float64), 0.5).dtype == np.float64
-    assert energy_gradient(u.astype(np.float64), f, K, 0.5).dtype == np.float64
-    exact = smoothness_gradient(u.astype(np.float64), K.astype(np.float64))
-    assert_allclose(smoothness_gradient(u, K), exact, atol=1e-5)
-
-
 def test_gradient_cosine_is_one_for_shared_keys_nt_t4_erratum_e2f():
     q, k, v = np.random.default_rng(0).standard_normal((3, 7, 4))
     shared = smoothness_gradient(v, np.exp(k @ k.T / 2))

@@ -216,10 +216,3 @@ def test_large_sparse_walks_are_right_or_refused(monkeypatch):
         monkeypatch.setattr(state_reduction, "spsolve", lambda *_, broken=broken: broken)
         with pytest.raises(ValueError, match=r"^A: probabilities differ"):
             stationary_distribution(csr_array(moves + eye_array(n)))
-
-
-def test_float32_is_kept():
-    A, v = (a.astype(np.float32) for a in attention())
-    assert random_walk_values(v, A, n_steps=3).dtype == np.float32
-    assert random_walk_limit(v, A).dtype == np.float32
-    assert stationary_distribution(A).dtype == np.float64

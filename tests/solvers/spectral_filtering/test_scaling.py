@@ -78,16 +78,6 @@ def test_ao_10_to_12_equals_attnscale_only_for_doubly_stochastic_attention(seed,
     assert np.abs(difference).max() > 1e-6
 
 
-def test_float32_is_kept():
-    A, V = (matrix.astype(np.float32) for matrix in problem(0))
-    visible = np.ones((6, 6), dtype=bool)
-    assert high_pass_scale(A, 0.3).dtype == np.float32
-    assert high_pass_scale(A, 0.3, visible=visible).dtype == np.float32
-    assert high_pass_values(V, V, 0.3, visible=visible).dtype == np.float32
-    assert high_pass_values(V.astype(np.float64), V, 0.3).dtype == np.float64
-    assert scale_frequencies(V, 0.1, [0.1, 0.2, 0.3]).dtype == np.float32
-
-
 @given(seed=SEEDS, omega=OMEGAS, masked=st.booleans())
 def test_rows_of_a_float32_softmax_sum_to_one(seed, omega, masked):
     """As near as float32 entries can: the error of the sums of A, up to 1e-4, is taken out."""
