@@ -34,11 +34,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("boost", {"filter": [np.tanh, np.sum]}, r"filter\[1\]: must return a real array"),
     ("boost", {"filter": np.ones((1, 3, 2, 2))}, "filter: Found array with dim 4"),
     ("boosting_lipschitz_bound", {"t": 1.5}, r"t: must be in \[0, 1\]"),
-    (
-        "clustering_accuracy",
-        {"labels_pred": [0]},
-        "labels_pred: must be as many as labels_true, got",
-    ),
+    ("clustering_accuracy", {"labels_pred": [0]},
+     "labels_pred: must be as many as labels_true, got"),
     ("coefficient_distance", {"reference": np.eye(3)}, ".*reference has"),
     ("condition_number", {"X": [[1.0], [1.0, 2.0]]}, "X: "),
     ("connectivity", {"labels_true": range(6)}, "labels_true: must have a class with at least two"),
@@ -46,11 +43,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("elliptical_metric", {"previous": POINTS[:4]}, "previous: has 4 rows"),
     ("ergodicity_coefficient", {"A": np.tri(2)}, "A: every row must sum to 1, but row 1 is off"),
     ("feed_forward_condition_bound", {"X": POINTS[:3]}, "X: must have at least as many tokens"),
-    (
-        "feed_forward_condition_bound",
-        {"up_weight": SQUARE[:5]},
-        "up_weight: must have one row for each",
-    ),
+    ("feed_forward_condition_bound", {"up_weight": SQUARE[:5]},
+     "up_weight: must have one row for each"),
     ("feed_forward_condition_bound", {"down_weight": SQUARE[:, :5]}, "down_weight: must have 6"),
     ("generalized_residual", {"sources": [0, 2]}, r"sources\[1\]: must be a whole"),
     ("generalized_residual", {"sources": 3}, "sources: must be a sequence"),
@@ -107,11 +101,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nadaraya_watson", {"kernel": ["gaussian"]}, "kernel: must be a callable or one of"),
     ("nadaraya_watson", {"kernel": lambda r: -r}, "kernel: must return"),
     ("nadaraya_watson", {"kernel": lambda r: 0.0 * r}, "bandwidth: query 0 has no key"),
-    (
-        "nadaraya_watson",
-        {"kernel": lambda r: r + 1e308},
-        r"kernel: must return weights from 0 to 1e\+307",
-    ),
+    ("nadaraya_watson", {"kernel": lambda r: r + 1e308},
+     r"kernel: must return weights from 0 to 1e\+307"),
     ("nadaraya_watson", {"queries": POINTS[:, :2]}, "queries: has 2 columns"),
     ("nadaraya_watson", {"values": POINTS[:5]}, "values: has 5 rows, but there are 6 keys"),
     ("nadaraya_watson_residual", {"estimate": POINTS[:5]}, "estimate: has 5 rows, but there"),
@@ -131,11 +122,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("scale_frequencies", {"s": [0.1, 0.2]}, "s: must be a number or hold one entry for each"),
     ("selection_score", {"labels": [0]}, "labels: must hold one label for each of the 6"),
     ("selection_score", {"labels": None, "n_clusters": 7}, "n_clusters: must be at most"),
-    (
-        "signal_to_noise_ratio",
-        dict.fromkeys(["signal", "noise"], 0 * POINTS),
-        "signal: must not be zero",
-    ),
+    ("signal_to_noise_ratio", dict.fromkeys(["signal", "noise"], 0 * POINTS),
+     "signal: must not be zero"),
     ("signal_to_noise_ratio", {"noise": POINTS[:1]}, "noise: has shape"),
     ("sinkhorn", {"logits": POINTS}, "logits: must be square"),
     ("sinkhorn", {"logits": [[np.nan]]}, "logits: .*NaN"),
@@ -163,11 +151,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sparse_self_expression", {"l1_ratio": 0.0, "affine": True}, "l1_ratio: must be a finite"),
     ("spectral_labels", {"n_clusters": 7}, "n_clusters: must be at most n_samples=6, got 7"),
     ("spectral_labels", {"assign_labels": "discretize"}, "assign_labels: must be"),
-    (
-        "subspace_preserving_error",
-        {"labels_true": [0, 1]},
-        "labels_true: must hold one label for each sample",
-    ),
+    ("subspace_preserving_error", {"labels_true": [0, 1]},
+     "labels_true: must hold one label for each sample"),
     ("twicing", {"smoother": np.ones((6, 5))}, "smoother: must be 6 x 6"),
     ("twicing", {"values": STACK}, "smoother: a matrix needs values of two dimensions"),
     ("twicing", {"values": STACK[..., None]}, "values: must have two or three dimensions"),
@@ -237,7 +222,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             (np.nan * SQUARE, "must not hold"),
         ]
     ),
-]
+]  # fmt: skip
 
 
 def test_what_a_function_refuses_of_its_own_is_named():

@@ -13,7 +13,7 @@ from twinsolve.solvers.solution import (
     unit_size,
     unit_under,
 )
-from twinsolve.validation import check_integer, check_positive
+from twinsolve.validation import check_integer
 
 
 def test_a_solution_prints_in_a_line_what_one_asks_first():
@@ -36,10 +36,6 @@ def test_a_solution_prints_in_a_line_what_one_asks_first():
 def test_check_matrix_keeps_float32_and_widens_integers():
     assert check_matrix(np.ones((2, 2), np.float32), "X").dtype == np.float32
     assert check_matrix([[1, 2]], "X").dtype == np.float64
-
-
-def test_check_positive_allows_zero_on_request():
-    assert check_positive(0, "reg", allow_zero=True) == 0.0
 
 
 def test_check_integer_refuses():

@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter
 
 from twinsolve.datasets import load_photographs
 from twinsolve.solvers import bilateral_filter, nonlocal_means
-from twinsolve.solvers.image_filters import bilateral_matrix
+from twinsolve.solvers.image_filters import bilateral_matrix, nonlocal_means_matrix
 
 EPS = np.finfo(np.float32).eps
 CROSS = np.array([[0, 1, 0, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 1, 0]], dtype=bool)
@@ -230,40 +230,36 @@ def test_memory_is_at_most_twelve_images(arguments):
     assert peak < 12 * image.nbytes
 
 
-def test_bad_input_is_named():
-    for image, arguments, words in [
-        (np.ones((8, 8, 3)), {}, "image: must have 2 dimensions"),
-        (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
-        (np.full((8, 8), np.nan), {}, "image: must not hold NaN"),
-        (np.ones((8, 8), complex), {}, "image: must hold real"),
-        ([[1.0, 2.0], [3.0]], {}, "image: "),
-        (np.ones((8, 8)), {"footprint": [[1, 1, 1], [1]]}, "footprint: "),
-        (np.ones((8, 8)), {"sigma_color": np.array([np.inf, np.inf])}, "sigma_color: must be a"),
-        (np.ones((8, 8)), {"win_size": 4}, "win_size: must be odd"),
-        (np.ones((8, 8)), {"sigma_color": 0}, "sigma_color: must be a finite number > 0"),
-        (np.ones((8, 8)), {"sigma_spatial": -np.inf}, "sigma_spatial: must be a finite"),
-        (
-            np.ones((8, 8)),
-            {"footprint": np.full((3, 3), 0.5)},
-            "footprint: must hold zeros and ones",
-        ),
-        (
-            np.ones((8, 8)),
-            {"footprint": np.full((3, 3), 2)},
-            "footprint: must hold zeros and ones",
-        ),
-        (
-            np.ones((8, 8)),
-            {"footprint": np.ones((3, 2), bool)},
-            "footprint: must be a matrix with odd",
-        ),
-        (np.ones((8, 8)), {"footprint": [[True, True, False]]}, "footprint: must hold"),
-        (np.ones((8, 8)), {"footprint": [[True, False, True]]}, "footprint: must hold"),
-        (np.ones((8, 8)), {"footprint": disk(1), "win_size": 3}, "win_size: must be None"),
+def test_bad_images_are_named():
+    for image, options, words in [
+        (np.ones((8, 8, 3)), {}, "must have 2 dimensions"),
+        (np.ones((8, 8)), {"channel_axis": -1}, "must have 3 dimensions"),
+        (np.full((8, 8), np.nan), {}, "must not hold NaN"),
+        (np.ones((8, 8), complex), {}, "must hold real"),
+        ([[1.0, 2.0], [3.0]], {}, ""),
+    ]:
+        for function in (bilateral_filter, bilateral_matrix, nonlocal_means, nonlocal_means_matrix):
+            with pytest.raises(ValueError, match=f"image: {words}"):
+                function(image, **options)
+
+
+def test_bad_settings_are_named():
+    for options, words in [
+        ({"footprint": [[1, 1, 1], [1]]}, "footprint: "),
+        ({"footprint": np.full((3, 3), 0.5)}, "footprint: must hold zeros and ones"),
+        ({"footprint": np.full((3, 3), 2)}, "footprint: must hold zeros and ones"),
+        ({"footprint": np.ones((3, 2), bool)}, "footprint: must be a matrix with odd"),
+        ({"footprint": [[True, True, False]]}, "footprint: must hold"),
+        ({"footprint": [[True, False, True]]}, "footprint: must hold"),
+        ({"footprint": disk(1), "win_size": 3}, "win_size: must be None"),
+        ({"win_size": 4}, "win_size: must be odd"),
+        ({"sigma_color": np.array([np.inf, np.inf])}, "sigma_color: must be a"),
+        ({"sigma_color": 0}, "sigma_color: must be a finite number > 0"),
+        ({"sigma_spatial": -np.inf}, "sigma_spatial: must be a finite"),
     ]:
         for function in (bilateral_filter, bilateral_matrix):
             with pytest.raises(ValueError, match=words):
-                function(image, **arguments)
+                function(np.ones((8, 8)), **options)
 
 
 OUTLIERS = [(np.float32, 1e20), (np.float32, -2e38), (np.float64, 1e170), (np.float64, -1e308)]

@@ -256,12 +256,8 @@ def test_tiny_h_leaves_the_image_and_a_huge_sigma_its_local_mean():
         assert_allclose(nonlocal_means_matrix(image, **flat), 1 / 64, rtol=tol)
 
 
-def test_bad_input_is_named():
+def test_bad_settings_are_named():
     for image, arguments, words in [
-        (np.ones((8, 8, 3)), {}, "image: must have 2 dimensions"),
-        (np.ones((8, 8)), {"channel_axis": -1}, "image: must have 3 dimensions"),
-        (np.full((8, 8), np.nan), {"patch_size": 3}, "image: must not hold NaN"),
-        (np.ones((8, 8), complex), {}, "image: must hold real"),
         (np.ones((8, 8, 3)), {"channel_axis": 5}, "channel_axis: must be"),
         (np.ones((8, 8)), {"patch_size": 4.0}, "patch_size: must be a whole number"),
         (np.ones((3, 3)), {"patch_size": 6}, "patch_size: must be smaller.* got 6"),
@@ -270,7 +266,6 @@ def test_bad_input_is_named():
         (np.ones((8, 8)), {"patch_size": 3, "patch_distance": -1}, "patch_distance: must be"),
         (np.ones((8, 8)), {"patch_weights": "round"}, "patch_weights: must be"),
         (np.ones((0, 8)), {}, "image: must have"),
-        ([[1.0, 2.0], [3.0]], {}, "image: "),
     ]:
         for function in (nonlocal_means, nonlocal_means_matrix):
             with pytest.raises(ValueError, match=words):

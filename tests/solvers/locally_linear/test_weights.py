@@ -123,21 +123,13 @@ def test_out_of_sample_rows_reconstruct_the_queries():
     assert locally_linear_residual(X, C, reg=1e-12, queries=queries).max() < 1e-9
 
 
-@pytest.mark.parametrize(
-    ("backend", "n_jobs"),
-    [("threading", None), ("threading", 2), pytest.param("loky", 2, marks=pytest.mark.slow)],
-)
-def test_blocks_threads_and_processes_change_nothing(monkeypatch, backend, n_jobs):
-    X = np.random.default_rng(0).standard_normal((50, 3))
+@pytest.mark.slow
+def test_processes_change_nothing():
+    X = np.random.default_rng(0).standard_normal((5000, 3))
     whole = locally_linear_weights(X, n_neighbors=5)
-    monkeypatch.setattr("twinsolve.solvers.locally_linear.weights._ROWS", 7)
-    monkeypatch.setattr("twinsolve.solvers.locally_linear.neighbors._ROWS", 9)
-    direct = locally_linear_weights(X, n_neighbors=5, n_jobs=n_jobs)
-    with parallel_config(backend, n_jobs=n_jobs):
+    with parallel_config("loky", n_jobs=2):
         configured = locally_linear_weights(X, n_neighbors=5)
-    for blocks in (direct, configured):
-        assert (blocks.data == whole.data).all()
-        assert (blocks.indices == whole.indices).all()
+    assert (configured != whole).nnz == 0
 
 
 def test_float32_is_kept():
