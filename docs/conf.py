@@ -1,6 +1,7 @@
 """Sphinx: one documentation out of pages, docstrings, results and the catalogue of twins."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import twinsolve
@@ -45,6 +46,8 @@ numpydoc_show_class_members = False
 myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+# An example that divides by zero or overflows fails the build.
+warnings.filterwarnings("error", category=RuntimeWarning)
 sphinx_gallery_conf = {
     "examples_dirs": str(DOCS.parent / "examples"),
     "gallery_dirs": "examples",

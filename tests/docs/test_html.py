@@ -107,6 +107,11 @@ def test_the_page_of_layers_has_the_twins_of_the_package(pages):
 
 
 @pytest.mark.slow
+def test_examples_leave_nothing_where_they_stand(pages):
+    assert {path.suffix for path in (ROOT / "examples").iterdir()} == {".py", ".rst"}
+
+
+@pytest.mark.slow
 def test_docstrings_and_results_link_to_equations(pages):
     ista = pages[Path("api/unrolled.sparse_coding.html")]
     assert re.search(r'href="\.\./equations/sparse_coding\.html#se-15"', ista)
