@@ -143,7 +143,7 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> list[st
     """
     forget_own(directory)
     said, chosen = [], table[table.selection == "label-free"]
-    for number, (data, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
+    for number, (_, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
         end = f"-{number}" if chosen.data.nunique() > 1 else ""
         rows = rows[rows.trial == rows.trial.iloc[0]]
         best = rows.sort_values("selection_score", ascending=False, kind="stable")
@@ -187,15 +187,17 @@ def draw_best(rows: pd.DataFrame, clusters: Array | None, options: Options, path
     fits = fits[fits.selection_score.notna()]
     fits = fits[(fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)]
     best = fits.drop_duplicates("method").head(_MOST_METHODS)
-    found = {
-        f"{_name_row(row)}\n{row.steps}{_describe_error(row, rows)}": _compute_matrices(row, options)
-        for _, row in best.iterrows()
-    }
+    found = {}
+    for _, row in best.iterrows():
+        name = f"{_name_row(row)}\n{row.steps}{_describe_error(row, rows)}"
+        found[name] = _compute_matrices(row, options)
     if not found:
         return
     data, trial = str(best.data.iloc[0]), best.trial.iloc[0]
     problem = make_problem(data, trial, seed=options.seed, data_home=options.data_home)
-    labels, order = (problem.labels, "class") if problem.labelled else (clusters, "cluster")
+    labels, order = problem.labels, "class"
+    if clusters is not None and not problem.labelled:
+        labels, order = clusters, "cluster"
     title = f"{describe_data(data)}: coefficients and affinities, points sorted by {order}"
     draw_matrices(found, labels, path, title)
 

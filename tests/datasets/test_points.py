@@ -18,9 +18,11 @@ X = RNG.standard_normal((6, 3))
 @pytest.mark.parametrize("suffix", ["npz", "mat"])
 @pytest.mark.parametrize(
     ("data", "labels"),
-    [("X", "y"), ("fea", "gnd"), ("data", "Target"), ("X", "GT"), ("X", "s"), ("x", "Y")]
-    + [("X", "label"), ("X", "Labels"), ("anything", "class")],
-)
+    [
+        ("X", "y"), ("fea", "gnd"), ("data", "Target"), ("X", "GT"), ("X", "s"), ("x", "Y"),
+        ("X", "label"), ("X", "Labels"), ("anything", "class"),
+    ],
+)  # fmt: skip
 def test_common_names_are_found(suffix, data, labels, tmp_path):
     path, target = tmp_path / f"mine.{suffix}", np.array([4, 4, 2, 9, 2, 4])
     arrays = {data: X, labels: target}
@@ -64,7 +66,7 @@ def test_several_that_could_be_labels_are_refused_by_name(tmp_path):
         load_points(tmp_path / "mine.npz")
     assert load_points(tmp_path / "mine.npz", target_key="gnd").target[-1] == 5
     (tmp_path / "mine.csv").write_text("x,y,Label\n1,2,a\n3,4,b\n")
-    with pytest.raises(ValueError, match="say target_key=y or target_key=Label$"):
+    with pytest.raises(ValueError, match=r"say target_key=y or target_key=Label$"):
         load_points(tmp_path / "mine.csv")
     (tmp_path / "mine.csv").write_text("x,y,Label\n1,2.5,a\n3,4,b\n")
     assert load_points(tmp_path / "mine.csv").feature_names == ["x", "y"]
@@ -196,7 +198,7 @@ def test_bad_arrays_are_named(tmp_path):
             r"mine\.npz: array 'X' holds NaN or infinite values, first in row 0",
         ),
         ({"X": X, "y": X[:, 0] * np.nan}, {}, "holds NaN or infinite labels"),
-        ({"X": X, "y": X[:, 0] * 1j}, {"target_key": "y"}, "labels must be numbers or strings, got complex128"),
+        ({"X": X, "y": X[:, 0] * 1j}, {"target_key": "y"}, "labels must be numbers .*complex128"),
         ({"X": X * 1j}, {}, "must hold numbers in shape .*complex128"),
         ({"X": X[None]}, {}, r"must hold numbers in shape .*\(1, 6, 3\)"),
         ({"X": X[:, :0]}, {}, "must hold numbers in shape"),
