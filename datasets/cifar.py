@@ -9,12 +9,14 @@ from sklearn.utils import Bunch
 
 from .archives import packed_files
 from .files import image_rows, picture_reader
-from .root import first_data_file
+from .root import data_root, first_data_file
 from .unpacked import keep_unpacked, load_unpacked, stamp_of
 
 _SOURCE = (
     "CIFAR-10 (Krizhevsky, Learning multiple layers of features from tiny images, 2009) as the "
-    "binary version, or as class folders of pictures, train/CLASS/NAME and test/CLASS/NAME"
+    "binary version, cifar-10-binary.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html (MD5 "
+    "c32a1d4ab5d03f1284b67883e8d87530), or as class folders of pictures, train/CLASS/NAME and "
+    "test/CLASS/NAME"
 )
 _PLACES = (
     "cifar-10-batches-bin",
@@ -22,6 +24,7 @@ _PLACES = (
     "cifar-10-images",
     "cifar-10-images.tar.xz",
 )
+_PICKLED = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
 _CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"
 )  # fmt: skip
@@ -45,7 +48,8 @@ def fetch_cifar10(
     ``cifar-10-images`` (class folders of JPEG or PNG files) and ``cifar-10-images.tar.xz`` (these
     folders, packed). Reading an archive of pictures takes minutes; the decoded images are kept in
     the user's cache folder, ``$XDG_CACHE_HOME/twinsolve`` or ``~/.cache/twinsolve`` (154 MB for
-    training images), and read from there until the archive changes.
+    training images), and read from there until the archive changes. The Python version, which
+    torchvision keeps, is not read: its files are pickles, and loading a pickle can run code.
 
     Parameters
     ----------
@@ -82,7 +86,7 @@ def fetch_cifar10(
     (10000, 3072)
     """
     parts = subset_parts(subset)
-    path = first_data_file(_PLACES, data_home, _SOURCE)
+    path = _find(data_home)
     read = _binary if "bin" in path.name else _pictures
     images, target = read(path, parts) if path.is_dir() else _unpacked(path, parts, read)
     data = image_rows(images).astype(np.float32)
@@ -91,6 +95,20 @@ def fetch_cifar10(
     return Bunch(
         data=data, images=images, target=target, target_names=list(_CLASSES), DESCR=_SOURCE
     )
+
+
+def _find(data_home: str | None) -> Path:
+    """Path of the data; if there are only pickles, the error says so."""
+    try:
+        return first_data_file(_PLACES, data_home, _SOURCE)
+    except FileNotFoundError as missing:
+        for name in _PICKLED:
+            if (path := data_root(data_home) / name).exists():
+                raise FileNotFoundError(
+                    f"{path} holds pickles, which can run code when loaded, and is not read. "
+                    f"{missing}"
+                ) from None
+        raise
 
 
 def subset_parts(subset: str) -> tuple[str, ...]:

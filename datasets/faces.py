@@ -12,7 +12,9 @@ from .root import data_file
 
 _SOURCE = (
     "Extended Yale B, cropped faces at 48 x 42 as ExtendedYaleB.mat with EYALEB_DATA and "
-    "EYALEB_LABEL (Georghiades et al., PAMI 2001; Lee et al., PAMI 2005)"
+    "EYALEB_LABEL (Georghiades et al., PAMI 2001; Lee et al., PAMI 2005; the pictures at 192 x 168 "
+    "are at http://vision.ucsd.edu/~leekc/ExtYaleDatabase/ExtYaleB.html; SHA-256 of the file "
+    "used here: 27381c31d45c36202f30fbef5b3a1e0bb36e6101b5c52123351b7e7ee100355c)"
 )
 _SHAPE = (48, 42)
 _N_SUBJECTS = 38

@@ -14,11 +14,14 @@ from .root import data_file, first_data_file
 from .unpacked import keep_unpacked, load_unpacked, stamp_of
 
 _LUMA = np.array([0.2125, 0.7154, 0.0721])
-_SET12_SOURCE = "the Set12 images of the DnCNN paper (Zhang et al., 2017), as 01.png to 12.png"
+_SET12_SOURCE = (
+    "the Set12 images of the DnCNN paper (Zhang et al., 2017; folder testsets/Set12 of "
+    "https://github.com/cszn/DnCNN), as 01.png to 12.png"
+)
 _TRAIN400_SOURCE = (
     "the 400 grey training images of 180 x 180 pixels of denoising papers (Chen and Pock, PAMI "
-    "2017; Zhang et al., 2017), cut out of the Berkeley segmentation data, as test_001.png to "
-    "test_400.png"
+    "2017; Zhang et al., 2017; folder Train400 of https://github.com/cszn/DnCNN), cut out of the "
+    "Berkeley segmentation data, as test_001.png to test_400.png"
 )
 
 

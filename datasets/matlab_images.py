@@ -8,25 +8,28 @@ from sklearn.utils import Bunch
 from .files import image_rows, is_hdf5, read_hdf5, read_mat, whole_labels
 from .root import data_file, first_data_file
 
+_PAGES = "http://www.cad.zju.edu.cn/home/dengcai/Data/"
 _COIL20 = (
     "COIL-20, 20 objects in 72 views at 32 x 32 as COIL20.mat with fea and gnd "
-    "(Nene, Nayar and Murase, CUCS-005-96, 1996)"
+    f"(Nene, Nayar and Murase, CUCS-005-96, 1996; {_PAGES}MLData.html; SHA-256 of the file "
+    "used here: 2a35c105dbb327492b90389e55612bcbf39187bc7c408252239903e4ce7d6958)"
 )
 _COIL100 = (
     "COIL-100, 100 objects in 72 views, in grey at 32 x 32, as COIL100.mat with fea and gnd "
-    "(Nene, Nayar and Murase, CUCS-006-96, 1996)"
+    f"(Nene, Nayar and Murase, CUCS-006-96, 1996; {_PAGES}MLData.html)"
 )
 _ORL = (
     "ORL, 10 faces of each of 40 persons at 32 x 32 as ORL_32x32.mat with fea and gnd "
-    "(Samaria and Harter, WACV 1994)"
+    f"(Samaria and Harter, WACV 1994; {_PAGES}FaceData.html)"
 )
 _YALE = (
     "Yale, 11 faces of each of 15 persons at 32 x 32 as Yale_32x32.mat with fea and gnd "
-    "(Belhumeur, Hespanha and Kriegman, PAMI 1997)"
+    f"(Belhumeur, Hespanha and Kriegman, PAMI 1997; {_PAGES}FaceData.html)"
 )
 _USPS = (
     "USPS, 9,298 handwritten digits at 16 x 16 as USPS.mat with fea and gnd, or as usps.h5 with "
-    "train/data, train/target, test/data and test/target (Hull, PAMI 1994)"
+    "train/data, train/target, test/data and test/target (Hull, PAMI 1994; "
+    f"{_PAGES}MLData.html)"
 )
 
 

@@ -17,11 +17,18 @@ from .files import image_rows, remove_leftovers
 from .idx import read_idx
 from .root import data_root, first_data_file
 
-_MNIST = "MNIST, 70,000 handwritten digits (LeCun, Bottou, Bengio and Haffner, Proc. IEEE 1998)"
-_FASHION = "Fashion-MNIST, 70,000 pieces of clothing (Xiao, Rasul and Vollgraf, 2017)"
+_MNIST = (
+    "MNIST, 70,000 handwritten digits (LeCun, Bottou, Bengio and Haffner, Proc. IEEE 1998; "
+    "http://yann.lecun.com/exdb/mnist/)"
+)
+_FASHION = (
+    "Fashion-MNIST, 70,000 pieces of clothing (Xiao, Rasul and Vollgraf, 2017; "
+    "https://github.com/zalandoresearch/fashion-mnist)"
+)
 _EMNIST = (
-    "EMNIST, handwritten digits and letters (Cohen, Afshar, Tapson and van Schaik, 2017): put the "
-    "files of its archive gzip.zip here or into the folder emnist"
+    "EMNIST, handwritten digits and letters (Cohen, Afshar, Tapson and van Schaik, 2017; "
+    "https://www.nist.gov/itl/products-and-services/emnist-dataset): put the files of its archive "
+    "gzip.zip here or into the folder emnist"
 )
 _CLOTHES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",

@@ -11,7 +11,7 @@ from .root import data_root, missing
 
 _SOURCE = (
     "Hopkins 155 motion segmentation as hopkins155/NAME/NAME_truth.mat with x and s (Tron and "
-    "Vidal, CVPR 2007)"
+    "Vidal, CVPR 2007; http://www.vision.jhu.edu/data/hopkins155/)"
 )
 _LEFT_OUT = "dancing"
 

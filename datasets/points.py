@@ -13,7 +13,8 @@ from .idx import read_idx
 _HDF5 = (".h5", ".hdf5")
 _KINDS = ".npz, .mat, .csv, .h5 or .hdf5, or bear idx in its name"
 _DATA_NAMES = ("X", "x", "data", "fea", "features")
-_TARGET_NAMES = ("y", "target", "targets", "label", "labels", "gnd", "gt", "s")
+_LABEL_KINDS = "biufUS"  # of NumPy: numbers but complex ones, and strings
+TARGET_NAMES = ("y", "target", "targets", "label", "labels", "class", "gnd", "gt", "s")
 
 
 def load_points(
@@ -44,9 +45,10 @@ def load_points(
     target_key : str or int, optional
         Where the labels are: the name of an array; the name or number of a column of a ``.csv``
         file (-1 is the last); or the name of an IDX file in the same folder. None takes the array
-        or column named y, target, targets, label, labels, gnd, gt or s (s only if it is as long as
-        a side of the array of the points), or the IDX file named like that of the points with
-        labels for images and idx1 for idx3. If there is none, the points have no labels.
+        or column named y, target, targets, label, labels, class, gnd, gt or s, in capitals or not,
+        that holds a word or a whole number for each point; or the IDX file named like that of the
+        points with labels for images and idx1 for idx3. If there is none, the points have no
+        labels.
     transpose : bool, default=False
         Whether the columns of the array are the points.
 
@@ -57,16 +59,19 @@ def load_points(
         else float64; ``target``: labels counted from 0, or None; ``target_names``: the different
         labels in the file, sorted, or None (``target_names[target]`` are the labels of the
         points); ``feature_names``: the header of a ``.csv`` file without the labels, or None;
-        ``DESCR``: path of the file and what it holds; ``images``, only for IDX files of images:
-        ndarray of shape (n_samples, height, width), whose pixels ``data`` holds in row-major order.
+        ``found``: where points and labels were found, in words, with what bears a name of labels
+        and is none; ``DESCR``: path of the file, what was found and all it holds; ``images``, only
+        for IDX files of images: ndarray of shape (n_samples, height, width), whose pixels ``data``
+        holds in row-major order.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged or of another kind, a key is not in it, or the arrays have shapes
-        that do not fit or entries that are not finite; the message says what the file holds.
+        If the file is damaged or of another kind, a key is not in it, several arrays or columns
+        could be the labels, or the arrays have shapes that do not fit or entries that are not
+        finite; the message says what the file holds.
     ImportError
         If the file needs h5py and it is not installed.
 
@@ -74,10 +79,12 @@ def load_points(
     --------
     >>> import numpy as np
     >>> from twinsolve.datasets import load_points
-    >>> np.savez("points.npz", X=np.eye(3), y=["b", "a", "b"])
+    >>> np.savez("points.npz", X=np.eye(3), Y=["b", "a", "b"])
     >>> points = load_points("points.npz")
     >>> points.data.shape, points.target, points.target_names.tolist()
     ((3, 3), array([1, 0, 1]), ['a', 'b'])
+    >>> points.found
+    "points in array 'X', labels in array 'Y'"
     """
     path = Path(path)
     if not path.is_file():
@@ -87,15 +94,15 @@ def load_points(
     if path.suffix == ".csv":
         if data_key is not None:
             raise ValueError("data_key: a .csv file holds a single table; leave data_key out")
-        data, labels, feature_names = _read_csv(path, target_key)
+        data, labels, feature_names, found = _read_csv(path, target_key)
     elif path.suffix in _READ:
         arrays = _READ[path.suffix](path)
         holds = f", which holds {_held(arrays)}"
-        data, labels = _choose(path, arrays, data_key, target_key, transpose)
+        data, labels, found = _choose(path, arrays, data_key, target_key, transpose)
     elif "idx" in path.name:
         if data_key is not None:
             raise ValueError("data_key: an IDX file holds a single array; leave data_key out")
-        data, labels, images = _read_idx_pair(path, target_key)
+        data, labels, images, found = _read_idx_pair(path, target_key)
     else:
         raise ValueError(f"path: must end in {_KINDS}, got {path}")
     if transpose and path.suffix not in _READ:
@@ -111,7 +118,7 @@ def load_points(
                 f"{path}{holds}: the points are {len(data)} {read}, but there are {len(labels)} "
                 f"labels{advice * (len(labels) == data.shape[1])}"
             )
-        if labels.dtype.kind not in "biufUS":
+        if labels.dtype.kind not in _LABEL_KINDS:
             raise ValueError(f"{path}: labels must be numbers or strings, got {labels.dtype}")
         if labels.dtype.kind == "f" and not np.isfinite(labels).all():
             raise ValueError(f"{path}: holds NaN or infinite labels")
@@ -121,7 +128,8 @@ def load_points(
         target=target,
         target_names=target_names,
         feature_names=feature_names,
-        DESCR=f"Points of {path}{holds}",
+        found=found,
+        DESCR=f"Points of {path}{holds}: {found}",
         **images,
     )
 
@@ -149,8 +157,8 @@ def _label_file(path: Path, target_key: str | int | None) -> Path | None:
 
 def _read_idx_pair(
     path: Path, target_key: str | int | None
-) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray]]:
-    """Points, labels and, if the file holds images, these under the name `images`."""
+) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray], str]:
+    """Points, labels, images under the name `images` if the file holds any, and what was found."""
     pixels = read_idx(path)
     if pixels.ndim < 2:
         raise ValueError(
@@ -162,7 +170,9 @@ def _read_idx_pair(
     if labels is not None and labels.ndim != 1:
         raise ValueError(f"{label_file}: labels must be a vector, got shape {labels.shape}")
     data = _numbers(path, image_rows(pixels) if len(pixels) else pixels, "the array")
-    return data, labels, {"images": pixels} if pixels.ndim == 3 else {}
+    images = {"images": pixels} if pixels.ndim == 3 else {}
+    found = "no labels" if label_file is None else f"labels in file {label_file.name!r}"
+    return data, labels, images, found
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -177,20 +187,19 @@ def _choose(
     data_key: str | None,
     target_key: str | int | None,
     transpose: bool,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Choose the arrays of the points and of the labels."""
+) -> tuple[np.ndarray, np.ndarray | None, str]:
+    """Choose the arrays of the points and of the labels, and say which."""
     held = _held(arrays)
     data_key, target_key = (key if key is None else str(key) for key in (data_key, target_key))
     for key, value in (("data_key", data_key), ("target_key", target_key)):
         if value is not None and value not in arrays:
             raise ValueError(f"{key}: no array {value!r} in {path}, which holds {held}")
-    guessed = None
-    if target_key is None:
-        target_key = guessed = next((name for name in _TARGET_NAMES if name in arrays), None)
+    named = [name for name in arrays if target_key is None and name.lower() in TARGET_NAMES]
     if data_key is None:
         data_key = next((name for name in _DATA_NAMES if name in arrays), None)
     if data_key is None:
-        matrices = [name for name, a in arrays.items() if a.ndim == 2 and name != target_key]
+        labels = {target_key, *(name for name in named if _is_vector(arrays[name]))}
+        matrices = [name for name, a in arrays.items() if a.ndim == 2 and name not in labels]
         matrices = [name for name in matrices if 1 not in arrays[name].shape] or matrices
         if len(matrices) != 1:
             known = ", ".join(_DATA_NAMES)
@@ -202,14 +211,52 @@ def _choose(
     data = _numbers(
         path, arrays[data_key].T if transpose else arrays[data_key], f"array {data_key!r}"
     )
-    if target_key is None or (guessed == "s" and arrays["s"].size not in data.shape):
-        return data, None
-    labels = arrays[target_key]
-    if max(labels.shape, default=0) != labels.size:
+    found, why = f"points in array {data_key!r}, ", ""
+    if target_key is None:
+        named = [name for name in named if name != data_key]
+        chosen, why = _pick_labels(path, [(name, arrays[name]) for name in named], data.shape)
+        if chosen is None:
+            return data, None, f"{found}no labels{why}"
+        target_key = named[chosen]
+    if not _is_vector(arrays[target_key]):
         raise ValueError(
             f"target_key: array {target_key!r} must be a vector, but {path} holds {held}"
         )
-    return data, labels.ravel()
+    return data, arrays[target_key].ravel(), f"{found}labels in array {target_key!r}"
+
+
+def _pick_labels(
+    path: Path, named: list[tuple[str, np.ndarray]], shape: tuple[int, ...]
+) -> tuple[int | None, str]:
+    """Number of the only array that can be the labels of points; if none, why not, in words.
+
+    `shape` is that of the points. As many labels as features count too, but last: the caller then
+    advises to transpose.
+    """
+    why = [_why_no_labels(values, shape) for _, values in named]
+    able = [number for number, reason in enumerate(why) if not reason]
+    able = [number for number in able if named[number][1].size == shape[0]] or able
+    if len(able) > 1:
+        words = " or ".join(f"target_key={named[number][0]}" for number in able)
+        raise ValueError(f"target_key: {path} holds several that could be the labels; say {words}")
+    reasons = (f"{name!r} {reason}" for (name, _), reason in zip(named, why, strict=True))
+    return (able[0], "") if able else (None, f" ({'; '.join(reasons)})" if named else "")
+
+
+def _why_no_labels(values: np.ndarray, shape: tuple[int, ...]) -> str:
+    """Why an array with a name of labels does not hold one for each point; empty if it does."""
+    if not _is_vector(values):
+        return f"is no vector but of shape {values.shape}"
+    if values.size not in shape:
+        return f"has {values.size} entries for {shape[0]} points"
+    if values.dtype.kind not in _LABEL_KINDS:
+        return f"holds {values.dtype}"
+    finite = values.dtype.kind == "f" and np.isfinite(values).all()
+    return "holds other than whole numbers" if finite and (values != np.rint(values)).any() else ""
+
+
+def _is_vector(values: np.ndarray) -> bool:
+    return max(values.shape, default=0) == values.size
 
 
 def _held(arrays: dict[str, np.ndarray]) -> str:
@@ -235,8 +282,8 @@ def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:
 
 def _read_csv(
     path: Path, target_key: str | int | None
-) -> tuple[np.ndarray, np.ndarray | None, list[str] | None]:
-    """Points, labels and names of the features."""
+) -> tuple[np.ndarray, np.ndarray | None, list[str] | None, str]:
+    """Points, labels, names of the features, and where the labels were found."""
     with naming(path, "csv"), open(path, newline="", encoding="utf-8-sig") as file:
         rows = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
     if len(rows) < 1:
@@ -248,32 +295,48 @@ def _read_csv(
     first = rows[0][1]
     named = target_key in first or not any(_is_number(field) for field in first)
     header = rows.pop(0)[1] if named else None
-    column = _label_column(path, header, width, target_key)
+    column, found = _label_column(path, header, [row for _, row in rows], width, target_key)
     labels = None
     if column is not None:
-        labels = np.array([row.pop(column) for _, row in rows])
-        if all(_is_number(label) for label in labels):
-            labels = labels.astype(np.float64)
-            if (labels == np.rint(labels)).all():
-                labels = labels.astype(np.int64)
+        labels = _read_column([row.pop(column) for _, row in rows])
     for line, row in rows:
         for field in row:
             if not _is_number(field):
                 raise ValueError(f"{path}: line {line}: {field!r} is not a number")
     data = _numbers(path, np.array([row for _, row in rows], dtype=np.float64), "the table")
     names = header and [name for index, name in enumerate(header) if index != column]
-    return data, labels, names
+    return data, labels, names, found
+
+
+def _read_column(fields: list[str]) -> np.ndarray:
+    """Labels of a column: whole numbers, other numbers or else strings."""
+    if not all(_is_number(field) for field in fields):
+        return np.array(fields)
+    numbers = np.array(fields, dtype=np.float64)
+    whole = np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all()
+    return numbers.astype(np.int64) if whole else numbers
 
 
 def _label_column(
-    path: Path, header: list[str] | None, width: int, target_key: str | int | None
-) -> int | None:
-    """Number of the column of the labels."""
+    path: Path,
+    header: list[str] | None,
+    rows: list[list[str]],
+    width: int,
+    target_key: str | int | None,
+) -> tuple[int | None, str]:
+    """Number of the column of the labels, and where it was found, in words."""
     names = [name.strip() for name in header or []]
     if target_key is None:
-        return next((names.index(name) for name in _TARGET_NAMES if name in names), None)
+        if header is None:
+            return None, "no labels (no header; target_key=-1 takes the last column for labels)"
+        columns = [column for column in range(width) if names[column].lower() in TARGET_NAMES]
+        named = [(names[i], _read_column([row[i] for row in rows])) for i in columns]
+        chosen, why = _pick_labels(path, named, (len(rows),))
+        if chosen is None:
+            return None, f"no labels{why}"
+        return columns[chosen], f"labels in column {named[chosen][0]!r}"
     if target_key in names:
-        return names.index(target_key)
+        return names.index(target_key), f"labels in column {target_key!r}"
     try:
         target_key = int(target_key)
     except ValueError as error:
@@ -283,7 +346,7 @@ def _label_column(
         raise ValueError(
             f"target_key: must be a column of {path}, -{width} to {width - 1}, got {target_key}"
         )
-    return target_key % width
+    return target_key % width, f"labels in column {target_key % width}"
 
 
 def _is_number(field: str) -> bool:

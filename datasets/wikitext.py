@@ -6,7 +6,8 @@ from .root import first_data_file
 
 _SOURCE = (
     "WikiText-2 (Merity, Xiong, Bradbury and Socher, Pointer sentinel mixture models, 2016), the "
-    "version of words, as train, valid and test in a folder wikitext-2"
+    "version of words, as train, valid and test in a folder wikitext-2, as in "
+    "https://github.com/pytorch/examples/tree/main/word_language_model/data"
 )
 _PARTS = {"train": "train", "validation": "valid", "test": "test"}
 _NAMES = ("wikitext-2/{}.txt", "wikitext-2/wiki.{}.tokens")

@@ -81,9 +81,10 @@ def cluster(
     synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
     coil20:classes=1-10,n_classes=6 for random classes, and mnist:subset=test for a part of a data
     set. For a file, mine.mat:data_key=X,target_key=y names the arrays, transpose=True takes columns
-    as points, and --n-clusters gives the number of clusters. Points without labels need that
-    number; their clusters are written to labels.csv, a row per point with its number in the file,
-    from 0.
+    as points, and --n-clusters gives the number of clusters. The command says what it found.
+    Labels are known as y, target, label, class, gnd, gt or s, in capitals or not. Points without
+    labels need the number of clusters; labels.csv is then the clusters of the row of largest score,
+    with the number of each point in the file, from 0.
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
     labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
@@ -92,8 +93,9 @@ def cluster(
     candidates, of which none is left out. The choice is the candidate whose clusters agree best
     with the clusters of all candidates: by the mean adjusted Rand index, weighted by the 24th power
     of their scores. The command prints the choice and the next best. It writes labels.csv (the
-    number of each point in the whole data set, and its cluster), choice.json and candidates.csv.
-    Labels are only used to print the error of the choice.
+    number of each point in the whole data set, and its cluster), choice.json, candidates.csv and
+    the figure matrices.png of the best candidate of each of three methods. Labels are only used to
+    print and write the error of the choice, and to sort the figure.
 
     Without --auto, the command prints a row for each method: that of the affinity steps with the
     largest score, or one for each of --steps; the others are in clusters.csv. A row has the
@@ -165,10 +167,11 @@ def cluster(
     }  # fmt: skip
     title = "twinsolve cluster" + (f" --preset {name}" if name else "")
     write_studies(title, studies, tables, settings, folder, about)
+    said = rules(studies)
     if not name:
         with present_folder():
-            write_own(tables["clusters"], options, folder)
-    console().print("\n".join([*rules(studies), f"Written to {folder}/"]), soft_wrap=False)
+            said += write_own(tables["clusters"], options, folder)
+    console().print("\n".join([*said, f"Written to {folder}/"]), soft_wrap=False)
     notes = pd.concat([table.get("note", pd.Series(dtype=object)) for table in tables.values()])
     raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))
 
@@ -191,7 +194,7 @@ def _cluster_unseen(
 
     from ..terminal import progress
     from . import auto
-    from .study import with_clusters
+    from .study import draw_best, forget_own, with_clusters
 
     try:
         with present_folder(), warnings.catch_warnings(action="ignore", category=UserWarning):
@@ -208,7 +211,10 @@ def _cluster_unseen(
             )
     except (FileNotFoundError, ImportError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
+    forget_own(folder)
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
+    with present_folder():
+        draw_best(chosen.candidates, chosen.labels, options, folder / "matrices.png")
     _print_group("The choice, and the next best", auto.choice_lines(chosen))
     sentences = [chosen.rule, *auto.list_left_out(chosen)]
     if chosen.warning:

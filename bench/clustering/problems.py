@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ... import datasets
-from ...datasets.points import point_files
+from ...datasets.points import TARGET_NAMES, point_files
 from ...solvers.clustering.selection import check_distinct
 from ...solvers.solution import Array
 from ...validation import check_integer
@@ -88,18 +88,21 @@ class _OwnFile(DataSet):
     def settings(self) -> set[str]:
         return super().settings | {"n_clusters"}
 
+    def load(self, **settings: Any) -> Any:
+        files = point_files(self.path, settings.get("target_key"))
+        return _load_own_points(self.path, _hash_of(files), **settings)
+
     def make(self, trial: str, seed: int, data_home: str | None, **settings: Any) -> Problem:
         n_clusters = settings.pop("n_clusters", None)
-        files = point_files(self.path, settings.get("target_key"))
-        bunch = _load_own_points(self.path, _hash_of(files), **settings)
+        bunch = self.load(**settings)
         labels = np.full(len(bunch.data), -1) if bunch.target is None else bunch.target
         if n_clusters is not None:
             n_clusters = check_integer(n_clusters, "n_clusters", minimum=1, maximum=len(labels))
         elif bunch.target is None:
             raise ValueError(
                 f"{self.path}: holds no labels: name them by target_key, or say how many clusters "
-                f"to look for by n_clusters, behind a colon. {bunch.DESCR}; labels "
-                "are known as y, target, targets, label, labels, gnd, gt or s"
+                f"to look for by n_clusters, behind a colon. {bunch.DESCR}. Labels are known as "
+                f"{', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}, in capitals or not"
             )
         found = _problem(bunch.data, labels, bunch.get("images"), n_clusters)
         check_distinct(found.X, found.n_clusters, self.path)
@@ -203,6 +206,13 @@ def make_problem(
         draw = int(trial) if trial.isdecimal() else 0
         problem = _take_part(problem, seed, draw, **part)
     return replace(problem, name=data, trial=trial)
+
+
+def found_in(data: str) -> str:
+    """What `load_points` found in a file of points, in words."""
+    source, settings, _ = _parse_name(data)
+    settings.pop("n_clusters", None)
+    return str(source.load(**settings).found) if isinstance(source, _OwnFile) else ""
 
 
 def trials_of(

@@ -22,7 +22,7 @@ from ..terminal import progress
 from .features import load_features
 from .fitting import fit
 from .methods import code_of, find_method
-from .problems import DATA, content_of, make_problem
+from .problems import DATA, content_of, found_in, make_problem
 from .steps import NO_STEPS, OWN, affinity_of, without_cut
 
 _MOST_ROWS = 540  # most rows of a table in summary.md
@@ -125,60 +125,80 @@ def _describe_reading(name: str) -> str:
     problem = make_problem(name)
     (n, d), k = problem.X.shape, problem.n_clusters
     read, other = ("columns", "rows") if "transpose=True" in name else ("rows", "columns")
-    reading = f"{name}: {n:,} points ({read}) of {d:,} features; {k} clusters, "
+    reading = f"{name}: {n:,} points ({read}) of {d:,} features, {k} clusters; {found_in(name)}."
     if problem.labelled:
-        return f"{reading}labels."
+        return reading
     cure = "add" if read == "rows" else "leave out"
     return (
-        f"{reading}no labels, errors are not known. If the {other} are the points, {cure} "
+        f"{reading} Without labels, errors are not known. If the {other} are the points, {cure} "
         "transpose=True behind the colon."
     )
 
 
-def write_own(table: pd.DataFrame, options: Options, directory: Path) -> None:
-    """Write the clusters of points without labels, and figures of the best coefficients."""
+def write_own(table: pd.DataFrame, options: Options, directory: Path) -> list[str]:
+    """Write the clusters of points without labels, and figures of the best coefficients.
+
+    Returns a sentence for each file of clusters, which says whose they are.
+    """
+    forget_own(directory)
+    said, chosen = [], table[table.selection == "label-free"]
+    for number, (_, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
+        end = f"-{number}" if chosen.data.nunique() > 1 else ""
+        rows = rows[rows.trial == rows.trial.iloc[0]]
+        best = rows.sort_values("selection_score", ascending=False, kind="stable")
+        clusters = None
+        if "labels" in rows and rows.labels.notna().any():
+            first = best[(best.seed == best.seed.min()) & best.labels.notna()].iloc[0]
+            clusters = np.array(first.labels)
+            _write_clusters(first, clusters, options, directory / f"labels{end}.csv")
+            said.append(
+                f"labels{end}.csv: the clusters by {_name_row(first)}, {first.steps}"
+                f"{', of largest score' * pd.notna(first.selection_score)}; those of all rows are "
+                "in clusters.json.gz."
+            )
+        draw_best(best, clusters, options, directory / f"matrices{end}.png")
+    return said
+
+
+def forget_own(directory: Path) -> None:
+    """Remove the clusters and the figures of an earlier run."""
     for path in list(directory.iterdir()):
         if re.fullmatch(r"labels(-\d+)?\.csv", path.name):
             path.unlink()
         elif re.fullmatch(r"matrices(-\d+)?\.png", path.name):
             forget(path)
-    chosen = table[table.selection == "label-free"]
-    for number, (data, rows) in enumerate(chosen.groupby("data", sort=False), start=1):
-        end = f"-{number}" if chosen.data.nunique() > 1 else ""
-        if "labels" in rows and rows.labels.notna().any():
-            first = rows[(rows.seed == rows.seed.min()) & rows.labels.notna()]
-            first = first.sort_values("selection_score", ascending=False, kind="stable")
-            # The best chain of each method comes before its other chains.
-            other = first.duplicated(["trial", "method"])
-            first = pd.concat([first[~other], first[other]])
-            by_trial = [
-                _tabulate_labels(str(data), str(trial), own, options)
-                for trial, own in first.groupby("trial", sort=False)
-            ]
-            written = pd.concat(by_trial).drop(columns="trial" if len(by_trial) == 1 else [])
-            write_whole(directory / f"labels{end}.csv", written.to_csv(index=False))
-        fits = rows[~rows.steps.map(without_cut).isin([OWN, NO_STEPS])]
-        fits = fits[fits.selection_score.notna()]
-        small = (fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)
-        fits = fits[small & (fits.trial == rows.trial.iloc[0])]
-        fits = fits.sort_values("selection_score", ascending=False, kind="stable")
-        best = fits.drop_duplicates("method")
-        found = {
-            f"{_name_row(row)}\n{row.steps}{_describe_error(row, rows)}": _compute_matrices(
-                row, options
-            )
-            for _, row in best.head(_MOST_METHODS).iterrows()
-        }
-        if found:
-            problem = make_problem(
-                str(data), best.trial.iloc[0], seed=options.seed, data_home=options.data_home
-            )
-            labels = problem.labels if problem.labelled else best.labels.iloc[0]
-            order = "class" if problem.labelled else "the first method's clusters"
-            title = (
-                f"{describe_data(str(data))}: coefficients and affinities, points sorted by {order}"
-            )
-            draw_matrices(found, labels, directory / f"matrices{end}.png", title)
+
+
+def _write_clusters(row: pd.Series, clusters: Array, options: Options, path: Path) -> None:
+    """Write the clusters of a row beside the numbers of the points in the whole data set."""
+    problem = make_problem(row.data, row.trial, seed=options.seed, data_home=options.data_home)
+    written = pd.DataFrame({"point": problem.rows, "cluster": clusters})
+    write_whole(path, written.to_csv(index=False))
+
+
+def draw_best(rows: pd.DataFrame, clusters: Array | None, options: Options, path: Path) -> None:
+    """Draw the coefficients and the affinity of the first row of each of three methods.
+
+    Points are sorted by class or, without labels, by `clusters`. Rows without coefficients or
+    score, and those of many points or slow fits, are not drawn.
+    """
+    fits = rows[~rows.steps.map(without_cut).isin([OWN, NO_STEPS])]
+    fits = fits[fits.selection_score.notna()]
+    fits = fits[(fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)]
+    best = fits.drop_duplicates("method").head(_MOST_METHODS)
+    found = {}
+    for _, row in best.iterrows():
+        name = f"{_name_row(row)}\n{row.steps}{_describe_error(row, rows)}"
+        found[name] = _compute_matrices(row, options)
+    if not found:
+        return
+    data, trial = str(best.data.iloc[0]), best.trial.iloc[0]
+    problem = make_problem(data, trial, seed=options.seed, data_home=options.data_home)
+    labels, order = problem.labels, "class"
+    if clusters is not None and not problem.labelled:
+        labels, order = clusters, "cluster"
+    title = f"{describe_data(data)}: coefficients and affinities, points sorted by {order}"
+    draw_matrices(found, labels, path, title)
 
 
 def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
@@ -209,19 +229,9 @@ def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
 
 def _describe_error(row: pd.Series, rows: pd.DataFrame) -> str:
     """The trial's mean error over the seeds as a line of text; empty without labels."""
-    keys = ["trial", "method", "steps"]
+    keys = ["trial", "method", "settings", "steps"]
     mean = rows[(rows[keys] == row[keys]).all(axis=1)].accuracy.mean()
     return "" if np.isnan(mean) else f"\nerror {100 * (1 - mean):.2f} %"
-
-
-def _tabulate_labels(data: str, trial: str, rows: pd.DataFrame, options: Options) -> pd.DataFrame:
-    """The clusters of the points of a trial, in a column for each row of the table.
-
-    The column ``point`` is a point's number in the whole data set, from 0.
-    """
-    points = make_problem(data, trial, seed=options.seed, data_home=options.data_home).rows
-    named = {f"{row.method}, {row.steps}": row.labels for row in rows.itertuples()}
-    return pd.DataFrame({"trial": trial, "point": points} | named)
 
 
 def _name_row(row: pd.Series) -> str:

@@ -1,4 +1,5 @@
 import io
+import re
 import tarfile
 
 import numpy as np
@@ -106,6 +107,17 @@ def test_missing_images_and_batches_are_named(small, images, tmp_path):
     with pytest.raises(ValueError, match=r"data_batch_4\.bin must have 30730 bytes, got 0"):
         fetch_cifar10(data_home=str(tmp_path))
     assert len(fetch_cifar10(subset="test", data_home=str(tmp_path)).images) == 20
+
+
+@pytest.mark.parametrize("name", ["cifar-10-batches-py/data_batch_1", "cifar-10-python.tar.gz"])
+def test_pickles_are_refused_with_the_form_that_is_read(name, tmp_path):
+    unpack(tmp_path, {name: b"cposix\nabort\n(tR."})  # ends the process if it is loaded
+    place = re.escape(str(tmp_path / name.partition("/")[0]))
+    words = (
+        r" holds pickles, .* not read\. cifar-10-batches-bin or .*kriz/cifar\.html \(MD5 \w{32}\)"
+    )
+    with pytest.raises(FileNotFoundError, match=f"^{place}{words}"):
+        fetch_cifar10(data_home=str(tmp_path))
 
 
 def test_a_damaged_picture_is_named(small, images, tmp_path):

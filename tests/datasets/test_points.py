@@ -17,11 +17,17 @@ X = RNG.standard_normal((6, 3))
 
 @pytest.mark.parametrize("suffix", ["npz", "mat"])
 @pytest.mark.parametrize(
-    ("data", "labels"), [("X", "y"), ("fea", "gnd"), ("data", "target"), ("X", "gt"), ("X", "s")]
-)
+    ("data", "labels"),
+    [
+        ("X", "y"), ("fea", "gnd"), ("data", "Target"), ("X", "GT"), ("X", "s"), ("x", "Y"),
+        ("X", "label"), ("X", "Labels"), ("anything", "class"),
+    ],
+)  # fmt: skip
 def test_common_names_are_found(suffix, data, labels, tmp_path):
     path, target = tmp_path / f"mine.{suffix}", np.array([4, 4, 2, 9, 2, 4])
-    arrays = {data: X, labels: target, "kernel": np.eye(6)}
+    arrays = {data: X, labels: target}
+    if data != "anything":
+        arrays["kernel"] = np.eye(6)
     if suffix == "npz":
         np.savez(path, **arrays)
     else:
@@ -30,7 +36,40 @@ def test_common_names_are_found(suffix, data, labels, tmp_path):
     assert (found.data == X).all()
     assert found.target.tolist() == [1, 1, 0, 2, 0, 1]
     assert (found.target_names[found.target] == target).all()
-    assert (load_points(str(path), data_key="kernel").data == np.eye(6)).all()
+    assert found.found == f"points in array {data!r}, labels in array {labels!r}"
+    assert found.DESCR.endswith(found.found)
+    if "kernel" in arrays:
+        assert (load_points(str(path), data_key="kernel").data == np.eye(6)).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (np.ones(5), "has 5 entries for 6 points"),  # singular values, say
+        (np.eye(6)[:, :2], r"is no vector but of shape (6, 2)"),
+        (X[:, 0], "holds other than whole numbers"),
+        (X[:, 0] * 1j, "holds complex128"),
+    ],
+)
+def test_what_cannot_be_labels_is_not_taken_and_said(values, why, tmp_path):
+    np.savez(tmp_path / "mine.npz", X=X, s=values)
+    points = load_points(tmp_path / "mine.npz")
+    assert points.target is None
+    assert points.DESCR.endswith(f"{values.shape}}}: points in array 'X', no labels ('s' {why})")
+    np.savez(tmp_path / "mine.npz", X=X, s=values, Label=np.arange(6))
+    assert load_points(tmp_path / "mine.npz").target.tolist() == list(range(6))
+
+
+def test_several_that_could_be_labels_are_refused_by_name(tmp_path):
+    np.savez(tmp_path / "mine.npz", X=X, Y=np.ones(6), gnd=np.arange(6), s=np.ones(3))
+    with pytest.raises(ValueError, match=r"mine\.npz .*say target_key=Y or target_key=gnd$"):
+        load_points(tmp_path / "mine.npz")
+    assert load_points(tmp_path / "mine.npz", target_key="gnd").target[-1] == 5
+    (tmp_path / "mine.csv").write_text("x,y,Label\n1,2,a\n3,4,b\n")
+    with pytest.raises(ValueError, match=r"say target_key=y or target_key=Label$"):
+        load_points(tmp_path / "mine.csv")
+    (tmp_path / "mine.csv").write_text("x,y,Label\n1,2.5,a\n3,4,b\n")
+    assert load_points(tmp_path / "mine.csv").feature_names == ["x", "y"]
 
 
 def test_labels_are_optional_and_float32_is_kept(tmp_path):
@@ -136,6 +175,7 @@ def test_bad_arrays_are_named(tmp_path):
         ({"X": X}, {"data_key": "Z"}, r"data_key: no array 'Z' in .*'X': \(6, 3\)"),
         ({"X": X}, {"target_key": "Z"}, r"target_key: no array 'Z' in .*'X': \(6, 3\)"),
         ({"X": X, "Z": X}, {"target_key": "Z"}, "target_key: array 'Z' must be a vector"),
+        ({"A": X, "Y": X}, {}, r"data_key: name the array of the points in .*'Y': \(6, 3\)"),
         (
             {"X": X.T, "y": np.ones(6)},
             {},
@@ -147,14 +187,18 @@ def test_bad_arrays_are_named(tmp_path):
             r"'X': \(6, 3\), 'y': \(6,\)}: the points are 3 columns, but there are 6 labels; "
             "as many as rows: leave out transpose=True$",
         ),
-        ({"X": X, "y": np.ones(5)}, {}, "the points are 6 rows, but there are 5 labels$"),
+        (
+            {"X": X, "y": np.ones(5)},
+            {"target_key": "y"},
+            "the points are 6 rows, but there are 5 labels$",
+        ),
         (
             {"X": X * np.nan},
             {},
             r"mine\.npz: array 'X' holds NaN or infinite values, first in row 0",
         ),
         ({"X": X, "y": X[:, 0] * np.nan}, {}, "holds NaN or infinite labels"),
-        ({"X": X, "y": X[:, 0] * 1j}, {}, "labels must be numbers or strings, got complex128"),
+        ({"X": X, "y": X[:, 0] * 1j}, {"target_key": "y"}, "labels must be numbers .*complex128"),
         ({"X": X * 1j}, {}, "must hold numbers in shape .*complex128"),
         ({"X": X[None]}, {}, r"must hold numbers in shape .*\(1, 6, 3\)"),
         ({"X": X[:, :0]}, {}, "must hold numbers in shape"),
@@ -169,7 +213,7 @@ def test_bad_arrays_are_named(tmp_path):
     [
         ("1,2\n3,4\n", None, None, None),
         ("a,b\n1,2\n3,4\n", None, None, ["a", "b"]),
-        ("a,label,b\n1,dog,2\n3,cat,4\n", None, ["dog", "cat"], ["a", "b"]),
+        ("a,Class,b\n1,dog,2\n3,cat,4\n", None, ["dog", "cat"], ["a", "b"]),
         ("\ufeffy,a,b\n7,1,2\n-1,3,4\n\n", None, [7, -1], ["a", "b"]),
         ('"a","kind","b"\n1,0.5,2\n3,1.5,4\n', "kind", [0.5, 1.5], ["a", "b"]),
         ("0,1,kind\n1,2,5\n3,4,6\n", "kind", [5, 6], ["0", "1"]),
@@ -227,13 +271,6 @@ def test_points_that_are_columns_are_turned(tmp_path):
     points = load_points(tmp_path / "columns.mat", transpose=True)
     assert (points.data == X).all()
     assert points.target.tolist() == [0, 0, 1, 1, 0, 1]
-
-
-def test_singular_values_are_no_labels(tmp_path):
-    np.savez(tmp_path / "mine.npz", X=np.eye(6, 3), s=np.ones(4))
-    points = load_points(tmp_path / "mine.npz")
-    assert points.target is None
-    assert points.DESCR.endswith("which holds {'X': (6, 3), 's': (4,)}")
 
 
 @pytest.mark.parametrize("shape", [(1, 6), (6, 1)])

@@ -39,7 +39,7 @@ def test_missing_files_are_named_and_nothing_is_made(fetch, root, tmp_path, offl
     before = tree(tmp_path)
     with pytest.raises(
         FileNotFoundError,
-        match=rf"\S+ is not in {re.escape(str(folder))}\. .*TWINSOLVE_DATA.*Source: \w",
+        match=rf"\S+ is not in {re.escape(str(folder))}\. .*TWINSOLVE_DATA.*Source: \w.*https?://\w",
     ):
         fetch(data_home=str(folder))
     assert tree(tmp_path) == before

@@ -95,8 +95,13 @@ def test_points_without_labels_and_their_number_are_enough(folder):
 
 def test_labels_tell_the_error_and_do_not_choose(folder):
     methods = ("--method", "OMP", "--method", "EnSC")
+    (folder / "known").mkdir()
+    (folder / "known" / "labels-2.csv").touch()  # of an earlier run
     printed = run("own.npz", "--auto", *methods, "--output", "known")
     assert printed.exit_code == 0, printed.output
+    written = {path.name for path in (folder / "known").glob("*.*")}
+    assert written >= {"labels.csv", "matrices.png", "matrices.pdf"}
+    assert "labels-2.csv" not in written
     assert run("bare.npz", "--auto", "--n-clusters", "2", *methods, "--output", "un").exit_code == 0
     known, unknown = (json.loads((folder / n / "choice.json").read_text()) for n in ("known", "un"))
     told = known.pop("for_information_only_by_labels_in_percent")

@@ -373,7 +373,7 @@ def test_columns_of_a_file_are_points_by_keys_of_the_users_own(folder):
     arguments += ("--steps", "unit-rows", "--output", "out")
     result = run("mine.mat:data_key=Z,transpose=True", *arguments)
     assert result.exit_code == 0, result.output
-    assert "20 points (columns) of 6 features; 2 clusters, labels." in result.output
+    assert "20 points (columns) of 6 features, 2 clusters;" in result.output
     table = read_table(folder / "out" / "clusters.json.gz")
     expected = cluster(["own.npz"], methods=["TSC"], n_seeds=1, steps=["unit-rows"])
     assert table.accuracy.tolist() == expected.accuracy.tolist()
@@ -405,16 +405,16 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
     table = read_table(folder / "out" / "clusters.json.gz")
     assert table[["accuracy", "nmi", "ari", "connectivity"]].isna().all(axis=None)
     found = pd.read_csv(folder / "out" / "labels.csv")
-    assert list(found) == ["point", "TSC, symmetrize", "k-means, none"]
+    assert list(found) == ["point", "cluster"]
     assert found.point.tolist() == list(range(len(y)))
-    for name in list(found)[1:]:
-        assert clustering_accuracy(y, found[name]) == 1
+    assert clustering_accuracy(y, found.cluster) == 1
+    assert "labels.csv:theclustersbyTSC,n_neighbors=" in words(result)
     one = ("--n-seeds", "1", "--n-clusters", "2", "--method", "k-means", "--output", "two")
     result = run("bare.npz:n_points=15", *one)
     assert result.exit_code == 0, result.output
     found = pd.read_csv(folder / "two" / "labels.csv")
     assert len(found) == 15
-    assert clustering_accuracy(y[found.point], found["k-means, none"]) == 1
+    assert clustering_accuracy(y[found.point], found.cluster) == 1
     assert (folder / "out" / "matrices.png").exists()
     assert not (folder / "out" / "errors.png").exists()
     assert "errors.png" not in (folder / "out" / "summary.md").read_text()

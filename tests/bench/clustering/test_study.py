@@ -32,6 +32,7 @@ def test_it_is_said_how_a_file_is_read_and_what_to_do_if_that_is_wrong(transpose
     assert names[1] == "digits"
     n, d = (64, 20) if transpose else (20, 64)
     read, other = ("columns", "rows") if transpose else ("rows", "columns")
-    assert f"{n} points ({read}) of {d} features; 2 clusters, no labels" in about
+    assert f"{n} points ({read}) of {d} features, 2 clusters; " in about
+    assert "; points in array 'X', no labels. " in about
     cure = "leave out" if transpose else "add"
     assert f"If the {other} are the points, {cure} transpose=True" in about
