@@ -13,18 +13,23 @@ if TYPE_CHECKING:
     from .speed.scale import time_scale
     from .speed.sparse import time_self_expression, time_sparse_coding
     from .vision.denoising.methods import DenoisingMethod, register_denoiser
+    from .vision.denoising.networks import load_denoiser
+    from .vision.denoising.pictures import DenoisedImage, denoise_image
     from .vision.denoising.study import denoise
     from .vision.inspection.study import inspect_model
     from .vision.segmentation import segment
 
 __all__ = [
+    "DenoisedImage",
     "DenoisingMethod",
     "Method",
     "check_twins",
     "choose_clusters",
     "cluster",
     "denoise",
+    "denoise_image",
     "inspect_model",
+    "load_denoiser",
     "register_denoiser",
     "register_method",
     "segment",
@@ -35,13 +40,16 @@ __all__ = [
     "time_sparse_coding",
 ]
 _MODULES = {
+    "DenoisedImage": "vision.denoising.pictures",
     "DenoisingMethod": "vision.denoising.methods",
     "Method": "clustering.methods",
     "check_twins": "check.checks",
     "choose_clusters": "clustering.auto",
     "cluster": "clustering.presets",
     "denoise": "vision.denoising.study",
+    "denoise_image": "vision.denoising.pictures",
     "inspect_model": "vision.inspection.study",
+    "load_denoiser": "vision.denoising.networks",
     "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
     "segment": "vision.segmentation",
