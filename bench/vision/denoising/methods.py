@@ -414,7 +414,7 @@ def find_entry(name: str) -> Entry:
     if ":" in name:
         find_function(name)
         return Entry(name, "own")
-    raise ValueError(f"methods: none is named {name!r}{close_names(name, kinds)}")
+    raise ValueError(f"methods: none is named {name!r}{close_names(name, [*short, *kinds])}")
 
 
 def list_entries(methods: Iterable[str] | None, sigmas: Sequence[float]) -> list[Entry]:

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from ....datasets.files import naming, whole_file
 from ....solvers.solution import Array
 
-_FORMATS = {
+FORMATS = {
     ".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF", ".jpg": "JPEG", ".jpeg": "JPEG",
 }  # fmt: skip
 _MODES = {"1": "L", "P": "RGB", "PA": "RGBA"}  # what other modes are read as
@@ -36,9 +36,10 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
     ValueError
         If the file is damaged or no picture, holds several, or levels or colours of another kind.
     """
-    with naming(path, "picture"), Image.open(path) as stored:
-        if getattr(stored, "n_frames", 1) > 1 and stored.format != "MPO":
-            raise ValueError(f"must hold one picture, got {stored.n_frames}")
+    with naming(Path(path), "picture"), Image.open(path) as stored:
+        n_frames = getattr(stored, "n_frames", 1)
+        if n_frames > 1 and stored.format != "MPO":
+            raise ValueError(f"must hold one picture, got {n_frames}")
         profile = stored.info.get("icc_profile")
         if stored.mode in _KEPT[1:] and ";16" in str(stored.tile[0].args):
             return Picture(_read_deep_colours(Path(path), stored), profile)
@@ -80,17 +81,18 @@ def check_writable(path: Path, picture: Picture) -> None:
     ValueError
         If the suffix is unknown, or the format has too few bits, no alpha or no colour profile.
     """
-    kind, pixels = _FORMATS.get(path.suffix.lower()), picture.pixels
+    kind, pixels = FORMATS.get(path.suffix.lower()), picture.pixels
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     deep = pixels.dtype == np.uint16
     if kind is None:
-        raise ValueError(f"{path}: must end in {', '.join(_FORMATS)}")
+        raise ValueError(f"{path}: must end in {', '.join(FORMATS)}")
     if kind == "JPEG" and (deep or channels in (2, 4)):
         lacking = "16 bits" if deep else "alpha"
         raise ValueError(f"{path}: JPEG holds no {lacking}; name a .png or .tif")
-    if kind == "PNG" and deep and (channels == 2 or (channels > 2 and picture.profile)):
-        lacking = "grey and alpha" if channels == 2 else "a colour profile beside colours"
-        raise ValueError(f"{path}: PNG of 16 bits is not written with {lacking}; name a .tif")
+    if kind == "PNG" and deep and channels > 2 and picture.profile:
+        raise ValueError(
+            f"{path}: PNG of 16 bits in colour is written without colour profile; name a .tif"
+        )
 
 
 def write_picture(path: Path, picture: Picture) -> None:
@@ -107,7 +109,7 @@ def write_picture(path: Path, picture: Picture) -> None:
     """
     check_writable(path, picture)
     pixels, profile = picture
-    kind = _FORMATS[path.suffix.lower()]
+    kind = FORMATS[path.suffix.lower()]
     with whole_file(path) as file:
         if kind == "TIFF":
             tifffile.imwrite(file, pixels, iccprofile=profile, **_describe_channels(pixels))
