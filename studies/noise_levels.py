@@ -1,11 +1,12 @@
 """Networks trained for one noise at other noises, estimates of the noise, and tiles.
 
 ``python studies/noise_levels.py`` denoises Set12 at three noises: by solved methods, by networks
-whose weights are for 25 and to whose noise pictures are rescaled, and by weights for each noise.
+whose weights are for 25 and to whose noise pictures are rescaled, and by diffusion that is trained
+for the noise: weights that come along, and those of ``--run FOLDER``, a run of train-denoiser.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ SOLVED = {
     "group-coding": "low-rank groups",
 }
 RESCALED = ", rescaled from 25"
-OWN = "FilterDiffusionDenoiser, trained"
+OWN = "filter-diffusion, trained for the noise"
 _TILE = 96  # side, so that a picture of 256 x 256 pixels has nine
 _ESTIMATED = (5.0, 10.0, *SIGMAS)
 
@@ -52,6 +53,17 @@ def denoise_rescaled(name: str, noisy: Array, sigma: float) -> Array:
     """Denoise a picture that is rescaled to the noise of the weights, and scale it back."""
     scale = TRAINED / 255 / sigma
     return apply(_load(name), scale * noisy) / scale
+
+
+def denoise_trained(runs: Sequence[str], **options: Any) -> pd.DataFrame:
+    """Rows of diffusion trained for each noise, where there are weights."""
+    rows = [
+        denoise("set12", methods=[name], sigmas=[sigma], **options)
+        for sigma in SIGMAS
+        for name in ("filter-diffusion", *runs)
+        if find_entry(name).serves(sigma)
+    ]
+    return pd.concat(rows).assign(method=OWN)
 
 
 def quality_lines(table: pd.DataFrame) -> Lines:
@@ -68,8 +80,10 @@ def paired_lines(table: pd.DataFrame) -> Lines:
     pairs.append((OWN, f"filter-diffusion{RESCALED}"))
     apart = {
         (sigma, *pair): paired_difference(*(psnr[sigma, method] for method in pair))
-        for sigma in SIGMAS if sigma != TRAINED for pair in pairs
-    }  # fmt: skip
+        for sigma in SIGMAS
+        for pair in pairs
+        if sigma != TRAINED and (sigma, pair[0]) in psnr
+    }
     rows = [
         (f"{sigma:g}", of, beside, f"{each.apart.mean:+.3f} ± {each.apart.half_width:.3f}",
          *each.cells[1:3])
@@ -113,6 +127,7 @@ def tile_lines(noisy: Array) -> Lines:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--run", action="append", default=[], help="of diffusion, by its folder")
     parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
     parser.add_argument("--output", type=Path, default=Path("results/noise-levels"))
     said = parser.parse_args()
@@ -120,13 +135,17 @@ def main() -> None:
     for name in SOLVED:
         rescaled = partial(denoise_rescaled, name)
         register_denoiser(DenoisingMethod(name + RESCALED, "own", "own", rescaled))
-    methods = ["noisy", *dict.fromkeys(SOLVED.values()), *(name + RESCALED for name in SOLVED), OWN]
-    table = denoise(
-        "set12", methods=methods, sigmas=SIGMAS, data_home=said.data_home,
-        directory=said.output / "runs", progress=progress("Denoising"),
-    )  # fmt: skip
+    methods = ["noisy", *dict.fromkeys(SOLVED.values()), *(name + RESCALED for name in SOLVED)]
+    options: dict[str, Any] = {
+        "data_home": said.data_home, "directory": said.output / "runs",
+        "progress": progress("Denoising"),
+    }  # fmt: skip
+    table = pd.concat([
+        denoise("set12", methods=methods, sigmas=SIGMAS, **options),
+        denoise_trained(said.run, **options),
+    ])  # fmt: skip
     given = NoisyImages("set12", data_home=said.data_home)
-    settings = {"images": "set12", "sigmas": list(SIGMAS), "seed": 0, "margin": MARGIN}
+    settings = {"images": "set12", "sigmas": list(SIGMAS), "seed": 0, "runs": len(said.run)}
     report = Report("python studies/noise_levels.py", settings, said.output)
     write_table(table, report.directory)
     estimates = pd.DataFrame(measure_estimates(given))

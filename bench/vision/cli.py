@@ -269,7 +269,7 @@ def denoise(
     level, both in grey levels of [0, 1]; or the folder of a run of train-denoiser. Kinds are solved
     (by the solvers of this package), peer (other packages, if installed), start (networks before
     training), trained (with weights that come with the package, for a noise of 25, of
-    FilterDiffusionDenoiser also of 15 and 50), and own. A method "NAME, solver" is the solver of
+    FilterDiffusionDenoiser also of 50), and own. A method "NAME, solver" is the solver of
     the network NAME at the start, and gives the same result; it runs only if it is named.
 
     Settings of solved methods and peers were chosen on the last 20 images of train400, on which

@@ -11,6 +11,7 @@ from public_names import WINGS, families, public_names, public_path
 from sphinx.application import Sphinx
 
 _TITLES = {
+    "twinsolve.bench": "Benchmarks and pictures",
     "twinsolve.datasets": "Data sets",
     "twinsolve.unrolled.twins": "The bridge: check, compare, twins",
 }
@@ -18,7 +19,8 @@ _TITLES = {
 
 def write_pages(app: Sphinx) -> None:
     """Write `api/*.rst`, and remove the pages of families that are gone."""
-    modules = [*(family for wing in WINGS for family in families(wing)), "twinsolve.datasets"]
+    found = (family for wing in WINGS for family in families(wing))
+    modules = [*found, "twinsolve.datasets", "twinsolve.bench"]
     pages = {f"{name.removeprefix('twinsolve.')}.rst": _page(name) for name in modules}
     replace_folder(Path(app.srcdir) / "api", pages)
 

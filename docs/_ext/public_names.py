@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 WINGS = ("twinsolve.solvers", "twinsolve.unrolled")
-_SHORTEST_FIRST = ("twinsolve", *WINGS, "twinsolve.datasets")
+_SHORTEST_FIRST = ("twinsolve", *WINGS, "twinsolve.datasets", "twinsolve.bench")
 
 
 @cache

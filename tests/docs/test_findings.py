@@ -345,6 +345,29 @@ def test_pairs_quoted_on_denoising_stand_in_the_committed_results():
     assert f"{larger:.1f} times its parameters; the windows pay {times[1]:.1f} times" in page
 
 
+def test_noise_levels_quoted_on_denoising_stand_in_the_committed_results():
+    page, summary = (ROOT / "docs/denoising.md").read_text(), summary_of("noise-levels")
+    part = page.split("## A picture that is noisy already", 1)[1].split("\n## ", 1)[0]
+    rows = [line for line in part.splitlines() if line.startswith("| ")]
+    assert len(rows) == 14
+    assert set(rows) <= set(summary.splitlines())
+    words = " ".join(part.split())
+    number = r"[-+]?[\d.]+(?: ± [\d.]+)?"
+    for sigma, told in (
+        ("50", f"rescaling by ({number}) dB at 50"),
+        ("15", f"At 15 it has ({number}), which"),
+    ):
+        (apart,) = re.findall(told, words)
+        own = rf"^\| {sigma} \| filter-diffusion, trained for the noise \| .* \| {re.escape(apart)} \|"
+        assert re.search(own, summary, re.M), sigma
+    for name, told in re.findall(
+        r"(total variation|convex ridge|low-rank groups|BM3D|wavelets) (?:is off )?by ([\d.]+)",
+        words,
+    ):
+        title = {"convex ridge": "ConvexRidgeDenoiser, trained"}.get(name, name)
+        assert re.search(rf"^\| (?:scikit-image )?{title} \| [\d.]+ \| {told} \|$", summary, re.M)
+
+
 def test_what_others_measured_of_denoising_stands_apart():
     page = (ROOT / "docs/denoising.md").read_text()
     before, _, after = page.partition("### Published and measured elsewhere")

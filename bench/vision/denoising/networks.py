@@ -170,7 +170,8 @@ def load_denoiser(name: str, *, sigma: float = 25.0) -> nn.Module:
         "convex-ridge", "filter-diffusion", "group-coding", "mixture-of-experts",
         "nonlocal-filter-diffusion", "nonlocal-means" or "patch-coding".
     sigma : float, default=25
-        Noise level that it was trained for, in grey levels of 255. All have weights for 25.
+        Noise level that it was trained for, in grey levels of 255. All have weights for 25, and
+        "filter-diffusion" for 50.
 
     Returns
     -------
