@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from .vision.classification.study import classify as classify
     from .vision.denoising.methods import DenoisingMethod as DenoisingMethod
     from .vision.denoising.methods import register_denoiser as register_denoiser
+    from .vision.denoising.networks import load_denoiser as load_denoiser
+    from .vision.denoising.pictures import DenoisedImage as DenoisedImage
+    from .vision.denoising.pictures import denoise_image as denoise_image
     from .vision.denoising.study import denoise as denoise
     from .vision.denoising.training import train_denoiser as train_denoiser
     from .vision.inspection.study import inspect_model as inspect_model
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Classifier": "vision.classification.networks",
+    "DenoisedImage": "vision.denoising.pictures",
     "DenoisingMethod": "vision.denoising.methods",
     "Images": "vision.classification.data",
     "Method": "clustering.methods",
@@ -61,8 +65,10 @@ _MODULES = {
     "classify_sequences": "longrange.study",
     "cluster": "clustering.presets",
     "denoise": "vision.denoising.study",
+    "denoise_image": "vision.denoising.pictures",
     "inspect_model": "vision.inspection.study",
     "judge": "paired",
+    "load_denoiser": "vision.denoising.networks",
     "load_model": "run_folder",
     "load_splits": "vision.classification.data",
     "load_text": "language.data",

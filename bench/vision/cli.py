@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from ..terminal import Load, Output, console, load_modules, progress
 from ..training_display import TrainingDisplay
 
 _BESIDE_LIKE = ("like", "output", "data", "data_home", "device")
+_BESIDE_NOISY = ("images", "noisy", "method", "sigma", "out", "load")
 
 
 def classify(
@@ -166,13 +168,8 @@ def train_denoiser(
     load_modules(load)
     if (network is None) == (like is None):
         raise typer.BadParameter("name one: NETWORK or --like FOLDER", param_hint="NETWORK")
-    given = [
-        name for name in context.params
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]  # fmt: skip
-    if like is not None and (more := [name for name in given if name not in _BESIDE_LIKE]):
-        words = ", ".join(f"--{name.replace('_', '-')}" for name in more)
-        raise typer.BadParameter(f"leaves no choice of {words}", param_hint="--like")
+    if like is not None:
+        _refuse_others(context, "--like", _BESIDE_LIKE)
     options: dict[str, Any] = {
         "directory": output, "data_home": data_home,
         "progress": progress("Steps"), "on_validation": _print_validation,
@@ -180,7 +177,7 @@ def train_denoiser(
     try:
         with report_mistakes(), processes(device) as place:
             if like is not None:
-                moved = data if "data" in given else None
+                moved = data if "data" in _given_names(context) else None
                 training.repeat_training(like, data=moved, device=place, **options)
             else:
                 recipe = Recipe(
@@ -201,6 +198,20 @@ def train_denoiser(
         console().print(f"Written to {output}/")
 
 
+def _given_names(context: typer.Context) -> list[str]:
+    """Parameters that stand on the command line."""
+    return [
+        name for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]  # fmt: skip
+
+
+def _refuse_others(context: typer.Context, option: str, beside: Sequence[str]) -> None:
+    if more := [name for name in _given_names(context) if name not in beside]:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in more)
+        raise typer.BadParameter(f"leaves no choice of {words}", param_hint=option)
+
+
 def _print_validation(row: dict[str, Any]) -> None:
     loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
     console().print(
@@ -210,19 +221,36 @@ def _print_validation(row: dict[str, Any]) -> None:
 
 
 def denoise(
+    context: typer.Context,
     images: Annotated[
         str,
         typer.Argument(
-            metavar="IMAGES", help="photographs, set12, held-out, or a folder of pictures."
+            metavar="IMAGES",
+            help="photographs, set12, held-out, or a folder of pictures; a picture with --noisy.",
         ),
     ] = "photographs",
+    noisy: Annotated[
+        bool, typer.Option("--noisy", help="Denoise one picture as it is, and save it.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --noisy: the picture to write [NAME-denoised beside it]."
+        ),
+    ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Run this method only; may be given again."),
+        typer.Option(
+            metavar="NAME",
+            help="Run this method only; may be given again. [with --noisy filter-diffusion]",
+        ),
     ] = None,
     sigma: Annotated[
         list[float] | None,
-        typer.Option(min=0.1, help="Noise, in grey levels of 255 [25]; may be given again."),
+        typer.Option(
+            min=0.1,
+            help="Noise, in grey levels of 255; may be given again. [25; with --noisy estimated]",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
     colour: Annotated[bool, typer.Option("--colour", help="Images in colour.")] = False,
@@ -232,20 +260,26 @@ def denoise(
     load: Load = None,
     list_all: ListAll = False,
 ) -> None:
-    """Denoise images by solved methods and by networks that unroll them, and compare.
+    """Add noise to images, denoise them by solved methods and by networks, and compare.
 
-    IMAGES is photographs (the middles of the two of scikit-learn), set12 (from the data root),
-    held-out (56 photographs on which no network was trained: the last 20 of train400, the middles
-    of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid), or a folder of
-    your own pictures. Pictures that cannot be read, or have a side under 16 pixels, are left out.
-    Without --colour, pictures become grey. All methods get the same white Gaussian noise.
+    With --noisy, IMAGES is one picture that is noisy already: twinsolve denoise photo.png --noisy
+    denoises it as it is and writes photo-denoised.png, with the same bits and alpha. The noise is
+    estimated unless --sigma gives it. Only --sigma, --method, --out and --load go with it. PNG,
+    TIFF and JPEG are written; the picture itself is never overwritten.
 
-    --method takes a name of --list; package.module:function, your own function of the noisy image
-    and the noise level, both in grey levels of [0, 1]; or the folder of a run of train-denoiser.
-    Kinds are solved (by the solvers of this package), peer (other packages, if installed), start
-    (networks before training), trained (with weights that come with the package, for a noise of
-    25), and own. A method "NAME, solver" is the solver of the network NAME at the start, and gives
-    the same result; it runs only if it is named.
+    Otherwise IMAGES is photographs (the middles of the two of scikit-learn), set12 (from the data
+    root), held-out (56 photographs on which no network was trained: the last 20 of train400, the
+    middles of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid), or a
+    folder of your own pictures. Pictures that cannot be read, or have a side under 16 pixels, are
+    left out. Without --colour, pictures become grey. All methods get the same white Gaussian noise.
+
+    --method takes a name of --list, or the short name of a trained network, such as
+    filter-diffusion; package.module:function, your own function of the noisy image and the noise
+    level, both in grey levels of [0, 1]; or the folder of a run of train-denoiser. Kinds are solved
+    (by the solvers of this package), peer (other packages, if installed), start (networks before
+    training), trained (with weights that come with the package, for a noise of 25, of
+    FilterDiffusionDenoiser also of 50), and own. A method "NAME, solver" is the solver of
+    the network NAME at the start, and gives the same result; it runs only if it is named.
 
     Settings of solved methods and peers were chosen on the last 20 images of train400, on which
     networks are validated too; no image of Set12 was used for that.
@@ -273,6 +307,15 @@ def denoise(
             for name in names:
                 console().print(f"{kind:8} {name}", highlight=False)
         return
+    if noisy:
+        _refuse_others(context, "--noisy", _BESIDE_NOISY)
+        _denoise_picture(Path(images), method or [], sigma or [], out)
+        return
+    if out is not None:
+        raise typer.BadParameter("needs --noisy; --output is for other results", param_hint="--out")
+    if Path(images).is_file():
+        reason = f"{images} is one picture: --noisy denoises it as it is; or name its folder"
+        raise typer.BadParameter(reason, param_hint="IMAGES")
     if Path(images).is_dir() and output.resolve().is_relative_to(Path(images).resolve()):
         reason = f"{output} is inside the folder of pictures, and holds pictures"
         raise typer.BadParameter(reason, param_hint="--output")
@@ -288,6 +331,26 @@ def denoise(
     }  # fmt: skip
     if not write_report(table, given, sigmas, Report("twinsolve denoise", settings, output)):
         raise typer.Exit(code=1)
+
+
+def _denoise_picture(path: Path, methods: list[str], sigmas: list[float], out: Path | None) -> None:
+    from .denoising.pictures import denoise_file
+
+    for given, option in ((methods, "--method"), (sigmas, "--sigma")):
+        if len(given) > 1:
+            raise typer.BadParameter("give one with --noisy", param_hint=option)
+    if not path.is_file():
+        raise typer.BadParameter(f"{path} is no file of a picture", param_hint="IMAGES")
+    options: dict[str, Any] = {"method": methods[0]} if methods else {}
+    with report_mistakes():
+        found, seconds, written = denoise_file(path, out, sigma=next(iter(sigmas), None), **options)
+    level = "" if found.trained_for is None else f" at {found.trained_for:g}"
+    console().print(
+        f"Noise: {found.sigma:.1f} of 255, {'estimated' if found.estimated else 'given'}\n"
+        f"Method: {found.method if found.denoised else 'none, as there is no noise'}{level}\n"
+        f"Time: {seconds:.1f} s\nWritten to {written}",
+        soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
 
 
 def inspect(

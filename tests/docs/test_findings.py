@@ -345,6 +345,30 @@ def test_pairs_quoted_on_denoising_stand_in_the_committed_results():
     assert f"{larger:.1f} times its parameters; the windows pay {times[1]:.1f} times" in page
 
 
+def test_noise_levels_quoted_on_denoising_stand_in_the_committed_results():
+    page, summary = (ROOT / "docs/denoising.md").read_text(), summary_of("noise-levels")
+    part = page.split("## A picture that is noisy already", 1)[1].split("\n## ", 1)[0]
+    rows = [line for line in part.splitlines() if line.startswith("| ")]
+    assert len(rows) == 14
+    assert set(rows) <= set(summary.splitlines())
+    words = " ".join(part.split())
+    number = r"[-+]?[\d.]+(?: ± [\d.]+)?"
+    for sigma, told in (
+        ("50", f"rescaling by ({number}) dB at 50"),
+        ("15", f"At 15 it has ({number}), which"),
+    ):
+        (apart,) = re.findall(told, words)
+        row = rf"filter-diffusion, trained for the noise \| .* \| {re.escape(apart)} \|"
+        assert re.search(rf"^\| {sigma} \| {row}", summary, re.M), sigma
+    tiled = "total variation is off|convex ridge|low-rank groups|BM3D|scikit-image's wavelets"
+    quoted = re.findall(rf"({tiled}) by (\d+\.\d+)", words)
+    assert len(quoted) == 5
+    for name, told in quoted:
+        title = name.removesuffix(" is off").replace("'s", "")
+        title = title.replace("convex ridge", "ConvexRidgeDenoiser, trained")
+        assert re.search(rf"^\| {title} \| [\d.]+ \| {told} \|$", summary, re.M), name
+
+
 def test_what_others_measured_of_denoising_stands_apart():
     page = (ROOT / "docs/denoising.md").read_text()
     before, _, after = page.partition("### Published and measured elsewhere")

@@ -36,6 +36,7 @@ from .networks import (
     load_shipped,
     n_parameters,
     network_names,
+    shipped_classes,
     shipped_levels,
     shipped_path,
     solve,
@@ -396,6 +397,8 @@ def find_entry(name: str) -> Entry:
         If there is no such method, or it is not installed.
     """
     kinds = {known: kind for kind, names in method_names().items() for known in names}
+    if name in (short := shipped_classes()):
+        name = f"{short[name]}, trained"
     if name in METHODS:
         if not METHODS[name].installed:
             raise ValueError(
@@ -411,7 +414,7 @@ def find_entry(name: str) -> Entry:
     if ":" in name:
         find_function(name)
         return Entry(name, "own")
-    raise ValueError(f"methods: none is named {name!r}{close_names(name, kinds)}")
+    raise ValueError(f"methods: none is named {name!r}{close_names(name, [*short, *kinds])}")
 
 
 def list_entries(methods: Iterable[str] | None, sigmas: Sequence[float]) -> list[Entry]:

@@ -86,7 +86,7 @@ def _cut_axis(extent: int, side: int, margin: int) -> Iterator[tuple[slice, slic
 
 
 _SHIPPED = Path(__file__).with_name("weights")
-_LARGE = 512  # side of tiles
+LARGE = 512  # side of tiles
 _COUNTED = 192  # side of the image for counting operations
 
 
@@ -154,6 +154,68 @@ def shipped_levels(name: str) -> list[float]:
     return sorted(float(path.stem.rpartition("-")[2]) for path in paths)
 
 
+def shipped_classes() -> dict[str, str]:
+    """Classes of the networks that come with weights, by short names such as filter-diffusion."""
+    stems = {name: name.removesuffix("Denoiser").replace("NonLocal", "Nonlocal") for name in
+             network_names() if shipped_levels(name)}  # fmt: skip
+    return {re.sub(r"\B([A-Z])", r"-\1", stem).lower(): name for name, stem in stems.items()}
+
+
+def load_denoiser(name: str, *, sigma: float = 25.0) -> nn.Module:
+    """Load a trained denoising network that comes with the package.
+
+    Parameters
+    ----------
+    name : str
+        "convex-ridge", "filter-diffusion", "group-coding", "mixture-of-experts",
+        "nonlocal-filter-diffusion", "nonlocal-means" or "patch-coding".
+    sigma : float, default=25
+        Noise level that it was trained for, in grey levels of 255. All have weights for 25, and
+        "filter-diffusion" for 50.
+
+    Returns
+    -------
+    nn.Module
+        A network of `twinsolve.unrolled.models.denoisers` in evaluation mode, float32, on the CPU.
+        It takes noisy images of shape (n_images, 1, height, width), levels in [0, 1], and returns
+        their denoised form.
+
+    Raises
+    ------
+    ValueError
+        If no network has this name, or it has no weights for this noise; the message lists names
+        and levels.
+
+    See Also
+    --------
+    twinsolve.bench.denoise_image : Denoise a picture at any noise level.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.bench import load_denoiser
+    >>> network = load_denoiser("filter-diffusion")
+    >>> with torch.no_grad():
+    ...     network(torch.rand(1, 1, 24, 32)).shape
+    torch.Size([1, 1, 24, 32])
+    """
+    known = shipped_classes()
+    if name not in known:
+        listed = ", ".join(f"{short} ({_list_levels(known[short])})" for short in known)
+        raise ValueError(
+            f"name: must be among {listed}, with noise levels in brackets; got {name!r}"
+        )
+    if sigma not in shipped_levels(known[name]):
+        raise ValueError(
+            f"sigma: {name} has weights for a noise of {_list_levels(known[name])}; got {sigma:g}"
+        )
+    return load_shipped(shipped_path(known[name], sigma / 255))
+
+
+def _list_levels(name: str) -> str:
+    return ", ".join(f"{level:g}" for level in shipped_levels(name))
+
+
 def ship(folder: str | Path, path: Path | None = None) -> Path:
     """Write the averaged weights of a training run to a file for the package.
 
@@ -187,8 +249,8 @@ def apply(network: nn.Module, noisy: Array) -> Array:
     Networks of one channel get the three channels of a colour image (height, width, 3) as a batch.
     """
     margin = getattr(network, "margin", None)
-    if max(noisy.shape) > _LARGE and margin is not None:
-        return in_tiles(partial(_apply_whole, network), noisy, margin=margin, side=_LARGE)
+    if max(noisy.shape) > LARGE and margin is not None:
+        return in_tiles(partial(_apply_whole, network), noisy, margin=margin, side=LARGE)
     return _apply_whole(network, noisy)
 
 

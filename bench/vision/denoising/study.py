@@ -322,6 +322,14 @@ def _compile_method(entry: Entry, level: float, n_axes: int) -> None:
         entry.denoiser(level)[0](crop, level)
 
 
+def check_answer(denoised: Array, noisy: Array) -> None:
+    """Refuse what a method returned if it is no image of that shape with finite levels."""
+    if denoised.shape != noisy.shape:
+        raise ValueError(f"returned an image of shape {denoised.shape}, not {noisy.shape}")
+    if not np.isfinite(denoised).all():
+        raise ValueError(f"returned {np.count_nonzero(~np.isfinite(denoised))} non-finite pixels")
+
+
 def quality(clean: Array, denoised: Array) -> dict[str, float]:
     """PSNR in dB and SSIM, for a range of 1; SSIM is missing if its window does not fit.
 
@@ -330,10 +338,7 @@ def quality(clean: Array, denoised: Array) -> dict[str, float]:
     ValueError
         If the shapes differ, or the image is not finite.
     """
-    if denoised.shape != clean.shape:
-        raise ValueError(f"returned an image of shape {denoised.shape}, not {clean.shape}")
-    if not np.isfinite(denoised).all():
-        raise ValueError(f"returned {np.count_nonzero(~np.isfinite(denoised))} non-finite pixels")
+    check_answer(denoised, clean)
     found = {"psnr": float(peak_signal_noise_ratio(clean, denoised, data_range=1.0))}
     if min(clean.shape[:2]) >= _SSIM:
         axis = -1 if clean.ndim == 3 else None
