@@ -117,6 +117,12 @@ def test_dense_and_sparse_agree_and_the_diagonal_is_without_effect(K):
             assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
+def test_gradient_of_float32_is_right_to_its_rounding():
+    k, u, _ = (a.astype(np.float32) for a in directed())
+    exact = smoothness_gradient(u.astype(np.float64), (k + k.T).astype(np.float64))
+    assert_allclose(smoothness_gradient(u, k + k.T), exact, atol=1e-5)
+
+
 def test_gradient_cosine_is_one_for_shared_keys_nt_t4_erratum_e2f():
     q, k, v = np.random.default_rng(0).standard_normal((3, 7, 4))
     shared = smoothness_gradient(v, np.exp(k @ k.T / 2))
