@@ -93,9 +93,9 @@ def cluster(
     candidates, of which none is left out. The choice is the candidate whose clusters agree best
     with the clusters of all candidates: by the mean adjusted Rand index, weighted by the 24th power
     of their scores. The command prints the choice and the next best. It writes labels.csv (the
-    number of each point in the whole data set, and its cluster), choice.json, candidates.csv and
-    the figure matrices.png of the best candidate of each of three methods. Labels are only used to
-    print and write the error of the choice, and to sort the figure.
+    number of each point in the whole data set, and its cluster), choice.json, candidates.csv and,
+    up to 2,000 points, matrices.png: the coefficients of the best candidate of each of three
+    methods. Labels are only used to tell the error of the choice, and to sort the figure.
 
     Without --auto, the command prints a row for each method: that of the affinity steps with the
     largest score, or one for each of --steps; the others are in clusters.csv. A row has the
