@@ -282,16 +282,17 @@ def test_mixed_labels_are_the_shares_of_the_images_and_drawn_by_torch_alone(name
 def test_two_processes_share_each_batch_and_write_one_table(tmp_path):
     words = ["classify", "digits", "--row", "twicing", "--seeds", "1", "--steps", "2"]
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [sys.executable, "-c", "from twinsolve.bench.cli import main; main()", *words]
-    shared, alone = (
-        subprocess.run(
-            [*start, *command, "--output", folder],
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for start, folder in (([sys.executable, *launcher, "--no-python"], "shared"), ([], "alone"))
+
+    def output(folder):
+        return ["--output", str(tmp_path / folder)]
+
+    main = [sys.executable, "-c", "from twinsolve.bench.cli import main; main()"]
+    shared = subprocess.run(
+        [sys.executable, *launcher, "--no-python", *main, *words, *output("shared")],
+        capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert shared.returncode == alone.returncode == 0, shared.stderr
+    alone = CliRunner().invoke(app, [*words, *output("alone")])
+    assert shared.returncode == alone.exit_code == 0, shared.stderr
     assert shared.stdout.count("Written to") == 1
     one, other = (
         json.loads((tmp_path / folder / "table.json").read_text()) for folder in ("shared", "alone")
