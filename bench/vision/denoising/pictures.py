@@ -70,8 +70,9 @@ def denoise_image(
 
     A side of more than 512 pixels is denoised in tiles that overlap. Networks that know how far
     they look give what the whole picture would. Other methods get 64 pixels around each tile, which
-    is exact for filters and patches, and not for energies over the whole picture, low-rank groups
-    and BM3D. Functions and networks of your own that have no attribute ``margin`` get the whole.
+    is exact for filters and patches, and not for energies over the whole picture, wavelets,
+    low-rank groups and BM3D. Functions and networks of your own that have no attribute ``margin``
+    get the whole.
 
     Parameters
     ----------
@@ -85,7 +86,8 @@ def denoise_image(
     sigma : float, optional
         Standard deviation of the noise, in grey levels of 255, also for 16 bits, >= 0.1. None is
         an estimate by `skimage.restoration.estimate_sigma`, the mean over the colours; if it is
-        below 0.1, the picture is returned as it is.
+        below 0.1, the picture is returned as it is. The estimate is low where large parts are
+        clipped, noise grows with the light, or a camera or JPEG has smoothed it.
 
     Returns
     -------
