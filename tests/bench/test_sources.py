@@ -14,7 +14,7 @@ import pytest
 from twinsolve.bench import sources
 from twinsolve.bench.sources import code, imported_files, source_hash, source_of
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = Path(sources.__file__).parents[1]
 
 
 def test_any_byte_of_the_source_decides(tmp_path):
@@ -84,8 +84,8 @@ def test_modules_that_python_loads_are_among_those_found(module):
 
 
 def test_solvers_decide_clusters_but_no_trained_classifier():
-    solvers = {path for path in imported_files(_CLUSTERS) if ROOT / "solvers" in path.parents}
-    assert ROOT / "solvers/clustering/sparse.py" in solvers
+    solvers = {path for path in imported_files(_CLUSTERS) if PACKAGE / "solvers" in path.parents}
+    assert PACKAGE / "solvers/clustering/sparse.py" in solvers
     assert imported_files("twinsolve.bench.study", _STUDY).isdisjoint(solvers)
 
 

@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from docutils.nodes import make_id
 
 from twinsolve.unrolled.twins import catalogue
 
@@ -100,7 +99,7 @@ def test_the_page_of_layers_has_the_twins_of_the_package(pages):
     twins = [twin for twin in catalogue() if twin.layer.__module__.startswith("twinsolve.")]
     page = pages[Path("layers.html")]
     table = page[page.index(f"{len(twins)} twins") :]
-    families = {make_id(twin.family) for twin in twins}
+    families = {twin.family.replace("_", "-") for twin in twins}
     assert set(re.findall(r'<section id="([^"]*)">', table)) == families
     names = {twin.layer.__name__ for twin in twins}
     assert {name for name in names if not re.search(rf"\b{name}\b", table)} == set()
