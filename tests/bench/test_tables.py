@@ -13,7 +13,7 @@ OWN = "ViT:operator=my_operator,residual=boosting,correction=neutreno:lam=0.4,sc
 HEADINGS = ("row", "difference, points", "seen with 80 % power", "nothing", "against")
 ROWS = [
     (OWN, "-10.42 ± 54.16", "278.24", "-", "softmax"),
-    (OWN.replace("0.4", "0.5"), "+0.83 ± 10.59", "54.39", "-", "symmetric + NeuTRENO"),
+    (OWN.replace("0.4", "0.5"), "+0.83 ± 10.59", "54.39", "-", "symmetric + [bold]"),
 ]
 
 
@@ -21,10 +21,12 @@ ROWS = [
 def test_no_heading_or_cell_is_cut_and_rows_differ(width, monkeypatch):
     screen = StringIO()
     monkeypatch.setattr(tables, "console", lambda: Console(file=screen, width=width))
-    print_table("Title", (HEADINGS, ROWS))
+    print_table("Data [own]", (HEADINGS, ROWS))
     shown = screen.getvalue()
     assert max(map(len, shown.splitlines())) <= width
     assert "…" not in shown
+    assert "Data [own]" in shown
+    assert "[bold]" in shown
     lines = [re.split("[│┃]", line) for line in shown.splitlines()]
     first = "".join(line[1].strip() for line in lines if len(line) > 2)  # unwrapped
     for own, *others in ROWS:
