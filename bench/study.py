@@ -16,7 +16,7 @@ from .names import close_names, split_settings
 from .run_folder import find_class, find_object, read_metrics
 from .sources import code, source_of
 from .timing import Progress
-from .training import Batches, Listener, Loss, Recipe, Told, operator_sources, train
+from .training import Batches, Listener, Loss, Recipe, StudyListener, operator_sources, train
 
 PLAIN = "softmax"
 _OWN = re.compile(r"([\w.]+:[A-Za-z_]\w*)(?::(.*))?")  # package.module:Class:NAME=VALUE,...
@@ -171,7 +171,7 @@ def run_study(
         options = Options(0, seeds, n_jobs, data_home, directory, progress)
         about = {"steps_of_study": n_steps}
         heard = {"on_step": on_step, "on_validation": on_validation}
-        listeners = {name: Told(each, about) for name, each in heard.items() if each}
+        listeners = {name: StudyListener(each, about) for name, each in heard.items() if each}
         return run_jobs(
             train_and_measure, jobs, options, content=known, modules=[task.module],
             listeners=listeners,
@@ -371,8 +371,8 @@ def train_kept(
 def train_and_measure(
     task: str, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
     row: str, options: dict[str, Any], candidate: dict[str, Any], seed: int,
-    measures: Sequence[str] | None, device: str, on_step: Told | None = None,
-    on_validation: Told | None = None,
+    measures: Sequence[str] | None, device: str, on_step: StudyListener | None = None,
+    on_validation: StudyListener | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Train one network and test it; without `measures`, only validate it."""
     own: Task = find_object(task, "task: none is named")

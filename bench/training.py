@@ -132,14 +132,14 @@ _TIMED = 4  # steps, after an untimed one
 
 
 @dataclass(frozen=True)
-class Told:
-    """A listener that is also told what it listens to."""
+class StudyListener:
+    """Adds `about`, such as the row and seed of a study, to what a listener hears."""
 
     listener: Listener
     about: Mapping[str, Any]
 
-    def of(self, **about: Any) -> "Told":
-        return Told(self.listener, {**self.about, **about})
+    def of(self, **about: Any) -> "StudyListener":
+        return StudyListener(self.listener, {**self.about, **about})
 
     def __call__(self, row: dict[str, Any]) -> None:
         self.listener({**self.about, **row})

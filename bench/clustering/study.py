@@ -220,7 +220,6 @@ def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
         "points": points,
         "method code": code_of(way),
         **about,
-        **code(__name__),
     }
     folder = options.directory and options.directory / "matrices"
     ((_, arrays),) = resume_parts(make, key | code(__name__), folder)

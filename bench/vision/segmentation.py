@@ -21,7 +21,7 @@ from ..jobs import Job, Options, run_jobs
 from ..names import close_names
 from ..parts import resolve_options
 from ..timing import Progress
-from ..training import Listener, Recipe, Told, generator_of, operator_sources, train
+from ..training import Listener, Recipe, StudyListener, generator_of, operator_sources, train
 
 _LARGEST = 1.5  # largest factor by which a picture is enlarged before it is cropped
 _MEAN, _SPREAD = 0.45, 0.25  # of levels in [0, 1], roughly
@@ -322,7 +322,7 @@ def segment(
     about = {"steps_of_study": n_steps * len(jobs)}
     return run_jobs(
         _train_and_judge, jobs, options, content={"pictures": pictures, **operator_sources()},
-        listeners={"on_step": on_step and Told(on_step, about)},
+        listeners={"on_step": on_step and StudyListener(on_step, about)},
     )  # fmt: skip
 
 
@@ -357,7 +357,7 @@ def _train_and_judge(
     directory: str,
     data_home: str | None,
     device: str,
-    on_step: Told | None = None,
+    on_step: StudyListener | None = None,
 ) -> list[dict[str, Any]]:
     """Train a model in the folder of the run, or continue, and return a row of measures."""
     pictures = {
