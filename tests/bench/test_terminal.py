@@ -2,11 +2,13 @@ import time
 from threading import Event
 
 import pytest
+import typer
 from numba import njit
 from rich.console import Console
+from typer.testing import CliRunner
 
 from twinsolve.bench import terminal
-from twinsolve.bench.terminal import console, progress
+from twinsolve.bench.terminal import Commands, console, progress
 
 
 def slow_first(n, seconds):
@@ -55,3 +57,21 @@ def test_output_is_as_wide_as_the_terminal(terminal_, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.setattr(Console, "is_terminal", terminal_)
     assert console().width == width
+
+
+def test_a_stopped_command_says_what_is_kept():
+    app = typer.Typer(cls=Commands)
+
+    @app.callback()
+    def group():
+        pass
+
+    @app.command()
+    def work():
+        stop = KeyboardInterrupt()
+        stop.add_note("runs keeps 2 of 4.")
+        raise stop
+
+    done = CliRunner().invoke(app, ["work"])
+    assert done.exit_code == 130
+    assert done.stderr == "Stopped.\nruns keeps 2 of 4.\n"

@@ -59,8 +59,8 @@ def test_an_own_network_is_trained_beside_softmax_and_loads_again(folder):
     # 8 x 8 pixels and a bias to 6 channels, these and a bias to 10 classes
     assert table.parameters[1] == 6 * 65 + 10 * 7
     # Of each row, three candidates train two steps; the best of them is not trained again.
-    assert [(x["row"], x["step"]) for x in told] == [
-        (row, step) for row in ("softmax", ROW) for _ in range(3) for step in (1, 2)
+    assert [(x["row"], x["seed"], x["step"]) for x in told] == [
+        (row, 0, step) for row in ("softmax", ROW) for _ in range(3) for step in (1, 2)
     ]
     assert {x["steps_of_study"] for x in told} == {len(told)}
     (run, *_) = (folder / "runs/networks").glob("net_of_a_user*")
