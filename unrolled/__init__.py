@@ -51,6 +51,7 @@ from .self_expression import (
     UnrolledADMM,
     UnrolledSelfExpression,
 )
+from .solved import solved_lasso
 from .solved_operator import Solved
 from .sparse_coding import LISTA, SparseCoding, SparseMixtureOfExperts
 from .spectral_filtering import AttnScale, FeatScale, ReAttention
@@ -113,6 +114,7 @@ __all__ = [
     "record",
     "register_operator",
     "replace_attention",
+    "solved_lasso",
 ]
 
 

@@ -16,7 +16,8 @@ from .attention import (
 )
 from .fixed_point import FixedPoint
 from .nonlocal_energy import Neutreno, own_rows
-from .sparse_coding.fixed_codes import FixedCodes
+from .solved import refuse_tracing, solved_lasso
+from .sparse_coding import SparseCoding
 
 
 class Solved(Correction):
@@ -28,23 +29,23 @@ class Solved(Correction):
         Solved(Neutreno(base, lam)):    u* = lam ((1 + lam) I - A)^-1 v0,   v0 the first values
 
     It has the parameters of `base` and no others, so that a network with the solver inside can be
-    compared with the unrolled one; the gradient of a step length, which does not move the solution,
-    is zero. Codes take n_queries x n_keys numbers in float64: ISTA with momentum runs from zero
-    until the supports no longer change, and codes and gradients are then solved for on the supports
-    (`FixedCodes`). `Neutreno` is iterated by its safe form, whichever is set (`FixedPoint`).
+    compared with the unrolled one; a step length, which does not move the solution, gets no
+    gradient. Codes are certified and exact on their supports (`solved_lasso`); they take n_queries
+    x n_keys numbers in float64 and are solved for on the CPU. `Neutreno` is iterated by its safe
+    form, whichever is set (`FixedPoint`).
 
     Parameters
     ----------
     base : SparseCoding, Neutreno or another Operator
-        Others need a method ``iteration(call)`` that returns a map on codes of
-        shape (..., n_queries, n_keys), whose rows are proximal gradient steps of ``|q - C k|_F^2``
-        and a penalty like l1.
+        Others need a method ``iteration(call)`` that returns a contraction of codes of shape (...,
+        n_queries, n_keys); it is iterated from zero.
     tol : float, default=1e-10
-        Largest relative error > 0 of the output and of the implicit system. For codes it is proved,
-        and at least 1.5e-8; for Neutreno of weights of sum one it is proved for the output. Else it
-        is estimated.
+        Largest relative error > 0 of the output and of the implicit system. For SparseCoding it is
+        at least 1e-8: the relative duality gap of the codes, and a bound of the relative error of
+        gradients. For Neutreno of weights of sum one it is proved for the output. Else it is
+        estimated.
     max_iter : int, default=10000
-        Largest number of iterations, forward and for Neutreno backward.
+        Largest number of working sets of a code, or of iterations, forward and backward.
 
     Raises
     ------
@@ -57,13 +58,13 @@ class Solved(Correction):
     Warns
     -----
     sklearn.exceptions.ConvergenceWarning
-        If `tol` is not reached, forward or backward.
+        If `tol` is not reached, forward or backward, or codes are not differentiable.
 
     Notes
     -----
     The gradient through a code flows over its support, on which it is affine in the query; outside
-    it is zero. It exists where the support's keys are independent and no other key is at the
-    threshold. If they are dependent, a code is not unique, and the gradient is that of least norm.
+    it is zero. It exists where no other key is at the threshold; else it is still that of the
+    support. Of equal keys one has the code.
 
     Neutreno's form converges for any base with nonnegative rows of sum one. Its output is linear in
     v0 and does not depend on v (in the first layer they are the same); `matrix` is ``lam ((1 + lam)
@@ -71,7 +72,7 @@ class Solved(Correction):
 
     References
     ----------
-    EQUATIONS LS-4, SE-12, SE-17, NT-FP, NT-rel, FF-3b.
+    EQUATIONS IG-1, LS-4, SE-12, SE-17, NT-FP, NT-rel, FF-3b.
 
     Examples
     --------
@@ -125,9 +126,29 @@ class Solved(Correction):
     def _solve_codes(self, base: Any, call: Call) -> Tensor:
         # In float64, as codes may be far smaller than the threshold that rounds them.
         q, k = call.q.double(), drop_hidden(call.k, call.mask).double()
-        step = base.iteration(call._replace(q=q, k=k))
-        fixed = FixedCodes(step, q.detach(), k.detach(), tol=self.tol, max_iter=self.max_iter)
-        return fixed(torch.zeros_like(q @ k.mT))
+        if not isinstance(base, SparseCoding):
+            step = base.iteration(call._replace(q=q, k=k))
+            fixed = FixedPoint(step, tol=self.tol, max_iter=self.max_iter)
+            return fixed(torch.zeros_like(q @ k.mT))
+        refuse_tracing("Solved", q, k)
+        visible = call.hiding("Solved").pairs()
+        lam = base.penalties(q, k, visible)
+        sound = q.isfinite().all(dim=-1, keepdim=True) & lam.isfinite()
+        broken = ~k.isfinite().all(dim=-1)[..., None, :]
+        if bool(broken.any()):
+            reached = broken if visible is None else broken & visible
+            sound = sound & ~reached.any(dim=-1, keepdim=True)
+        codes = solved_lasso(
+            torch.where(sound, q, 0),
+            torch.where(broken.mT, 0, k),
+            lam=torch.where(sound, lam, 1),
+            nonnegative=base.nonnegative,
+            zero_diagonal=base.zero_diagonal,
+            mask=visible,
+            tol=max(self.tol, 1e-8),
+            max_iter=self.max_iter,
+        )
+        return torch.where(sound, codes, torch.nan)
 
     def _solve_values(self, base: Neutreno, call: Call) -> Tensor:
         q, k, v, mask, is_causal, context = call

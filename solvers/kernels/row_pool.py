@@ -210,6 +210,10 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
         return 0, 0.0
     if problem.own[i] >= 0:
         p[problem.own[i]] = 0.0
+    if problem.hidden.size:
+        for j in range(p.size):
+            if problem.hidden[i, j]:
+                p[j] = 0.0
     for a in range(pool.nnz[slot]):
         p[pool.atom[slot, a]] = 0.0
     add = rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
@@ -311,7 +315,8 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
         p[work.atoms[a]] = np.nan
     low, worst, at = _least_violation(i, scale, slack, problem), 0.0, 0
     for j in range(p.size):
-        if abs(p[j]) >= low and j != problem.own[i]:
+        absent = j == problem.own[i] or (problem.hidden.size and problem.hidden[i, j])
+        if abs(p[j]) >= low and not absent:
             v = dot(problem.atoms[j], r)
             v = v if problem.nonneg else abs(v)
             if v > worst:

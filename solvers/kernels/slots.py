@@ -28,6 +28,7 @@ class Problem(NamedTuple):
     half: np.ndarray  # (n,) h
     ridge: np.ndarray  # (n,)
     own: np.ndarray  # (n,) the atom whose coefficient is zero, or -1
+    hidden: np.ndarray  # (n, m) bool, further such atoms, or (0, 0): none
     start_at: np.ndarray  # (n + 1,) the codes to start from, as in a csr_array
     start_atom: np.ndarray
     start_value: np.ndarray

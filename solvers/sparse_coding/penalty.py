@@ -19,17 +19,19 @@ class Penalty:
     ::
 
         lam_i (r |c_i|_1 + (1 - r) / 2 |c_i|^2),   r = l1_ratio
-        c_i >= 0 if nonnegative,   c_ij = 0 for j = own[i]
+        c_i >= 0 if nonnegative,   c_ij = 0 for j = own[i] and where hidden[i, j]
 
     The constraint that codes sum to one is not part of it, as its proximal map has no closed form.
 
     Attributes
     ----------
     lam : ndarray of shape (n_rows,)
-    l1_ratio : float
+    l1_ratio : float or ndarray of shape (n_rows,)
     nonnegative : bool
     own : ndarray of int of shape (n_rows,), optional
         The atom that each row may not use, or -1.
+    hidden : ndarray of bool of shape (n_rows, n_atoms), optional
+        True for further atoms that a row may not use.
 
     References
     ----------
@@ -49,9 +51,10 @@ class Penalty:
     """
 
     lam: Array
-    l1_ratio: float = 1.0
+    l1_ratio: float | Array = 1.0
     nonnegative: bool = False
     own: Array | None = None
+    hidden: Array | None = None
 
     @classmethod
     def checked(
@@ -73,8 +76,16 @@ class Penalty:
         return cls(check_lam(lam, n_rows), check_l1_ratio(l1_ratio), nonnegative, own)
 
     def __getitem__(self, rows: Any) -> "Penalty":
-        own = None if self.own is None else self.own[rows]
-        return replace(self, lam=self.lam[rows], own=own)
+        def some(array: Any) -> Any:
+            return array[rows] if isinstance(array, np.ndarray) else array
+
+        return replace(
+            self,
+            lam=self.lam[rows],
+            l1_ratio=some(self.l1_ratio),
+            own=some(self.own),
+            hidden=some(self.hidden),
+        )
 
     @cached_property
     def half(self) -> Array:
@@ -91,11 +102,15 @@ class Penalty:
         """Rows and columns of the entries that must be zero."""
         own = np.full(len(self.lam), -1) if self.own is None else self.own
         rows = np.flatnonzero(own >= 0)
-        return rows, own[rows]
+        columns = own[rows]
+        if self.hidden is None:
+            return rows, columns
+        more_rows, more_columns = np.nonzero(self.hidden)
+        return np.concatenate([rows, more_rows]), np.concatenate([columns, more_columns])
 
     def squares(self, C: Any) -> Array:
         """``ridge |c_i|^2``, the smooth part of the penalty."""
-        if self.l1_ratio == 1:
+        if not self.ridge.any():
             return np.zeros(len(self.lam))
         return np.asarray(self.ridge * (C.power(2) if issparse(C) else C**2).sum(axis=1))
 
@@ -122,7 +137,7 @@ class Penalty:
         """`prox` without setting the excluded entries to zero."""
         threshold = step * self.half[:, None]
         C = np.maximum(Z - threshold, 0) if self.nonnegative else soft_threshold(Z, threshold)
-        return C if self.l1_ratio == 1 else C / (1 + step * self.ridge[:, None])
+        return C / (1 + step * self.ridge[:, None]) if self.ridge.any() else C
 
     def largest(self, Q: Array) -> Array:
         """Dual norm of each row of ``Q = (Y - C D) D^T - ridge C``, one-sided if nonnegative.

@@ -116,6 +116,7 @@ def solve_rows(
         "half": penalty.half,
         "ridge": penalty.ridge,
         "own": own,
+        "hidden": np.empty((0, 0), np.bool_) if penalty.hidden is None else penalty.hidden,
         "start_at": start.indptr.astype(np.int64),
         "start_atom": start.indices.astype(np.int64),
         "start_value": start.data,
@@ -125,12 +126,12 @@ def solve_rows(
         "own_signals": penalty.own is not None and Y is atoms.rows,
         "nonneg": penalty.nonnegative,
     }
-    cells = atoms.cells(n)
+    cells = atoms.cells(n) if penalty.hidden is None else None
     if cells is not None and _cells_serve(Problem(**options, **arrays), cells, tol, max_rounds):
         arrays |= {_CELLS + name: array for name, array in cells._asdict().items()}
     else:
         arrays["atoms32"] = atoms.scaled32
-    bounds = _bounds(n)
+    bounds = row_bounds(n)
     folder = check_folder(directory, "directory")
     if folder is not None:
         folder /= _name_solve(arrays, options, tol, max_rounds, bounds)
@@ -155,7 +156,7 @@ def solve_rows(
     return _join_blocks([codes_by_rows[rows] for rows in bounds], m)
 
 
-def _bounds(n: int) -> list[tuple[int, int]]:
+def row_bounds(n: int) -> list[tuple[int, int]]:
     """First row of each block, and the row after its last row."""
     n_blocks = max(-(-n // _MOST_ROWS), min(n // _FEWEST_ROWS, _BLOCKS), 1)
     edges = [n * block // n_blocks for block in range(n_blocks + 1)]

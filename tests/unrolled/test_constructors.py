@@ -197,7 +197,6 @@ ROWS = [
                "layers.2": linear(5, 5), "layers.4": linear(5, 1)}),
     row("TokenGraying", transform="svd", eps=0.7),
     row("FixedPoint", step=torch.cos, tol=1e-3, max_iter=7, contraction=0.3),
-    row("FixedCodes", step=torch.cos, tol=1e-3, max_iter=7, queries=D_ROWS, keys=2 * D_ROWS),
     row("BilateralFilter", sigma_color=0.3, sigma_spatial=1.7, win_size=5),
     row("EmbeddedMeans", h=0.2, noise=0.3, **MEANS,
         holds={"embedding": patch_embedding(BELL, 2)}),

@@ -163,9 +163,7 @@ class SparseCoding(Operator):
             keys, visible = torch.where(visible.mT, keys, 0), None
         if is_causal and visible is not None:
             visible, is_causal = visible & causal_mask(q, k), False
-        lam = at_iteration(self.lam, 0).to(wide)
-        if self.relative:
-            lam = lam * self._lam_max(q.to(wide), keys, visible, is_causal)
+        lam = self.penalties(q.to(wide), keys, visible, is_causal)
         step = safe_step(keys, visible, is_causal)
         step = step[..., query_offset(q, k) :, :] if is_causal else step
         out = ista_attention(
@@ -267,6 +265,30 @@ class SparseCoding(Operator):
             return move(codes, (relative_step[min(t, len(lam) - 1)] * unit).to(wide))
 
         return iterate
+
+    def penalties(
+        self, q: Tensor, k: Tensor, visible: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Penalties of the rows in the first iteration, broadcastable to (..., n_queries, 1).
+
+        Parameters
+        ----------
+        q : Tensor of shape (..., n_queries, d)
+        k : Tensor of shape (..., n_keys, d)
+        visible : bool Tensor broadcastable to (..., n_queries, n_keys), optional
+            True for the keys that a row may use.
+        is_causal : bool, default=False
+            Row i may use the keys 0 to ``n_keys - n_queries + i``.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from twinsolve.unrolled import SparseCoding
+        >>> SparseCoding(0.5, relative=True).penalties(torch.tensor([[3.0, 0.5]]), torch.eye(2))
+        tensor([[3.]])
+        """
+        lam = at_iteration(self.lam, 0).to(q.dtype)
+        return lam * self._lam_max(q, k, visible, is_causal) if self.relative else lam
 
     def _lam_max(self, q: Tensor, k: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
         """lam_max_i of every query, over the keys that it may use."""

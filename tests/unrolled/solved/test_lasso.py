@@ -1,0 +1,221 @@
+"""The Lasso as a layer: optimal codes, exact gradients, and what happens where there are none."""
+
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch.autograd import grad, gradcheck
+
+from twinsolve.solvers.sparse_coding import implicit
+from twinsolve.unrolled import solved_lasso
+
+from ..draws import tokens
+
+X, A = tokens(7, 6), tokens(9, 6, seed=1)
+LAM, RIDGE = 0.4 + tokens(7, 1, seed=2).abs(), tokens(7, 1, seed=3).abs()
+WEIGHTS = 0.5 + tokens(9, seed=4).abs()
+MASK = tokens(7, 9, seed=5) > -0.5
+FORMS = {
+    "lasso": {"lam": LAM[0, 0]},
+    "elastic net": {"lam": LAM[0, 0], "ridge": RIDGE[0, 0]},
+    "penalties of rows": {"lam": LAM, "ridge": RIDGE},
+    "weights": {"lam": LAM, "weights": WEIGHTS},
+    "weights and ridge": {"lam": LAM, "weights": WEIGHTS, "ridge": RIDGE[0, 0]},
+    "mask": {"lam": LAM, "mask": MASK},
+    "mask, weights and ridge": {
+        "lam": LAM,
+        "mask": MASK,
+        "weights": WEIGHTS,
+        "ridge": RIDGE[0, 0],
+    },
+    "zero diagonal": {"lam": LAM, "zero_diagonal": True},
+}
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return FORMS[request.param]
+
+
+@pytest.fixture(params=[False, True], ids=["signed", "nonnegative"])
+def nonnegative(request):
+    return request.param
+
+
+def atoms_of(form):
+    return A[:7] if form.get("zero_diagonal") else A
+
+
+def violation(codes, signals, atoms, form, nonnegative):
+    """Of the optimality conditions, relative to the penalty of each entry."""
+    penalty = form["lam"] * form.get("weights", 1)
+    pull = 2 * (signals - codes @ atoms) @ atoms.mT - 2 * form.get("ridge", 0) * codes
+    pull = (pull / penalty).where(form.get("mask", torch.tensor(True)), 0)
+    if form.get("zero_diagonal"):
+        pull.fill_diagonal_(0)
+    off = (pull if nonnegative else pull.abs()) - 1
+    return torch.where(codes == 0, off.clamp(min=0), (pull - codes.sign()).abs()).max()
+
+
+def test_codes_are_optimal(form, nonnegative):
+    atoms = atoms_of(form)
+    codes, record = solved_lasso(X, atoms, nonnegative=nonnegative, return_record=True, **form)
+    assert violation(codes, X, atoms, form, nonnegative) < 1e-12
+    assert (codes != 0).any(dim=-1).sum() >= 5
+    assert not (nonnegative and (codes < 0).any())
+    if "mask" in form:
+        assert not codes[~MASK].any()
+    assert record.gap.max() < 1e-12
+    assert record.margin.min() > 0
+
+
+def test_gradients_are_those_of_finite_differences(form, nonnegative):
+    names = [name for name in ("lam", "ridge", "weights") if name in form]
+    constant = {name: value for name, value in form.items() if name not in names}
+    leaves = [x.clone().requires_grad_() for x in (X, atoms_of(form), *(form[n] for n in names))]
+
+    def codes(signals, atoms, *values):
+        settings = dict(zip(names, values, strict=True)) | constant
+        return solved_lasso(signals, atoms, nonnegative=nonnegative, **settings)
+
+    assert gradcheck(codes, leaves, atol=1e-8, rtol=1e-6)
+
+
+def test_signals_that_are_their_own_dictionary_get_both_parts():
+    assert gradcheck(
+        lambda x: solved_lasso(x, x, lam=0.5, zero_diagonal=True), [X.clone().requires_grad_()]
+    )
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_batches_are_their_problems_one_by_one(n_jobs):
+    signals, atoms = tokens(2, 3, 5, 6), tokens(3, 9, 6, seed=1)
+    leaves = signals.requires_grad_(), atoms.requires_grad_()
+    lam, mask = LAM[:3, :, None], tokens(3, 5, 9, seed=6) > -0.5
+    together = solved_lasso(*leaves, lam=lam, mask=mask, n_jobs=n_jobs)
+    apart = torch.stack(
+        [
+            torch.stack(
+                [
+                    solved_lasso(x, a, lam=penalty, mask=seen)
+                    for x, a, penalty, seen in zip(of_batch, atoms, lam, mask, strict=True)
+                ]
+            )
+            for of_batch in signals
+        ]
+    )
+    assert (together - apart).abs().max() < 1e-14
+    cotangent = tokens(*apart.shape, seed=7)
+    for a, b in zip(*(grad(y, leaves, cotangent) for y in (together, apart)), strict=True):
+        assert (a - b).abs().max() < 1e-13
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_dtypes_are_solved_in_float64(dtype):
+    x, a = (y.to(dtype).requires_grad_() for y in (X, A))
+    wide = [y.detach().double().requires_grad_() for y in (x, a)]
+    codes, expected = solved_lasso(x, a, lam=0.5), solved_lasso(*wide, lam=0.5)
+    assert codes.dtype == dtype
+    assert torch.equal(codes, expected.to(dtype))
+    cotangent = torch.ones_like(codes)
+    found, exact = grad(codes, [x, a], cotangent), grad(expected, wide, cotangent.double())
+    for b, c in zip(found, exact, strict=True):
+        assert b.dtype == dtype
+        assert (b - c).norm() <= 2 * torch.finfo(dtype).eps * c.norm()
+
+
+def test_a_start_changes_nothing(form, nonnegative):
+    form = form | {"nonnegative": nonnegative}
+    atoms, cotangent = atoms_of(form), tokens(7, len(atoms_of(form)), seed=8)
+    leaves = X.clone().requires_grad_(), atoms.clone().requires_grad_()
+    plain = solved_lasso(*leaves, **form)
+    warm = solved_lasso(*leaves, start=tokens(*plain.shape, seed=9), **form)
+    assert (plain - warm).abs().max() < 1e-13
+    for a, b in zip(*(grad(y, leaves, cotangent) for y in (plain, warm)), strict=True):
+        assert (a - b).abs().max() < 1e-12
+
+
+AT_THE_THRESHOLD = {
+    # One atom, whose code is (x - 1)+ for lam = 2; its slope at 1 is 0 from below and 1 from above.
+    "threshold": ([[1.0]], [[1.0]], [[0.0]], [[0.0]]),
+    # Either of two equal atoms may be used: the slope of their sum is 1.
+    "equal atoms": ([[3.0]], [[1.0], [1.0]], [[2.0]], [[1.0]]),
+    # Opposite ones as well.
+    "opposite atoms": ([[3.0]], [[1.0], [-1.0]], [[2.0]], [[1.0]]),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_THRESHOLD)
+def test_where_codes_are_not_differentiable_the_gradient_is_that_of_the_support(name):
+    signals, atoms, fit, slope = (torch.tensor(x).double() for x in AT_THE_THRESHOLD[name])
+    signals.requires_grad_()
+    with pytest.warns(ConvergenceWarning, match="1 of 1 rows are not differentiable"):
+        codes, record = solved_lasso(signals, atoms, lam=2.0, return_record=True)
+    assert record.margin.abs() < 1e-12
+    assert torch.equal(codes @ atoms, fit)
+    assert torch.equal(grad((codes @ atoms).sum(), signals)[0], slope)
+    with pytest.raises(RuntimeError, match="1 of 1 rows are not differentiable"):
+        solved_lasso(signals, atoms, lam=2.0, inexact="raise")
+    solved_lasso(signals, atoms, lam=2.0, inexact="ignore")
+    solved_lasso(signals.detach(), atoms, lam=2.0)  # no gradient, no warning
+
+
+def test_rows_without_signal_or_atoms_have_zero_codes_and_gradients():
+    x, mask = X.clone(), torch.ones(7, 9, dtype=torch.bool)
+    x[0], mask[1] = 0, False
+    x.requires_grad_()
+    codes = solved_lasso(x, A, lam=0.5, mask=mask)
+    assert not codes[:2].any()
+    assert codes[2:].any(dim=-1).all()
+    (slope,) = grad(codes.sum(), x)
+    assert not slope[:2].any()
+
+
+def test_an_answer_that_is_not_reached_is_told():
+    with pytest.warns(ConvergenceWarning, match="codes have a relative gap above tol"):
+        solved_lasso(tokens(50, 20), tokens(200, 20, seed=1), lam=0.01, max_iter=1)
+
+
+def test_a_gradient_beyond_the_tolerance_is_told(monkeypatch):
+    right = implicit.pull_rows
+
+    def wrong(first, stop, supports, *arguments):
+        right(first, stop, supports._replace(factor=1.001 * supports.factor), *arguments)
+
+    codes = solved_lasso(X.clone().requires_grad_(), A, lam=0.5)
+    monkeypatch.setattr(implicit, "pull_rows", wrong)
+    with pytest.warns(ConvergenceWarning, match="gradients are not proved to be within tol"):
+        codes.sum().backward()
+
+
+def test_a_second_derivative_is_refused():
+    x = X.clone().requires_grad_()
+    (slope,) = grad(solved_lasso(x, A, lam=0.5).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="solved_lasso: has no second derivative"):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lam": 0.0}, "lam: must be > 0, got 0.0"),
+        ({"lam": float("nan")}, "lam: contains NaN"),
+        ({"ridge": -1.0}, "ridge: must be >= 0, got -1.0"),
+        ({"weights": torch.zeros(9)}, "weights: must be > 0"),
+        ({"weights": WEIGHTS, "ridge": RIDGE}, "ridge: must be one number beside weights"),
+        ({"zero_diagonal": True}, "zero_diagonal: needs as many signals as atoms, got 7 and 9"),
+        ({"mask": MASK.double()}, "mask: must be boolean, got torch.float64"),
+        ({"inexact": "no"}, "inexact: must be one of"),
+        ({"signals": X * torch.nan}, "signals: contains NaN"),
+        ({"signals": X[0]}, "signals: must be a floating-point tensor"),
+        ({"dictionary": A[:, :5]}, "dictionary: has 5 features, but the signals have 6"),
+    ],
+)
+def test_what_has_no_answer_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        solved_lasso(**{"signals": X, "dictionary": A, "lam": 1.0} | settings)
+
+
+@pytest.mark.parametrize("shapes", [((0, 5, 6), (0, 9, 6)), ((0, 6), (9, 6)), ((5, 6), (0, 6))])
+def test_nothing_gives_nothing(shapes):
+    codes = solved_lasso(*map(torch.ones, shapes), lam=1.0)
+    assert codes.shape == (*shapes[0][:-1], shapes[1][-2])

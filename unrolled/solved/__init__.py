@@ -1,0 +1,9 @@
+"""Solved problems as layers: certified forward, with exact implicit gradients.
+
+Solvers run here, so that this folder knows both wings; they are imported when first called.
+"""
+
+from .implicit import refuse_tracing, solve_implicitly
+from .lasso import LassoRecord, solved_lasso
+
+__all__ = ["LassoRecord", "refuse_tracing", "solve_implicitly", "solved_lasso"]
