@@ -26,14 +26,16 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, with versions, commit, machine and instruction sets."""
+    """Settings of a run, with versions, commit, machine, the GPU it used, and instruction sets."""
     torch = sys.modules.get("torch")
     of_torch = [f"torch: {torch.backends.cpu.get_cpu_capability()}"] if torch else []
+    used = torch is not None and torch.cuda.is_initialized()
+    device = f", {torch.cuda.get_device_name()}" if torch and used else ""
     return {
         "settings": settings,
         "versions": versions(),
         **({"commit": found} if (found := commit()) else {}),
-        "machine": f"{platform.system()} {platform.machine()}, {processor()}",
+        "machine": f"{platform.system()} {platform.machine()}, {processor()}{device}",
         "instructions": ", ".join([instructions(), *of_torch]),
     }
 

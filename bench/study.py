@@ -53,7 +53,8 @@ class Task:
     validate : callable
         ``validate(model, splits)`` returns one score under its name; higher is better.
     measure : callable
-        ``measure(model, splits, settings, measures)`` returns the results on the test part.
+        ``measure(model, splits, settings, measures)`` returns the results on the test part, of a
+        model where it was trained.
     own_networks : bool, default=False
         Whether a row may be a user's class, ``package.module:Class``.
     """
@@ -125,8 +126,8 @@ def run_study(
     n_jobs : int, default=1
     data_home : str, optional
     device : str, default="auto"
-        Where networks are trained and validated: "auto" is a GPU if there is one. They are tested
-        on the CPU.
+        Where networks are trained, validated and tested: "auto" is a GPU if there is one. They are
+        timed on the CPU.
     directory : Path
         Folder that keeps finished and interrupted runs.
     progress : callable, optional
@@ -383,6 +384,6 @@ def train_and_measure(
     ((name, score),) = own.validate(trained, splits).items()
     found = {"row": row, "data": data, "seed": seed, **candidate, "validation": score}
     if measures is not None:
-        found |= own.measure(trained.cpu(), splits, settings, measures)
+        found |= own.measure(trained, splits, settings, measures)
         found["curve"] = [[x["step"], x[name]] for x in read_metrics(folder)]
     return [found]

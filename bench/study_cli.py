@@ -21,9 +21,7 @@ RowNames = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Run this row beside softmax; may be given again."),
 ]
-Device = Annotated[
-    str, typer.Option(help="Train there; auto is a GPU if there is one. Measured on the CPU.")
-]
+Device = Annotated[str, typer.Option(help="Train and test there; auto is a GPU if there is one.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of paired seeds.")]
 Steps = Annotated[
     int | None, typer.Option(min=1, help="Training steps, in place of the candidates' own.")

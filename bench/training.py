@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..unrolled.named_operators import operator_factory, operator_names
 from ..validation import check_integer, check_positive
@@ -307,12 +308,14 @@ class _Run:
         torch.manual_seed(_mix_seed(recipe.seed, step, self.rank))
         batch = move_to(self.batches(recipe.seed, step, self.samples), self.device)
         self.model.train()
-        for parameter in self.parameters:  # so that all processes average the same gradients
-            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.zero_grad()
         low = recipe.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low):
             loss = self.loss(self.model, batch)
         loss.backward()
+        for parameter in self.parameters:  # so that all processes average the same gradients
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         value = self._average_over_processes(loss.detach())
         norm = nn.utils.clip_grad_norm_(self.parameters, recipe.clip_norm)
         if not math.isfinite(value) or not torch.isfinite(norm):
@@ -353,8 +356,8 @@ class _Run:
     @torch.no_grad()
     def _move_average(self, decay: float) -> None:
         """Move the averaged weights."""
-        for mean, own in zip(self.average.parameters(), self.model.parameters(), strict=True):
-            mean.lerp_(own, 1 - decay)
+        own = list(self.model.parameters())
+        get_ema_multi_avg_fn(decay)(list(self.average.parameters()), own, None)
         for kept, buffer in zip(self.average.buffers(), self.model.buffers(), strict=True):
             kept.copy_(buffer)
 

@@ -104,6 +104,8 @@ class FixedPoint(nn.Module):
         """
         if torch.compiler.is_exporting():
             raise RuntimeError(f"FixedPoint: cannot be exported, as {_WHY_EAGER}")
+        if start.is_meta:
+            raise RuntimeError(f"FixedPoint: cannot run on the meta device, as {_WHY_EAGER}")
         if is_transformed():
             raise RuntimeError(f"FixedPoint: torch.func cannot transform it, as {_WHY_EAGER}")
         return self._refuse_tracing(start, *inputs)

@@ -143,7 +143,7 @@ def measure(
         name: mean_losses(model, windows, own).view(n_stretches, -1).mean(dim=1).tolist()
         for name, own in shown.items()
     }
-    inputs = windows[:_N_DEPTH, :-1]
+    inputs, model = windows[:_N_DEPTH, :-1], model.cpu()
     with torch.no_grad():
         tokens = _find_last_tokens(deepcopy(model).double(), inputs)
     found["token_cosine"] = float(token_similarity(tokens).mean())

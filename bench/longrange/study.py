@@ -90,12 +90,13 @@ def measure(
     """
     test, plain = splits.test, build(splits, settings, {}, 0).eval()
     shares = 100 * test.target.bincount() / len(test)
-    return {
-        "accuracy": accuracies(trained, test)["top1"],
+    found: dict[str, Any] = {"accuracy": accuracies(trained, test)["top1"]}
+    found["wrong"] = {CLEAN: wrong(trained, test)}
+    trained = trained.cpu()
+    return found | {
         "most_frequent": float(shares.max()), "chance": 100 / len(splits.classes),
         **size_measures(trained, test.levels), **speed_ratios(trained, plain, test.levels),
-        "token_cosine": mean_cosine(trained, test),
-        "n_test": len(test), "wrong": {CLEAN: wrong(trained, test)},
+        "token_cosine": mean_cosine(trained, test), "n_test": len(test),
     }  # fmt: skip
 
 

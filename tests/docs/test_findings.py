@@ -215,6 +215,17 @@ def test_faults_quoted_stand_in_the_committed_table():
     assert set(table[table.caught_by == ""].kind) == {"precision"}
 
 
+def test_times_on_a_gpu_on_the_scale_page_stand_in_the_committed_results():
+    page = (ROOT / "docs/scale.md").read_text()
+    quoted = re.findall(r"^\| ([a-z_, ]+)" + r" \| (\d+\.\d\d)" * 4 + r" \|$", page, re.M)
+    assert len(quoted) == 5
+    summary = summary_of("speed-flex-attention")
+    for layer, *times in quoted:
+        for tokens, (ours, flex) in zip(("4,096", "8,192"), (times[:2], times[2:]), strict=True):
+            line = rf"^\| {layer} \| {tokens} \| bfloat16 \| [\d.]+ \| {ours} \| {flex} \|"
+            assert re.search(line, summary, re.M), (layer, tokens)
+
+
 def test_times_on_the_scale_page_stand_in_the_committed_results():
     page = (ROOT / "docs/scale.md").read_text()
     summary = summary_of("speed-scale")

@@ -21,7 +21,10 @@ from twinsolve.unrolled import (
     Twicing,
 )
 from twinsolve.unrolled.attention import SoftmaxSmoother
+from twinsolve.unrolled.block_size import small_blocks
 from twinsolve.unrolled.laws import findings
+from twinsolve.unrolled.laws.masks import NO_MASKS, masks_of
+from twinsolve.unrolled.laws.subject import map_tensors
 
 from .operator_calls import Called, qkv, tokens
 from .operator_cases import OPERATORS, make, off_zero, subject_of
@@ -62,6 +65,30 @@ def test_parameters_reset_print_and_round_trip(name):
     operator.load_state_dict(changed.state_dict())
     assert_close(call(operator, *qkv()), expected, atol=0, rtol=0)
     assert repr(operator)
+
+
+@NAMES
+def test_shapes_without_values(name):
+    """On the meta device, which also finds tensors that a layer makes elsewhere."""
+    subject = subject_of(name)
+    layer, context = copy.deepcopy(subject.layer).to("meta"), map_tensors(subject.context, on_meta)
+    for masks in (NO_MASKS, *masks_of(subject)):
+        inputs = [on_meta("", x).requires_grad_() for x in subject.inputs]
+        given = {name: on_meta(name, x) for name, x in masks.given.items()}
+        if layer.data_dependent:
+            with pytest.raises(RuntimeError, match="cannot run on the meta device, as"):
+                layer(*inputs, context=context, **given)
+            continue
+        with small_blocks(4):
+            out = layer(*inputs, context=context, **given)
+            gradients = torch.autograd.grad(out.sum(), inputs, materialize_grads=True)
+        assert out.is_meta
+        assert out.shape == (*inputs[0].shape[:-1], inputs[2].shape[-1])
+        assert [g.shape for g in gradients] == [x.shape for x in inputs]
+
+
+def on_meta(_, x):
+    return x.to("meta") if isinstance(x, torch.Tensor) else x
 
 
 @NAMES

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .tracing import has_no_values
+
 
 def query_offset(q: Tensor, k: Tensor) -> int:
     """Index of the first query among the tokens, of which the queries are the last.
@@ -83,10 +85,10 @@ def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
     ------
     ValueError
         If an additive mask holds anything but 0 and -inf (or the lowest finite number). Compiled
-        code cannot look at the values: there a finite bias is ignored.
+        code cannot look at the values: there a finite bias is ignored. A GPU waits for the look.
     """
     hidden = hidden_by(mask)
-    checkable = mask.dtype != torch.bool and not torch.compiler.is_compiling()
+    checkable = mask.dtype != torch.bool and not has_no_values(mask)
     if checkable and not bool((hidden | (mask == 0)).all()):
         raise ValueError(
             f"{name}: masks may only hide keys, got an additive mask with a bias that is finite "
@@ -102,12 +104,13 @@ def padding_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
     ------
     ValueError
         If it does not hide the same keys from all queries, or is additive with a finite bias.
-        Compiled code cannot compare the rows and takes masks with a single one only.
+        Compiled code cannot compare the rows and takes masks with a single one only; a GPU waits
+        for the comparison.
     """
     visible = boolean_mask(mask, n_keys, name)
     if visible.shape[-2] == 1:
         return visible
-    if torch.compiler.is_compiling() or bool((visible != visible[..., :1, :]).any()):
+    if has_no_values(visible) or bool((visible != visible[..., :1, :]).any()):
         raise ValueError(
             f"mask: {name} couples all queries, so that a mask may only hide whole keys, in the "
             f"shape (..., 1, {n_keys}), got {tuple(mask.shape)}"

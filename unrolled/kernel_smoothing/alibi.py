@@ -109,7 +109,7 @@ class ALiBi(SoftmaxSmoother):
         """The slopes in use, (num_heads, 1, 1), or a single number for a single head."""
         wide = torch.promote_types(q.dtype, torch.float32)
         shape = (-1, 1, 1) if q.ndim > 2 else ()
-        slopes = torch.tensor(self._initial_slopes(), dtype=wide, device=q.device)
+        slopes = torch.tensor(self._initial_slopes(), dtype=wide).to(q.device, non_blocking=True)
         return (slopes[:, None, None] * self.relative_slope().to(wide)).reshape(shape)
 
     def _initial_slopes(self) -> list[float]:

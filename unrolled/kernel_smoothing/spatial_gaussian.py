@@ -95,7 +95,8 @@ class SpatialGaussian(SoftmaxSmoother):
         values = v.to(torch.promote_types(v.dtype, torch.float32))
         offset, grid, bandwidth = query_offset(q, k), self.grid.on(k, context), self.bandwidth()
         if grid[0] > 1 and mask is None and not is_causal and q.shape[-2] == k.shape[-2]:
-            return _smooth_grid(values, bandwidth.to(values), *grid).to(v.dtype)
+            bandwidth = bandwidth.to(values, non_blocking=True)
+            return _smooth_grid(values, bandwidth, *grid).to(v.dtype)
         if blocks_serve(values, mask):
             n = q.shape[-2]
             return _smooth_rows(n, values, bandwidth, mask, is_causal, *grid).to(v.dtype)

@@ -71,7 +71,9 @@ def ista_attention(
     """
     batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     row = (*batch, q.shape[-2], 1)
-    lam, step = (torch.as_tensor(x, dtype=q.dtype, device=q.device) for x in (lam, step))
+    lam, step = (
+        torch.as_tensor(x, dtype=q.dtype).to(q.device, non_blocking=True) for x in (lam, step)
+    )
     inputs = [_flatten_heads(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v)]
     rows = [_flatten_heads(x.expand(row)) for x in (2 / lam, step * lam / 2)]
     if visible is not None and visible.shape[:-2].numel() > 1:

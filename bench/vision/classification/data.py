@@ -226,16 +226,17 @@ class ClassBatches:
         order = batch_order(len(self.images), self.batch_size, seed, step)
         chosen = torch.from_numpy(order[samples])
         levels = self.images.levels[chosen]
-        for place, sample in enumerate(samples):
-            levels[place] = self._move(levels[place], shifts[sample], bool(flips[sample]))
-        return levels, self.images.target[chosen]
+        own = slice(samples.start, samples.stop)
+        return self._move(levels, shifts[own], flips[own]), self.images.target[chosen]
 
-    def _move(self, image: Tensor, shift: np.ndarray, flip: bool) -> Tensor:
-        height, width = image.shape[1:]
-        padded = nn.functional.pad(image, [self.shift] * 4)
-        top, left = (self.shift + int(s) for s in shift)
-        moved = padded[:, top : top + height, left : left + width]
-        return moved.flip(2) if flip else moved
+    def _move(self, levels: Tensor, shifts: np.ndarray, flips: np.ndarray) -> Tensor:
+        height, width = levels.shape[2:]
+        padded = nn.functional.pad(levels, [self.shift] * 4).numpy()
+        moved = np.empty(levels.shape, dtype=padded.dtype)
+        for place, ((top, left), flip) in enumerate(zip(self.shift + shifts, flips, strict=True)):
+            image = padded[place, :, top : top + height, left : left + width]
+            moved[place] = image[..., ::-1] if flip else image
+        return torch.from_numpy(moved)
 
 
 def cross_entropy(smoothing: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:

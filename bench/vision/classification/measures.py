@@ -165,9 +165,10 @@ ATTACKS = {
 
 def wrong_attacked(model: nn.Module, images: Images) -> dict[str, list[int]]:
     """Indices of misclassified images by attack; attacks use the model's gradients."""
-    levels, target = images.levels[:N_ATTACKED], images.target[:N_ATTACKED]
+    device = device_of(model)
+    levels, target = (x[:N_ATTACKED].to(device) for x in (images.levels, images.target))
     return {
-        name: wrong(model, Images(attack(model, levels, target, budget), target))
+        name: wrong(model, Images(attack(model, levels, target, budget), target.cpu()))
         for name, (attack, budget) in ATTACKS.items()
     }
 

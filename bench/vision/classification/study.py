@@ -196,11 +196,7 @@ def measure(
 
     ``wrong`` has the indices of misclassified images: clean, and by attack and corruption.
     """
-    plain = build(splits, settings, {}, 0).eval()
     found: dict[str, Any] = accuracies(trained, splits.test)
-    few = splits.test.levels[:N_TIMED]
-    found |= size_measures(trained, few) | speed_ratios(trained, plain, few)
-    found |= depth_measures(trained, splits.test)
     found |= {
         "parts": splits.origin,
         "n_test": len(splits.test),
@@ -210,7 +206,10 @@ def measure(
         found["wrong"] |= wrong_attacked(trained, splits.test)
     if "corruptions" in measures:
         found["wrong"] |= wrong_corrupted(trained, splits.test)
-    return found
+    plain, trained = build(splits, settings, {}, 0).eval(), trained.cpu()
+    few = splits.test.levels[:N_TIMED]
+    found |= size_measures(trained, few) | speed_ratios(trained, plain, few)
+    return found | depth_measures(trained, splits.test)
 
 
 IMAGES = Task(

@@ -185,6 +185,20 @@ def test_drop_path_is_of_both_branches_whatever_is_boosted(digits):
     assert len(branches) == 2 * len(model.network.blocks)
 
 
+def test_images_are_shifted_into_zeros_and_mirrored_one_by_one():
+    levels = torch.rand(40, 3, 5, 6, generator=torch.Generator().manual_seed(0)) + 1
+    images = Images(levels, torch.arange(40))
+    batches = ClassBatches(images, batch_size=40, shift=2, flip=True)
+    whole, target = batches(0, 3, range(40))
+    rng = np.random.default_rng((0, 3))
+    shifts, flips = rng.integers(-2, 3, size=(40, 2)), rng.integers(2, size=40)
+    for found, number, (down, right), flip in zip(whole, target, shifts, flips, strict=True):
+        expected = torch.zeros(3, 9, 10)
+        expected[:, 2:7, 2:8] = levels[number]
+        expected = expected[:, 2 + down : 7 + down, 2 + right : 8 + right]
+        assert torch.equal(found, expected.flip(2) if flip else expected)
+
+
 def test_paired_seeds_draw_the_same_batches_and_first_weights(digits):
     one, other = (ClassBatches(digits.train, batch_size=8, shift=1, flip=False) for _ in range(2))
     for step in (0, 200):

@@ -1,0 +1,81 @@
+"""Every operator on a GPU: the numbers of the CPU, and its laws."""
+
+import copy
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from twinsolve.unrolled import VisionTransformer, operator_names
+from twinsolve.unrolled.laws import findings
+from twinsolve.unrolled.laws.masks import NO_MASKS, masks_of
+from twinsolve.unrolled.laws.subject import call_layer, map_tensors
+
+from .operator_cases import OPERATORS, subject_of
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no such device")
+NAMES = pytest.mark.parametrize("name", OPERATORS, ids=lambda name: name.replace(" ", "-"))
+
+
+def on_gpu(_, x):
+    return x.to("cuda") if isinstance(x, torch.Tensor) else x
+
+
+def call_on_gpu(layer, *inputs, context=None, **masks):
+    """The layer on the GPU; gradients reach inputs and parameters on the CPU."""
+    own = {name: x.to("cuda") for name, x in layer.state_dict(keep_vars=True).items()}
+    given = {name: on_gpu(name, x) for name, x in masks.items()}
+    given["context"] = context and map_tensors(context, on_gpu)
+    out = functional_call(layer, own, tuple(x.to("cuda") for x in inputs), given)
+    assert out.device.type == "cuda"
+    return out.cpu()
+
+
+def outputs_and_gradients(subject, masks):
+    inputs = tuple(x.clone().requires_grad_() for x in subject.inputs)
+    out = subject.on(inputs).run(masks)
+    leaves = [*inputs, *subject.layer.parameters()]
+    return out, *torch.autograd.grad(
+        out.sin().sum(), leaves, allow_unused=True, materialize_grads=True
+    )
+
+
+@NAMES
+def test_outputs_and_gradients_are_those_of_the_cpu(name):
+    subject = subject_of(name)
+    for masks in (NO_MASKS, *masks_of(subject)):
+        there, here = (
+            outputs_and_gradients(replace(subject, apply=apply), masks)
+            for apply in (call_on_gpu, call_layer)
+        )
+        for found, expected in zip(there, here, strict=True):
+            # The gradient of a solved layer by its step is zero, up to rounding.
+            atol = 1e-10 * max(1.0, float(expected.detach().abs().max()))
+            assert_close(found, expected, atol=atol, rtol=0)
+
+
+@NAMES
+def test_laws_hold(name):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(codes are not proved|was not reached)")
+        for finding in findings(replace(subject_of(name), apply=call_on_gpu)):
+            found = finding.measure()
+            assert found.passed, f"{finding.name} in {finding.dtype}: {found}"
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_models_compute_the_same(name):
+    torch.manual_seed(0)
+    model = VisionTransformer(8, 2, 1, 5, 12, 2, 3, operator=name).double().eval()
+    images = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    found, expected = copy.deepcopy(model).to("cuda")(images.to("cuda")).cpu(), model(images)
+    assert_close(found, expected, atol=1e-10 * float(expected.detach().abs().max()), rtol=0)
+    model = model.float().to("cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        low = model(images.float().to("cuda"))
+    low.float().square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert (low.cpu().double() - expected).abs().max() < 0.1 * expected.abs().max()
