@@ -64,7 +64,7 @@ def refuse_tracing(name: str, *inputs: Tensor) -> None:
     if is_transformed():
         raise RuntimeError(f"{name}: torch.func cannot transform it, as {why}")
     if any(x.is_meta for x in inputs):
-        raise RuntimeError(f"{name}: needs values, and tensors on the meta device have none")
+        raise RuntimeError(f"{name}: cannot run on the meta device, as {why}")
 
 
 def tell(how: Inexact, message: str) -> None:
