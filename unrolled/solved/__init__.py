@@ -3,7 +3,8 @@
 Solvers run here, so that this folder knows both wings; they are imported when first called.
 """
 
+from .encoder import LassoEncoder
 from .implicit import refuse_tracing, solve_implicitly
 from .lasso import LassoRecord, solved_lasso
 
-__all__ = ["LassoRecord", "refuse_tracing", "solve_implicitly", "solved_lasso"]
+__all__ = ["LassoEncoder", "LassoRecord", "refuse_tracing", "solve_implicitly", "solved_lasso"]
