@@ -71,9 +71,7 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
     assert (other.exit_code, other.output) == (0, "")
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [(x["row"], x["seed"]) for x in rows] == [
-        (row, seed)
-        for row in ("softmax", "ConvMixer", "ConvMixer:skip=False")
-        for seed in (0, 1)
+        (row, seed) for row in ("softmax", "ConvMixer", "ConvMixer:skip=False") for seed in (0, 1)
     ]
     for x in rows:
         assert x["wrong"].keys() == {CLEAN, *ATTACKS, *CORRUPTIONS}
