@@ -77,6 +77,7 @@ def save(figure: Figure, path: Path) -> None:
     for end in (".png", ".pdf"):
         with whole_file(path.with_suffix(end)) as file:
             figure.savefig(file, dpi=150, format=end[1:])
+        figure.set_layout_engine("none")  # the second file keeps the layout of the first
 
 
 _QUANTILE = 0.99  # of the sizes, as the end of the colour scale

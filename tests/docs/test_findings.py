@@ -12,8 +12,6 @@ import pandas as pd
 import pytest
 import routers as routing
 
-from twinsolve.bench.clustering.features import features_of
-from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.longrange import report as longrange
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.run_folder import read_metrics
@@ -23,8 +21,6 @@ from twinsolve.bench.vision.classification import report as classification
 from twinsolve.bench.vision.denoising.report import differences, note_on_pairs, paired_lines
 from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.sources import shipped_folder
-from twinsolve.solvers import clustering_accuracy, omp_self_expression
-from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = (ROOT / "docs/findings.md").read_text()
@@ -120,23 +116,6 @@ def test_digits_quoted_stand_in_the_committed_results():
         rows.add("| " + " | ".join((method, settings, steps, *cells)) + " |")
     names = "|".join(table.method.unique())
     assert set(re.findall(rf"^\| (?:{names}) \| \w+=.*\|$", FINDINGS, re.M)) == rows
-
-
-@pytest.mark.slow
-def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits():
-    try:
-        problem = make_problem("mnist:subset=test")
-    except FileNotFoundError:
-        pytest.skip("MNIST is not here")
-    X = features_of("relative-scattering-500", problem)
-    errors = []
-    for points in (X, unit_rows(X)):
-        coef = omp_self_expression(points, n_nonzero=5, tol=1e-6)
-        labels = spectral_labels(symmetric_affinity(unit_rows(coef)), 10, random_state=0)
-        errors.append(100 * (1 - clustering_accuracy(problem.labels, labels)))
-    said = r"error\s+of\s+(\S+)\s+%\s+instead\s+of\s+(\S+)\s+%"
-    quoted = [float(number) for number in re.search(said, FINDINGS).groups()]
-    assert quoted == pytest.approx(errors, abs=1)  # the seeds of k-means matter less
 
 
 def test_layers_quoted_stand_in_the_committed_results():

@@ -7,12 +7,14 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import matplotlib.image
 import pytest
 
 from twinsolve.unrolled.twins import catalogue
 
 ROOT = Path(__file__).parents[2]
 HTML = ROOT / "docs/_build/html"
+FAMILIES = sorted((ROOT / "docs/families").glob("*.md"))
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
 
 
@@ -103,6 +105,21 @@ def test_the_page_of_layers_has_the_twins_of_the_package(pages):
     assert set(re.findall(r'<section id="([^"]*)">', table)) == families
     names = {twin.layer.__name__ for twin in twins}
     assert {name for name in names if not re.search(rf"\b{name}\b", table)} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FAMILIES, ids=lambda page: page.stem)
+def test_family_goes_from_problem_to_check(pages, page):
+    """A page shows what each of its blocks prints, passes its check and has its figure."""
+    text = page.read_text()
+    headings = re.findall(r"^## (.*)$", text, re.M)
+    assert headings == ["Problem", "Solver", "Layer", "Check", "What can go wrong"]
+    made = {path.name: path for path in (ROOT / "docs/figures/out").glob(f"{page.stem}[-.]*")}
+    assert sorted(re.findall(r"figures/out/([\w.-]+)", text)) == sorted(made)
+    printed = "".join(path.read_text() for path in made.values() if path.suffix == ".txt")
+    assert ": correct in float64" in printed
+    assert "NOT CORRECT" not in printed
+    assert matplotlib.image.imread(made[f"{page.stem}.png"]).std() > 0.05
 
 
 @pytest.mark.slow

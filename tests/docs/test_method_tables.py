@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from method_comparison import joined, overview_lines
 from selection import THE_RULE
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
 from twinsolve.bench.clustering.presets import PRESETS
 from twinsolve.bench.clustering.summary import POOL
-from twinsolve.bench.tables import read_table, write_table
+from twinsolve.bench.tables import markdown, read_table, write_table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()
@@ -215,7 +216,7 @@ def test_findings_of_the_judging_set_stand_in_its_results():
     assert said == [losses[THE_RULE], losses["score"]]
     assert losses[THE_RULE] == min(losses.values())
 
-    overview = cells(TABLES["tables_of"]([folder]).partition("###")[0])
+    overview = cells("\n".join(markdown(*overview_lines(joined([TABLES["_rows"](folder)])))))
     means = {name: float(row[-1]) for name, row in overview.items() if row[-1][0].isdigit()}
     assert means["EnSC"] == min(means.values()) == float(best)
     words = r"deep self-expression at (\S+) %, .*? comes to (\S+) %"

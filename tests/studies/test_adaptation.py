@@ -146,7 +146,7 @@ def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_
 
 
 def test_the_script_adapts_and_says_what_it_compares(tmp_path, monkeypatch):
-    words = ["digits", "--row", "twicing", "--seeds", "2", "--steps", "3"]
+    words = ["digits", "--row", "twicing", "--seeds", "2", "--steps", "3", "--recipe", "depth=1"]
     monkeypatch.setattr(sys, "argv", ["adaptation.py", *words, "--output", str(tmp_path)])
     adaptation.main()
     rows = json.loads((tmp_path / "table.json").read_text())
@@ -163,7 +163,7 @@ def test_the_script_adapts_and_says_what_it_compares(tmp_path, monkeypatch):
 
 def test_a_row_of_another_architecture_goes_on_from_its_own_backbone(tmp_path):
     rows = ["CaiT:scale=FeatScale", "FeatScale"]
-    table = adaptation.adapt(rows=rows, seeds=1, steps=2, directory=tmp_path)
+    table = adaptation.adapt(rows=rows, seeds=1, steps=2, recipe={"depth": 2}, directory=tmp_path)
     found = table.set_index("row")
     assert found.against.to_dict() == {
         "softmax": None, "CaiT": None, "CaiT:scale=FeatScale": "CaiT", "FeatScale": "softmax",

@@ -58,7 +58,9 @@ def compiles_twice(layer, backend):
     assert counter.frame_count <= 2
 
 
+@pytest.mark.parametrize("operator", ["bilateral", "neutreno", "sparse_coding"], indirect=True)
 def test_one_program_serves_all_lengths(operator):
+    """Of three ways to attend; the slow test below has them all."""
     compiles_twice(Called(operator), "eager")
 
 

@@ -1,5 +1,7 @@
 """Points that are not fitted, and features that many jobs share."""
 
+import re
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,8 +17,11 @@ from twinsolve.bench.clustering.methods import METHODS
 from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.clustering.steps import with_both_cuts
 from twinsolve.bench.jobs import Keep, Options
+from twinsolve.solvers import clustering_accuracy, omp_self_expression
+from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
 from twinsolve.solvers.sparse_coding import lasso, row_blocks
 
+FINDINGS = Path(__file__).parents[3] / "docs/findings.md"
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
 
@@ -144,3 +149,20 @@ def test_a_clustering_that_many_seeds_find_is_scored_once(monkeypatch):
     assert {tuple(scores(true, labels).values()) for labels in found} == set(
         table[["accuracy", "nmi", "ari"]].itertuples(index=False, name=None)
     )
+
+
+@pytest.mark.slow
+def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits():
+    try:
+        problem = make_problem("mnist:subset=test")
+    except FileNotFoundError:
+        pytest.skip("MNIST is not here")
+    X = features_of("relative-scattering-500", problem)
+    errors = []
+    for points in (X, unit_rows(X)):
+        coef = omp_self_expression(points, n_nonzero=5, tol=1e-6)
+        labels = spectral_labels(symmetric_affinity(unit_rows(coef)), 10, random_state=0)
+        errors.append(100 * (1 - clustering_accuracy(problem.labels, labels)))
+    said = r"error\s+of\s+(\S+)\s+%\s+instead\s+of\s+(\S+)\s+%"
+    quoted = [float(number) for number in re.search(said, FINDINGS.read_text()).groups()]
+    assert quoted == pytest.approx(errors, abs=1)  # the seeds of k-means matter less

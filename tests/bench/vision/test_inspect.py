@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from twinsolve.bench.cli import app
 from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
 from twinsolve.bench.training import Recipe
-from twinsolve.bench.vision.inspection.figures import draw_page, draw_training
+from twinsolve.bench.vision.inspection import figures
 from twinsolve.bench.vision.inspection.measures import (
     Problems,
     compared_columns,
@@ -349,7 +349,7 @@ def test_windows_and_class_attention_are_measured_and_drawn(model, n_layers, siz
     table = measure(source, layers)
     assert (table["kind"] == "layer").sum() == n_layers
     assert table.passed.dropna().all()
-    draw_page(table, layers, source, "noise", tmp_path)
+    figures.draw_page(table, layers, source, "noise", tmp_path)
     assert (tmp_path / "inspect.png").is_file()
 
 
@@ -365,7 +365,7 @@ class Sharper(Softmax):
         return call.matrix_of(self) @ call.v
 
 class Tampered(DigitsTransformer):
-    def __init__(self, operator="softmax", dim=16, depth=3, num_heads=2, patch_size=2):
+    def __init__(self, operator="softmax", dim=16, depth=2, num_heads=1, patch_size=2):
         super().__init__(operator, dim, depth, num_heads, patch_size)
         self.blocks[1].attention.operator = Sharper()
 """
@@ -380,6 +380,13 @@ def inspect(*words, output, code=0):
     return " ".join(run.output.replace("│", " ").split()), rows
 
 
+@pytest.fixture
+def no_page(monkeypatch):
+    """For runs whose figures nobody looks at."""
+    monkeypatch.setattr(figures, "draw_page", lambda *given: None)
+
+
+@pytest.mark.usefixtures("no_page")
 def test_a_layer_that_is_not_its_solver_makes_the_command_fail(tmp_path, monkeypatch):
     (tmp_path / "tampered_model.py").write_text(BROKEN)
     monkeypatch.chdir(tmp_path)
@@ -396,6 +403,7 @@ def test_a_layer_that_is_not_its_solver_makes_the_command_fail(tmp_path, monkeyp
     assert "NOT as their solvers: blocks.1.attention" in (tmp_path / "out/summary.md").read_text()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_is_shown_as_it_was_at_the_start(tmp_path):
     trained, start = small(), DigitsTransformer(dim=16, depth=2, num_heads=2)
     folder = write_run(tmp_path / "run", trained.float(), start)
@@ -428,6 +436,7 @@ def test_pictures_of_a_folder_are_cut_and_scaled(tmp_path):
     assert 0 <= source.images.min() < source.images.max() <= 1
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_transformer_of_hugging_face_is_read_and_inspected(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
@@ -499,9 +508,9 @@ def test_condition_numbers_over_training_are_drawn_where_a_run_kept_them(tmp_pat
     assert len(found) == 3 * 6
     last = source.metrics[-1]
     assert all(abs(last[key] - value) < 0.02 for key, value in found.items())  # float16 weights
-    assert draw_training(source.metrics, tmp_path)
+    assert figures.draw_training(source.metrics, tmp_path)
     assert (tmp_path / "training.png").is_file()
-    assert not draw_training([{"step": 1, "loss": 0.1}], tmp_path / "none")
+    assert not figures.draw_training([{"step": 1, "loss": 0.1}], tmp_path / "none")
 
 
 @pytest.mark.parametrize(
