@@ -110,6 +110,24 @@ def sparse_coding() -> None:
     """
 
 
+@_beside_peers("lasso-layer", "lasso_layer")
+def lasso_layer() -> None:
+    """Solve 1,000 Lassos of 64 features and 256 atoms, and pull a gradient back through them.
+
+    Gradients are those of signals, dictionary and penalty, in float64. A slow peer codes only some
+    of the signals. In each round all layers run once, and a ratio compares times of a signal.
+    Memory is the peak of ours beyond the input, measured on Linux in a separate process.
+
+    Cases: random-0.1, random-0.2, coherent-0.1 and coherent-0.2 (the penalty, for signals and atoms
+    of length one); on request, without peers, random-1024 and, with 10,000 signals of 256 features,
+    random-4096 and coherent-4096. Peers: an autograd loop of FISTA, unrolled ISTA and FixedPoint of
+    ISTA, which are here; jaxopt, at its own tolerance and at 1e-12, and cvxpylayers.
+
+    Writes table.json, settings.json and summary.md to DIR. DIR/runs keeps finished cases, which are
+    read while settings and source stay the same.
+    """
+
+
 @_beside_peers("filters", "filters", "draw_quality")
 def filters() -> None:
     """Time image filters, smoothers and embeddings of points, and token graying.

@@ -1,0 +1,355 @@
+"""Timings of `twinsolve speed lasso-layer`: Lasso layers, forward and backward."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ...solvers.solution import Array
+from ...solvers.sparse_coding import duality_gap
+from ...unrolled import Call, FixedPoint, SparseCoding, solved_lasso
+from ..timing import Progress
+from .contest import OURS, Entrant, Rounds, chosen, compete, installed, run_cases
+
+COLUMNS = [
+    "case", "method", "n_signals", "n_jobs", "ms", "ratio", "ratio_lowest", "ratio_highest", "gap",
+    "gradient_error", "memory_mib", "note",
+]  # fmt: skip
+_STEP = 1e-6  # of central differences, beside signals and atoms of length one
+_CHECKED = 100  # signals whose gradients are compared with differences
+_N_ITER = 2000  # of an unrolled loop
+
+Pulled = tuple[Array, Array, Array, float]  # codes; gradients in signals, dictionary, lam
+
+
+@dataclass(frozen=True, eq=False)
+class LayerProblem:
+    """``argmin_C |X - C A|_F^2 + lam |C|_1``, and the gradient W of a loss in C."""
+
+    X: Array
+    A: Array
+    lam: float
+    W: Array
+
+    def first(self, n: int) -> "LayerProblem":
+        return replace(self, X=self.X[:n], W=self.W[:n])
+
+
+@dataclass(frozen=True)
+class Case:
+    """Signals of length one and a dictionary; `coherent` atoms lie near 8 directions."""
+
+    n_signals: int
+    n_features: int
+    n_atoms: int
+    lam: float
+    coherent: bool = False
+    alone: bool = False
+
+    def make(self, seed: int) -> LayerProblem:
+        rng = np.random.default_rng(seed)
+        A = _unit(rng.standard_normal((self.n_atoms, self.n_features)))
+        if self.coherent:
+            near = _unit(rng.standard_normal((8, self.n_features)))
+            A = _unit(np.repeat(near, self.n_atoms // 8, axis=0) + A / 3)
+        X = _unit(rng.standard_normal((self.n_signals, self.n_features)))
+        return LayerProblem(X, A, self.lam, rng.standard_normal((self.n_signals, self.n_atoms)))
+
+
+CASES = {
+    f"{kind}-{lam:g}": Case(1000, 64, 256, lam, kind == "coherent")
+    for kind in ("random", "coherent")
+    for lam in (0.1, 0.2)
+} | {
+    "random-1024": Case(1000, 64, 1024, 0.2, alone=True),
+    "random-4096": Case(10_000, 256, 4096, 0.1, alone=True),
+    "coherent-4096": Case(10_000, 256, 4096, 0.1, True, alone=True),
+}
+
+
+def _unit(rows: Array) -> Array:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def _pull(problem: LayerProblem, layer: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Pulled:
+    X, A, lam = (
+        torch.tensor(x, dtype=torch.float64, requires_grad=True)
+        for x in (problem.X, problem.A, problem.lam)
+    )
+    codes = layer(X, A, lam)
+    gradients = torch.autograd.grad(codes, [X, A, lam], torch.from_numpy(problem.W))
+    to_X, to_A, to_lam = (x.numpy() for x in gradients)
+    return codes.detach().numpy(), to_X, to_A, float(to_lam)
+
+
+def ours(problem: LayerProblem, n_jobs: int = 1, start: Tensor | None = None) -> Pulled:
+    return _pull(problem, lambda X, A, lam: solved_lasso(X, A, lam=lam, start=start, n_jobs=n_jobs))
+
+
+def autograd_loop(problem: LayerProblem) -> Pulled:
+    """FISTA, with a gradient through its iterations."""
+
+    def layer(X: Tensor, A: Tensor, lam: Tensor) -> Tensor:
+        step = torch.linalg.matrix_norm(A.detach(), 2) ** -2
+        codes = z = X.new_zeros(len(X), len(A))
+        t = 1.0
+        for _ in range(_N_ITER):
+            moved = z + step * (X - z @ A) @ A.mT
+            last, codes = codes, moved.sign() * (moved.abs() - step * lam / 2).relu()
+            grown = (1 + (1 + 4 * t * t) ** 0.5) / 2
+            z, t = codes + (t - 1) / grown * (codes - last), grown
+        return codes
+
+    return _pull(problem, layer)
+
+
+def unrolled(problem: LayerProblem) -> Pulled:
+    """`SparseCoding` of many iterations."""
+
+    def layer(X: Tensor, A: Tensor, lam: Tensor) -> Tensor:
+        base = SparseCoding(1.0, n_iter=_N_ITER)
+        return base.matrix(X / lam, A) * lam  # codes of x / lam at penalty 1
+
+    return _pull(problem, layer)
+
+
+def fixed_point(problem: LayerProblem) -> Pulled:
+    """`FixedPoint` of ISTA steps, at its default tolerance."""
+
+    def layer(X: Tensor, A: Tensor, lam: Tensor) -> Tensor:
+        call = Call(X / lam, A, A)
+        step = SparseCoding(1.0).iteration(call)
+        zero = X.new_zeros(len(X), len(A))
+        codes: Tensor = FixedPoint(step, max_iter=20_000)(zero)
+        return codes * lam
+
+    return _pull(problem, layer)
+
+
+@cache
+def _jaxopt_layer(tol: float | None) -> Any:
+    import jax
+    import jaxopt
+
+    jax.config.update("jax_enable_x64", True)
+    settings: dict[str, Any] = {} if tol is None else {"tol": tol, "maxiter": 50_000}
+    solver = jaxopt.ProximalGradient(
+        fun=lambda c, x, A: ((x - c @ A) ** 2).sum(), prox=jaxopt.prox.prox_lasso, **settings
+    )
+
+    def code(x: Any, A: Any, lam: Any) -> Any:
+        return solver.run(jax.numpy.zeros(len(A)), hyperparams_prox=lam, x=x, A=A).params
+
+    def loss(X: Any, A: Any, lam: Any, W: Any) -> Any:
+        codes = jax.vmap(code, (0, None, None))(X, A, lam)
+        return (W * codes).sum(), codes
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
+
+
+def by_jaxopt(problem: LayerProblem, tol: float | None = None) -> Pulled:
+    values, gradients = _jaxopt_layer(tol)(problem.X, problem.A, problem.lam, problem.W)
+    to_X, to_A, to_lam = map(np.asarray, gradients)
+    return np.asarray(values[1]), to_X, to_A, float(to_lam)
+
+
+@cache
+def _cvxpy_layer(n_atoms: int, n_features: int) -> Any:
+    import cvxpy as cp
+    from cvxpylayers.torch import CvxpyLayer
+
+    x, A = cp.Parameter(n_features), cp.Parameter((n_atoms, n_features))
+    lam, c = cp.Parameter(nonneg=True), cp.Variable(n_atoms)
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(x - c @ A) + lam * cp.norm1(c)))
+    return CvxpyLayer(problem, parameters=[x, A, lam], variables=[c])
+
+
+def by_cvxpylayers(problem: LayerProblem) -> Pulled:
+    layer = _cvxpy_layer(*problem.A.shape)
+    return _pull(
+        problem,
+        lambda X, A, lam: torch.stack([layer(x, A, lam)[0] for x in X]),
+    )
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A layer by another way; `n_signals` is how many it codes."""
+
+    module: str
+    run: Callable[[LayerProblem], Pulled]
+    n_signals: int
+
+
+PEERS = {
+    "autograd loop": Peer(OURS, autograd_loop, 20),
+    "unrolled ISTA": Peer(OURS, unrolled, 20),
+    "FixedPoint of ISTA": Peer(OURS, fixed_point, 100),
+    "jaxopt": Peer("jaxopt", by_jaxopt, 100),
+    "jaxopt, tol=1e-12": Peer("jaxopt", lambda problem: by_jaxopt(problem, 1e-12), 20),
+    "cvxpylayers": Peer("cvxpylayers", by_cvxpylayers, 5),
+}
+
+
+def time_lasso_layer(
+    *,
+    cases: Iterable[str] | None = None,
+    peers: Iterable[str] | None = None,
+    rounds: int = 3,
+    n_jobs: int = 1,
+    seed: int = 0,
+    directory: str | Path | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Time `solved_lasso` and other layers for the Lasso, forward and backward.
+
+    Parameters
+    ----------
+    cases : iterable of str, optional
+        Keys of `CASES`; None is all but the large ones.
+    peers : iterable of str, optional
+        Keys of `PEERS`; None is all. Those that are not installed are named in the table.
+    rounds, n_jobs, seed, directory, progress
+        As in `twinsolve.bench.time_sparse_coding`.
+
+    Returns
+    -------
+    DataFrame
+        A row for each case and layer.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or a number out of range.
+
+    Examples
+    --------
+    >>> from twinsolve.bench.speed.lasso_layer import time_lasso_layer
+    >>> table = time_lasso_layer(cases=["random-0.2"], peers=["jaxopt"])  # doctest: +SKIP
+    """
+    options = Rounds(rounds, n_jobs, seed, None if directory is None else Path(directory), progress)
+    contestants = chosen(peers, PEERS, "peers")
+    versions = {peer.module: installed(peer.module) for peer in contestants.values()}
+    found = chosen(cases, CASES, "cases")
+
+    def run(case: Case) -> list[dict[str, Any]]:
+        return race(case, {} if case.alone else contestants, versions, options)
+
+    return run_cases("lasso-layer", found, run, options, peers=versions, columns=COLUMNS)
+
+
+def race(
+    case: Case, peers: Mapping[str, Peer], versions: Mapping[str, str | None], options: Rounds
+) -> list[dict[str, Any]]:
+    problem = case.make(options.seed)
+    slopes = find_slopes(problem.first(_CHECKED), options.seed)
+    entrants = [_Ours(problem, slopes, options.n_jobs), _Warm(problem, slopes, options.n_jobs)]
+    for name, peer in peers.items():
+        entrants.append(_OfPeer(name, peer, problem, slopes, versions[peer.module]))
+    return compete(entrants, options.rounds, options.progress, memory=True)
+
+
+Slopes = list[tuple[LayerProblem, Array]]
+
+
+def find_slopes(problem: LayerProblem, seed: int) -> Slopes:
+    """Directions in signals, atoms and lam, with the slopes of the loss of each row along them.
+
+    Slopes are central differences of codes that are solved for to rounding.
+    """
+    rng = np.random.default_rng(seed)
+    to_X, to_A = (_unit(rng.standard_normal(x.shape)) for x in (problem.X, problem.A))
+    still = LayerProblem(0 * problem.X, 0 * problem.A, 0.0, problem.W)
+    slopes = []
+    for way in (replace(still, X=to_X), replace(still, A=to_A), replace(still, lam=1.0)):
+        ahead, behind = (
+            solved_lasso(
+                torch.from_numpy(problem.X + h * way.X),
+                torch.from_numpy(problem.A + h * way.A),
+                lam=problem.lam + h * way.lam,
+            ).numpy()
+            for h in (_STEP, -_STEP)
+        )
+        slopes.append((way, (problem.W * (ahead - behind)).sum(axis=1) / (2 * _STEP)))
+    return slopes
+
+
+def gradient_error(found: Pulled, slopes: Slopes) -> float:
+    """The largest relative error of the derivatives along the directions."""
+    _, to_X, to_A, to_lam = found
+    n = len(to_X)
+    errors = []
+    for way, by_row in slopes:
+        slope = (to_X * way.X[:n]).sum() + (to_A * way.A).sum() + to_lam * way.lam
+        expected = by_row[:n]
+        errors.append(abs(slope - expected.sum()) / np.linalg.norm(expected))
+    return float(max(errors))
+
+
+class _Layer(Entrant):
+    def __init__(self, name: str, problem: LayerProblem, slopes: Slopes, n_jobs: int) -> None:
+        self.problem, self.slopes, self.n_jobs = problem, slopes, n_jobs
+        self.count = len(problem.X)
+        self.labels = {"method": name, "n_signals": self.count, "n_jobs": n_jobs}
+
+    def pull(self, problem: LayerProblem) -> Pulled:
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        self.pull(self.problem.first(2))
+
+    def run(self) -> None:
+        self.pull(self.problem)
+
+    def facts(self) -> dict[str, Any]:
+        checked = self.problem.first(_CHECKED)
+        found = self.pull(checked)
+        gap = duality_gap(checked.X, checked.A, found[0], lam=checked.lam)
+        return {"gap": float(gap.max()), "gradient_error": gradient_error(found, self.slopes)}
+
+
+class _Ours(_Layer):
+    def __init__(self, problem: LayerProblem, slopes: Slopes, n_jobs: int) -> None:
+        super().__init__(OURS, problem, slopes, n_jobs)
+
+    def pull(self, problem: LayerProblem) -> Pulled:
+        return ours(problem, self.n_jobs)
+
+
+class _Warm(_Layer):
+    """Ours, from the codes of a dictionary that moved by 1 %."""
+
+    def __init__(self, problem: LayerProblem, slopes: Slopes, n_jobs: int) -> None:
+        super().__init__(f"{OURS}, warm start", problem, slopes, n_jobs)
+
+    def prepare(self) -> None:
+        rng = np.random.default_rng(1)
+        A = _unit(self.problem.A + 0.01 * _unit(rng.standard_normal(self.problem.A.shape)))
+        X, A = torch.from_numpy(self.problem.X), torch.from_numpy(A)
+        self._start = solved_lasso(X, A, lam=self.problem.lam, n_jobs=self.n_jobs)
+        super().prepare()
+
+    def pull(self, problem: LayerProblem) -> Pulled:
+        return ours(problem, self.n_jobs, self._start[: len(problem.X)])
+
+
+class _OfPeer(_Layer):
+    def __init__(
+        self, name: str, peer: Peer, problem: LayerProblem, slopes: Slopes, version: str | None
+    ) -> None:
+        super().__init__(name, problem.first(peer.n_signals), slopes, 1)
+        self.peer = peer
+        if version is None:
+            self.note = f"{peer.module} is not installed"
+
+    def prepare(self) -> None:  # compiled for a number of signals
+        self.run()
+
+    def pull(self, problem: LayerProblem) -> Pulled:
+        return self.peer.run(problem)
