@@ -53,7 +53,8 @@ def imported_files(*modules: str) -> set[Path]:
     """Files of modules of the package and of those that they import, with data in their folders.
 
     Imports inside functions count, and so do names of modules in strings, such as
-    ``"twinsolve.solvers:SparseSubspaceClustering"``.
+    ``"twinsolve.solvers:SparseSubspaceClustering"``. Of a package around a module its own file
+    counts, and not what it imports.
     """
     todo, found = list(modules), {}
     while todo:
@@ -61,7 +62,13 @@ def imported_files(*modules: str) -> set[Path]:
         path = _find_file(name)
         if path is not None and name not in found:
             found[name] = path
-            todo += [name.rpartition(".")[0], *_read_imports(name, path)]
+            todo += _read_imports(name, path)
+    around = {
+        ".".join(parts[:n])
+        for parts in (name.split(".") for name in found)
+        for n in range(1, len(parts))
+    }
+    found |= {name: path for name in around if (path := _find_file(name)) is not None}
     folders = {path.parent for path in found.values()} - {_PACKAGE}
     data = {path for x in folders for path in x.rglob("*") if path.suffix in _DATA}
     return {*found.values(), *data}

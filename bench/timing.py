@@ -58,16 +58,29 @@ def timing(times: ArrayLike, reference: ArrayLike) -> dict[str, Any]:
     }
 
 
+# Libraries with pools of their own, and the functions that read and set their threads.
+_OWN_THREADS = (
+    ("cv2", "getNumThreads", "setNumThreads"),
+    ("torch", "get_num_threads", "set_num_threads"),
+)
+
+
 @contextmanager
 def threads(n_jobs: int) -> Iterator[None]:
-    """Limit all libraries to `n_jobs` threads, and ignore convergence warnings."""
+    """Limit all libraries to `n_jobs` threads for a while, and ignore convergence warnings."""
+    counts = []
     with threadpool_limits(n_jobs), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        if "cv2" in sys.modules:
-            import_module("cv2").setNumThreads(n_jobs)
-        if "torch" in sys.modules:
-            import_module("torch").set_num_threads(n_jobs)
-        yield
+        for name, get, set_ in _OWN_THREADS:
+            if name in sys.modules:
+                module = import_module(name)
+                counts.append((getattr(module, set_), getattr(module, get)()))
+                getattr(module, set_)(n_jobs)
+        try:
+            yield
+        finally:
+            for set_count, n_threads in counts:
+                set_count(n_threads)
 
 
 def resident(field: str) -> float:

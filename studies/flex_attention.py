@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="[bfloat16, float32]")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--output", type=Path, default=Path("results/speed-flex-attention"))
+    parser.add_argument("--output", type=Path, default=Path("results/attention-flex"))
     given = parser.parse_args()
     find_device(given.device)
     dtypes = given.dtype or ["bfloat16", "float32"]

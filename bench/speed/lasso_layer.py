@@ -18,8 +18,8 @@ from ..timing import Progress
 from .contest import OURS, Entrant, Rounds, chosen, compete, installed, run_cases
 
 COLUMNS = [
-    "case", "method", "n_signals", "n_jobs", "ms", "ratio", "ratio_lowest", "ratio_highest", "gap",
-    "gradient_error", "memory_mib", "note",
+    "case", "method", "n_signals", "dtype", "n_jobs", "ms", "ratio", "ratio_lowest",
+    "ratio_highest", "gap", "gradient_error", "memory_mib", "note",
 ]  # fmt: skip
 _STEP = 1e-6  # of central differences, beside signals and atoms of length one
 _CHECKED = 100  # signals whose gradients are compared with differences
@@ -190,7 +190,7 @@ class Peer:
 PEERS = {
     "autograd loop": Peer(OURS, autograd_loop, 20),
     "unrolled ISTA": Peer(OURS, unrolled, 20),
-    "FixedPoint of ISTA": Peer(OURS, fixed_point, 100),
+    "FixedPoint of ISTA": Peer(OURS, fixed_point, 10),
     "jaxopt": Peer("jaxopt", by_jaxopt, 100),
     "jaxopt, tol=1e-12": Peer("jaxopt", lambda problem: by_jaxopt(problem, 1e-12), 20),
     "cvxpylayers": Peer("cvxpylayers", by_cvxpylayers, 5),
@@ -296,7 +296,9 @@ class _Layer(Entrant):
     def __init__(self, name: str, problem: LayerProblem, slopes: Slopes, n_jobs: int) -> None:
         self.problem, self.slopes, self.n_jobs = problem, slopes, n_jobs
         self.count = len(problem.X)
-        self.labels = {"method": name, "n_signals": self.count, "n_jobs": n_jobs}
+        self.labels = {
+            "method": name, "n_signals": self.count, "dtype": "float64", "n_jobs": n_jobs,
+        }  # fmt: skip
 
     def pull(self, problem: LayerProblem) -> Pulled:
         raise NotImplementedError

@@ -182,6 +182,7 @@ _LAYERS = Report(
         "case": "case",
         "method": "method",
         "signals": "n_signals:,.0f",
+        "dtype": "dtype",
         "threads": "n_jobs:.0f",
         "ms": lambda row: _round(row.ms),
         "x ours": _with_range("ratio"),

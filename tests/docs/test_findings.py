@@ -198,7 +198,7 @@ def test_times_on_a_gpu_on_the_scale_page_stand_in_the_committed_results():
     page = (ROOT / "docs/scale.md").read_text()
     quoted = re.findall(r"^\| ([a-z_, ]+)" + r" \| (\d+\.\d\d)" * 4 + r" \|$", page, re.M)
     assert len(quoted) == 5
-    summary = summary_of("speed-flex-attention")
+    summary = summary_of("attention-flex")
     for layer, *times in quoted:
         for tokens, (ours, flex) in zip(("4,096", "8,192"), (times[:2], times[2:]), strict=True):
             line = rf"^\| {layer} \| {tokens} \| bfloat16 \| [\d.]+ \| {ours} \| {flex} \|"

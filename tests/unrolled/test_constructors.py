@@ -365,6 +365,8 @@ ROWS = [
         holds=coding(D, 0.3, 0.4, synthesis=None)),
     row("GroupCodingStep", dictionary=D_ROWS, lam=0.3, step=0.4, from_zero=True,
         holds=coding(D, 0.3, 0.4, synthesis=None, sharing=np.zeros(7))),
+    row("LassoEncoder", dictionary=np.float32(D), lam=0.3, ridge=0.2, nonnegative=True,
+        unit_atoms=False, n_jobs=2),
     *(row("LISTA", dictionary=np.float32(D), n_iter=3, lam=0.3, parametrization=kind,
           holds={"penalty": 0.3, "step": step} | weights)
       for kind, step, weights in (

@@ -76,9 +76,9 @@ class LassoEncoder(nn.Module):
     ) -> None:
         super().__init__()
         atoms = torch.as_tensor(dictionary).detach().to(device=device, dtype=dtype, copy=True)
-        if atoms.ndim != 2 or not atoms.is_floating_point() or not bool(atoms.isfinite().all()):
+        if atoms.ndim != 2 or not atoms.is_floating_point():
             raise ValueError(
-                "dictionary: must be finite floating point of shape (n_atoms, n_features), got "
+                "dictionary: must be floating point, of shape (n_atoms, n_features), got "
                 f"{atoms.dtype} {tuple(atoms.shape)}"
             )
         self.dictionary = nn.Parameter(atoms)
@@ -144,5 +144,5 @@ class LassoEncoder(nn.Module):
         n_atoms, n_features = self.dictionary.shape
         return (
             f"n_atoms={n_atoms}, n_features={n_features}, ridge={self.ridge:.4g}, "
-            f"nonnegative={self.nonnegative}, unit_atoms={self.unit_atoms}"
+            f"nonnegative={self.nonnegative}, unit_atoms={self.unit_atoms}, n_jobs={self.n_jobs}"
         )

@@ -23,6 +23,7 @@ from twinsolve.bench.figures import draw_quality
 from twinsolve.bench.speed import contest, filters
 from twinsolve.bench.speed.contest import Rounds
 from twinsolve.bench.speed.peers import Calls, Case, Contest, Method
+from twinsolve.bench.timing import threads
 
 # How far another package's result may lie from ours, and why it differs at all.
 NEAR = {
@@ -201,14 +202,16 @@ def test_every_method_has_its_own_number_of_threads():
         blas = {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
         seen.append((cv2.getNumThreads(), torch.get_num_threads(), blas))
 
-    cv2.setNumThreads(2)
-    torch.set_num_threads(2)
+    before = torch.get_num_threads()
     case = made_of(Method("a", "opencv", look, 1), Method("b", "torch", look, 2))
-    filters.hold(case, {"opencv": "cv2", "torch": "torch"}, Rounds(2, 2, 0, None, None))
+    with threads(2):
+        filters.hold(case, {"opencv": "cv2", "torch": "torch"}, Rounds(2, 2, 0, None, None))
+        assert (cv2.getNumThreads(), torch.get_num_threads()) == (2, 2)
+    assert torch.get_num_threads() == before
     # Each warms up on one input; then two rounds, in turns the first, on both inputs.
-    assert [threads for threads, *_ in seen] == [1, 2, 1, 1, 2, 2, 2, 2, 1, 1]
-    assert all(in_torch == threads for threads, in_torch, _ in seen)
-    assert all(max(blas) <= threads for threads, _, blas in seen)
+    assert [count for count, *_ in seen] == [1, 2, 1, 1, 2, 2, 2, 2, 1, 1]
+    assert all(in_torch == count for count, in_torch, _ in seen)
+    assert all(max(blas) <= count for count, _, blas in seen)
 
 
 def test_first_calls_are_not_timed():

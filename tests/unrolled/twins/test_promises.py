@@ -61,11 +61,9 @@ def less_accurate_ridge(monkeypatch):
     monkeypatch.setattr(convex_ridge._Energy, "distance", lambda *a: right(*a) / 30)
 
 
-def other_queries(monkeypatch):
-    right = SparseCoding.iteration
-    monkeypatch.setattr(
-        SparseCoding, "iteration", lambda self, call: right(self, call._replace(q=0.99 * call.q))
-    )
+def larger_penalty(monkeypatch):
+    right = SparseCoding.penalties
+    monkeypatch.setattr(SparseCoding, "penalties", lambda self, *call: 1.01 * right(self, *call))
 
 
 def stronger_pull(monkeypatch):
@@ -81,7 +79,7 @@ def stronger_pull(monkeypatch):
 FAULTS = {
     "convex-ridge": (weaker_ridge, less_accurate_ridge),
     "neutreno-solved": (stronger_pull,),
-    "sparse-coding-solved": (other_queries,),
+    "sparse-coding-solved": (larger_penalty,),
 }
 
 
