@@ -333,8 +333,8 @@ class _Warm(_Layer):
     def prepare(self) -> None:
         rng = np.random.default_rng(1)
         A = _unit(self.problem.A + 0.01 * _unit(rng.standard_normal(self.problem.A.shape)))
-        X, A = torch.from_numpy(self.problem.X), torch.from_numpy(A)
-        self._start = solved_lasso(X, A, lam=self.problem.lam, n_jobs=self.n_jobs)
+        nearby = map(torch.from_numpy, (self.problem.X, A))
+        self._start = solved_lasso(*nearby, lam=self.problem.lam, n_jobs=self.n_jobs)
         super().prepare()
 
     def pull(self, problem: LayerProblem) -> Pulled:
