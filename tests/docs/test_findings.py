@@ -604,3 +604,24 @@ def test_codes_of_the_router_quoted_on_denoising_stand_in_the_committed_results(
     rows = rows_of("denoise-routing")
     psnr = pd.DataFrame(rows).groupby("kind").psnr.mean()
     assert f"better by {psnr['trained'] - psnr['start']:.2f} dB" in text
+
+
+def test_what_solved_layers_take_and_bring_stands_in_the_committed_results():
+    page = (ROOT / "docs/solved.md").read_text()
+    times = table_of("speed-lasso-layer").groupby("method")
+    ratios = re.findall(r"^\| [^|]+ \| ([\d,]+) to ([\d,]+) \| [\d.e]\S* ", page, re.M)
+    assert len(ratios) == 6
+    found = {(f"{own.ratio.min():,.0f}", f"{own.ratio.max():,.0f}") for _, own in times}
+    assert set(ratios) <= found
+    ours = times.get_group("twinsolve")
+    assert {f"{x:.2f}" for x in ours.ms} == {"0.04", "0.09", "0.12", "0.23"}
+    assert ours.gradient_error.max() < 3.5e-10
+    for name in ("task-driven", "learned-embedding"):
+        of_run = page.partition(f"(results/{name}/summary.md)")[2].partition("**")[0]
+        intervals = re.findall(r"-?\d+\.\d\d ± \d+\.\d\d", of_run)
+        assert len(intervals) >= 1
+        assert all(interval in summary_of(name) for interval in intervals)
+    errors = table_of("learned-embedding")
+    faces = errors[(errors.data == "faces") & (errors.kept == 3)].groupby("kind").error.mean()
+    told = re.findall(r"(\d+\.\d\d) %", page.partition("An embedding")[2])
+    assert told == [f"{faces[kind]:.2f}" for kind in ("features", "whitened", "linear", "residual")]
