@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -109,36 +109,46 @@ def autograd_loop(problem: LayerProblem) -> Pulled:
     return _pull(problem, layer)
 
 
+def _longest_step(A: Tensor) -> float:
+    """``1 / |A|_2^2`` in units of the safe step, at which ISTA still converges."""
+    gram = A.detach() @ A.detach().mT
+    return float(torch.linalg.matrix_norm(gram) / torch.linalg.matrix_norm(gram, 2))
+
+
 def unrolled(problem: LayerProblem) -> Pulled:
-    """`SparseCoding` of many iterations."""
+    """`SparseCoding` of many iterations, of the longest step."""
 
     def layer(X: Tensor, A: Tensor, lam: Tensor) -> Tensor:
-        base = SparseCoding(1.0, n_iter=_N_ITER)
+        base = SparseCoding(1.0, n_iter=_N_ITER, relative_step=_longest_step(A))
         return base.matrix(X / lam, A) * lam  # codes of x / lam at penalty 1
 
     return _pull(problem, layer)
 
 
 def fixed_point(problem: LayerProblem) -> Pulled:
-    """`FixedPoint` of ISTA steps, at its default tolerance."""
+    """`FixedPoint` of the longest ISTA steps, at its default tolerance."""
 
     def layer(X: Tensor, A: Tensor, lam: Tensor) -> Tensor:
         call = Call(X / lam, A, A)
-        step = SparseCoding(1.0).iteration(call)
+        step = SparseCoding(1.0, relative_step=_longest_step(A)).iteration(call)
         zero = X.new_zeros(len(X), len(A))
-        codes: Tensor = FixedPoint(step, max_iter=20_000)(zero)
+        codes: Tensor = FixedPoint(step, max_iter=200_000)(zero)
         return codes * lam
 
     return _pull(problem, layer)
 
 
 @cache
-def _jaxopt_layer(tol: float | None) -> Any:
+def _jaxopt_layer(tol: float | None, step: float) -> Any:
     import jax
     import jaxopt
+    from jaxopt.linear_solve import solve_bicgstab
 
     jax.config.update("jax_enable_x64", True)
-    settings: dict[str, Any] = {} if tol is None else {"tol": tol, "maxiter": 50_000}
+    settings: dict[str, Any] = {}
+    if tol is not None:  # line search and the default implicit solve stop short of it
+        solve = partial(solve_bicgstab, tol=tol, maxiter=20_000)
+        settings = {"tol": tol, "maxiter": 200_000, "stepsize": step, "implicit_diff_solve": solve}
     solver = jaxopt.ProximalGradient(
         fun=lambda c, x, A: ((x - c @ A) ** 2).sum(), prox=jaxopt.prox.prox_lasso, **settings
     )
@@ -154,7 +164,8 @@ def _jaxopt_layer(tol: float | None) -> Any:
 
 
 def by_jaxopt(problem: LayerProblem, tol: float | None = None) -> Pulled:
-    values, gradients = _jaxopt_layer(tol)(problem.X, problem.A, problem.lam, problem.W)
+    pull = _jaxopt_layer(tol, 0.5 / float(np.linalg.norm(problem.A, 2)) ** 2)
+    values, gradients = pull(problem.X, problem.A, problem.lam, problem.W)
     to_X, to_A, to_lam = map(np.asarray, gradients)
     return np.asarray(values[1]), to_X, to_A, float(to_lam)
 
@@ -170,11 +181,16 @@ def _cvxpy_layer(n_atoms: int, n_features: int) -> Any:
     return CvxpyLayer(problem, parameters=[x, A, lam], variables=[c])
 
 
-def by_cvxpylayers(problem: LayerProblem) -> Pulled:
+def by_cvxpylayers(problem: LayerProblem, tol: float | None = None) -> Pulled:
+    """At a tolerance, its implicit system is solved as a dense one."""
     layer = _cvxpy_layer(*problem.A.shape)
+    settings: dict[str, Any] = {}
+    if tol is not None:
+        settings = {"solve_method": "SCS", "eps_abs": tol, "eps_rel": tol}
+        settings |= {"max_iters": 100_000, "mode": "dense"}
     return _pull(
         problem,
-        lambda X, A, lam: torch.stack([layer(x, A, lam)[0] for x in X]),
+        lambda X, A, lam: torch.stack([layer(x, A, lam, solver_args=settings)[0] for x in X]),
     )
 
 
@@ -192,8 +208,9 @@ PEERS = {
     "unrolled ISTA": Peer(OURS, unrolled, 20),
     "FixedPoint of ISTA": Peer(OURS, fixed_point, 10),
     "jaxopt": Peer("jaxopt", by_jaxopt, 100),
-    "jaxopt, tol=1e-12": Peer("jaxopt", lambda problem: by_jaxopt(problem, 1e-12), 20),
+    "jaxopt, tol=1e-10": Peer("jaxopt", partial(by_jaxopt, tol=1e-10), 100),
     "cvxpylayers": Peer("cvxpylayers", by_cvxpylayers, 5),
+    "cvxpylayers, tol=1e-10": Peer("cvxpylayers", partial(by_cvxpylayers, tol=1e-10), 5),
 }
 
 

@@ -24,10 +24,22 @@ def test_ours_and_those_that_converge_have_the_gradient_of_differences(monkeypat
     assert gradient_error((found[0], *(1.01 * x for x in found[1:])), slopes) > 1e-3
     for layer in (speed.autograd_loop, speed.unrolled, speed.fixed_point):
         codes, *_ = of_layer = layer(problem)
-        assert np.abs(codes - found[0]).max() < 1e-4
-        assert gradient_error(of_layer, slopes) < 1e-2
+        assert np.abs(codes - found[0]).max() < 1e-8
+        assert gradient_error(of_layer, slopes) < 1e-7
     monkeypatch.setattr(speed, "_N_ITER", 3)
     assert gradient_error(speed.autograd_loop(problem), slopes) > 1e-2
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of cvxpylayers
+@pytest.mark.parametrize("name", ["jaxopt", "cvxpylayers"])
+def test_at_a_tolerance_peers_have_the_gradient_too(name):
+    pytest.importorskip(name)
+    problem = SMALL.make(0)
+    slopes = find_slopes(problem, 0)
+    errors = [
+        gradient_error(speed.PEERS[name + end].run(problem), slopes) for end in ("", ", tol=1e-10")
+    ]
+    assert errors[1] < 1e-7 < errors[0]
 
 
 def test_table_has_a_row_for_each_layer_and_says_what_is_missing(monkeypatch):
