@@ -610,12 +610,17 @@ def test_what_solved_layers_take_and_bring_stands_in_the_committed_results():
     page = (ROOT / "docs/solved.md").read_text()
     times = table_of("speed-lasso-layer").groupby("method")
     ratios = re.findall(r"^\| [^|]+ \| ([\d,]+) to ([\d,]+) \| [\d.e]\S* ", page, re.M)
-    assert len(ratios) == 6
+    assert len(ratios) == 7
     found = {(f"{own.ratio.min():,.0f}", f"{own.ratio.max():,.0f}") for _, own in times}
     assert set(ratios) <= found
     ours = times.get_group("twinsolve")
-    assert {f"{x:.2f}" for x in ours.ms} == {"0.04", "0.09", "0.12", "0.23"}
+    assert {f"{x:.2f}" for x in ours.ms} == {"0.04", "0.10", "0.12", "0.23"}
     assert ours.gradient_error.max() < 3.5e-10
+    equal = times.get_group("jaxopt, tol=1e-10").set_index("case")
+    assert equal.gradient_error.max() < 1e-8
+    told = re.findall(r"(\d+) and (\d+) times", page)
+    cases = [f"{kind}-{lam}" for kind in ("random", "coherent") for lam in (0.2, 0.1)]
+    assert sorted(f"{x:.0f}" for x in equal.ratio[cases]) == sorted(x for two in told for x in two)
     for name in ("task-driven", "learned-embedding"):
         of_run = page.partition(f"(results/{name}/summary.md)")[2].partition("**")[0]
         intervals = re.findall(r"-?\d+\.\d\d ± \d+\.\d\d", of_run)
