@@ -12,7 +12,7 @@ network: the inverse square root of the covariance within the classes trained on
 """
 
 import argparse
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ CLASSES = {
 GROUP = {"faces": 5, "objects": 4}
 N_FEATURES, N_GROUPS, WIDTH = 100, 10, 100
 GAMMAS, STEPS, KEPT = (20.0, 50.0, 200.0), (50, 200, 600), (0, 3)
-RATE, WARM = 1e-3, 1e-10
+RATE = 1e-3
+_LEAST = 1e-10  # norm of a code that is divided by
 SEEDS = 3
 KINDS = ("features", "whitened", "linear", "residual")
 
@@ -110,7 +111,7 @@ def train(kind: str, x: Tensor, labels: Array, *, size: int, gamma: float, n_ste
         rows = np.flatnonzero(np.isin(labels, group))
         others = torch.from_numpy(labels[rows][:, None] != labels[rows])
         codes = codes_of(embedding(x[rows]), gamma).abs()
-        loss = (codes.where(others, 0).sum(-1) / codes.sum(-1).clamp(min=WARM)).mean()
+        loss = (codes.where(others, 0).sum(-1) / codes.sum(-1).clamp(min=_LEAST)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -121,8 +122,8 @@ def train(kind: str, x: Tensor, labels: Array, *, size: int, gamma: float, n_ste
 def whiten(x: Tensor, labels: Array) -> Embedding:
     """The inverse square root of the covariance within classes, in units of its mean."""
     embedding = Embedding("whitened", x.shape[1])
-    centred = torch.cat([own - own.mean(dim=0) for own in map(x.__getitem__, map(
-        partial(np.equal, labels), np.unique(labels)))])  # fmt: skip
+    classes = [x[labels == label] for label in np.unique(labels)]
+    centred = torch.cat([own - own.mean(dim=0) for own in classes])
     w, R = torch.linalg.eigh(centred.mT @ centred)
     with torch.no_grad():
         embedding.linear.copy_(R @ torch.diag((w / w.mean()).rsqrt()) @ R.mT)

@@ -76,21 +76,21 @@ class _Unkeyed(nn.Module):
         return codes
 
 
-def frozen(dictionary: Tensor, lam: float) -> LassoEncoder:
+def make_frozen(dictionary: Tensor, lam: float) -> LassoEncoder:
     encoder = LassoEncoder(dictionary, lam)
     return encoder.requires_grad_(False)
 
 
-def lista(dictionary: Tensor, lam: float, *, n_iter: int) -> nn.Module:
+def make_lista(dictionary: Tensor, lam: float, *, n_iter: int) -> nn.Module:
     return _Unkeyed(LISTA(dictionary, n_iter, lam, "coupled"))
 
 
 ENCODERS: dict[str, Callable[[Tensor, float], nn.Module]] = {
-    "K-SVD": frozen,
+    "K-SVD": make_frozen,
     "solved": LassoEncoder,
     "unrolled, 10 iterations": UnrolledEncoder,
-    "LISTA, 1 iteration": partial(lista, n_iter=1),
-    "LISTA, 10 iterations": partial(lista, n_iter=10),
+    "LISTA, 1 iteration": partial(make_lista, n_iter=1),
+    "LISTA, 10 iterations": partial(make_lista, n_iter=10),
 }
 
 
@@ -180,7 +180,7 @@ def compare(
             right = network(_float(test)).argmax(dim=-1).numpy() == classes
             scores = {"all": 100 * float(right.mean())}
         else:
-            scores = dict(denoised(network, data_home))
+            scores = dict(measure_images(network, data_home))
         nonzero = float((network.encoder(given[0][:1000]) != 0).float().sum(dim=-1).mean())
     n_parameters = sum(p.numel() for p in network.parameters())
     row = {"task": task, "encoder": encoder, "seed": seed, "steps": n_steps,
@@ -188,7 +188,7 @@ def compare(
     return [row | {"image": image, "score": score} for image, score in scores.items()]
 
 
-def denoised(network: nn.Module, data_home: str | None) -> Iterator[tuple[str, float]]:
+def measure_images(network: nn.Module, data_home: str | None) -> Iterator[tuple[str, float]]:
     """PSNR of the middle of each image of Set12."""
     given = NoisyImages("set12", data_home=data_home)
 

@@ -16,7 +16,8 @@ from .attention import (
 )
 from .fixed_point import FixedPoint
 from .nonlocal_energy import Neutreno, own_rows
-from .solved import refuse_tracing, solved_lasso
+from .solved import solved_lasso
+from .solved.implicit import refuse_tracing
 from .sparse_coding import SparseCoding
 
 

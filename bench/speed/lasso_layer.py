@@ -14,6 +14,7 @@ from torch import Tensor
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import duality_gap
 from ...unrolled import Call, FixedPoint, SparseCoding, solved_lasso
+from ...unrolled.sparse_coding import SparsePenalty, accelerated, proximal_map
 from ..timing import Progress
 from .contest import OURS, Entrant, Rounds, chosen, compete, installed, run_cases
 
@@ -97,14 +98,8 @@ def autograd_loop(problem: LayerProblem) -> Pulled:
 
     def layer(X: Tensor, A: Tensor, lam: Tensor) -> Tensor:
         step = torch.linalg.matrix_norm(A.detach(), 2) ** -2
-        codes = z = X.new_zeros(len(X), len(A))
-        t = 1.0
-        for _ in range(_N_ITER):
-            moved = z + step * (X - z @ A) @ A.mT
-            last, codes = codes, moved.sign() * (moved.abs() - step * lam / 2).relu()
-            grown = (1 + (1 + 4 * t * t) ** 0.5) / 2
-            z, t = codes + (t - 1) / grown * (codes - last), grown
-        return codes
+        zero = X.new_zeros(len(X), len(A))
+        return accelerated(proximal_map(X, A, SparsePenalty(lam)), zero, [step] * _N_ITER)
 
     return _pull(problem, layer)
 

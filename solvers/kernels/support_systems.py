@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .compiled import jit_reordered
-from .slots import copy, dot
+from .slots import dot
 
 
 class Supports(NamedTuple):
@@ -21,42 +21,21 @@ class Supports(NamedTuple):
     value: np.ndarray  # (nnz,)
     factor_at: np.ndarray  # (n + 1,)
     factor: np.ndarray
-    inverse: np.ndarray  # (n,) trace of M^-1, at least its norm
+    inverse: np.ndarray  # (n,) trace of M^-1, at least its norm; infinite if M is not regular
     residual: np.ndarray  # (n, p) y - c B
-    settled: np.ndarray  # (n,) whether M is regular and the codes keep their signs
 
 
 @jit_reordered
-def settle_rows(first, stop, supports, Y, D, G, half, ridge):
-    """Factor the systems of rows and solve for their codes, at given supports and signs.
-
-    Two steps of refinement start at the given codes: ``M c = B y - half sign(c)``. If G holds the
-    Gram matrix of D, it is used.
-    """
-    value, residual = supports.value, supports.residual
-    largest = np.diff(supports.indptr[first : stop + 1]).max()
-    c, z = np.empty(largest), np.empty(largest)
+def factor_rows(first, stop, supports, D, G, ridge):
+    """Factor the systems of rows. If G holds the Gram matrix of D, it is used."""
+    z = np.empty(np.diff(supports.indptr[first : stop + 1]).max())
     for i in range(first, stop):
-        at, k = supports.indptr[i], supports.indptr[i + 1] - supports.indptr[i]
-        atom = supports.atom[at : at + k]
+        atom = supports.atom[supports.indptr[i] : supports.indptr[i + 1]]
         U = supports.factor[supports.factor_at[i] : supports.factor_at[i + 1]]
         _fill_gram(U, atom, D, G, ridge[i])
-        copy(value[at:], c, k)
-        settled = _factor(U, k)
-        for _ in range(2 if settled else 0):
-            _subtract(Y[i], D, atom, c, residual[i])
-            for a in range(k):
-                pull = dot(residual[i], D[atom[a]]) - ridge[i] * c[a]
-                z[a] = pull - half[i] * np.sign(value[at + a])
-            _solve(U, k, z)
-            for a in range(k):
-                c[a] += z[a]
-                settled = settled and c[a] * value[at + a] > 0.0
-        if settled:
-            copy(c, value[at:], k)
-            supports.inverse[i] = _trace_of_inverse(U, k, z)
-        _subtract(Y[i], D, atom, value[at:], residual[i])
-        supports.settled[i] = settled
+        supports.inverse[i] = np.inf
+        if _factor(U, atom.size):
+            supports.inverse[i] = _trace_of_inverse(U, atom.size, z)
 
 
 @jit_reordered
@@ -169,13 +148,3 @@ def _combine(D, atom, h, out):
         v, d = h[a], D[atom[a]]
         for j in range(out.size):
             out[j] += v * d[j]
-
-
-@jit_reordered
-def _subtract(y, D, atom, c, out):
-    """out <- y - c B."""
-    copy(y, out, y.size)
-    for a in range(atom.size):
-        v, d = c[a], D[atom[a]]
-        for j in range(out.size):
-            out[j] -= v * d[j]

@@ -1,4 +1,4 @@
-"""Sparse codes solved for on their supports, and the gradients that pass through them."""
+"""Sparse codes with confirmed supports, and the gradients that pass through them."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from ..kernels.support_systems import Supports, pull_rows, settle_rows
+from ..kernels.support_systems import Supports, factor_rows, pull_rows
 from ..kernels.workers import spread
 from ..solution import Array
 from .penalty import Penalty
@@ -30,17 +30,17 @@ class CodeGradients(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImplicitCodes:
-    """Codes of the rows of Y in a dictionary D, exact on their supports, with their derivative.
+    """Codes of the rows of Y in a dictionary D, optimal up to rounding, with their derivative.
 
     ::
 
         c = argmin_c |y - c D|^2 + lam |c|_1 + ridge |c|^2
 
     With S the support, ``B = D_S``, s the signs and ``M = B B^T + ridge I``: ``c_S = (y B^T - lam/2
-    s) M^-1``. The codes are optimal for these supports and signs, up to rounding, if `margin` is
-    not negative. For w the gradient of a loss in c, ``h = w_S M^-1`` and ``r = y - c D``, the
-    gradient of the loss is h B in y, ``h^T r - c_S^T h B`` in the rows S of D, ``-1/2 h.s`` in lam
-    and ``-h.c_S`` in the ridge.
+    s) M^-1``. Where `margin` is positive, the optimality conditions confirm support and signs. For
+    w the gradient of a loss in c, ``h = w_S M^-1`` and ``r = y - c D``, the gradient of the loss is
+    h B in y, ``h^T r - c_S^T h B`` in the rows S of D, ``-1/2 h.s`` in lam and ``-h.c_S`` in the
+    ridge.
 
     Attributes
     ----------
@@ -50,7 +50,8 @@ class ImplicitCodes:
     margin : ndarray of shape (n_signals,)
         How far each row is from a point where it is not differentiable: the smaller of
         ``1 - |2 r.d_j| / lam`` over the atoms off the support and of ``2 |c_j| |d_j|^2 / lam`` over
-        those on it. It is -inf if M is singular.
+        those on it, less a bound on their rounding and the relative error of ``2 r.d_j = lam s_j``
+        on the support. It is -inf if M is singular.
 
     References
     ----------
@@ -146,8 +147,7 @@ def implicit_codes(
             n_jobs=n_jobs,
         ).coef
         codes = solved if pending.size == len(Y) else _replace_rows(codes, pending, solved)
-        supports = _settle(Y, atoms, codes, penalty, n_jobs)
-        codes.data = supports.value
+        supports = _factor(Y, atoms, codes, penalty, n_jobs)
         gaps, margin = _certify(Y, atoms, codes, penalty, supports)
     return ImplicitCodes(codes, gaps, margin, atoms, penalty.ridge, supports, n_jobs)
 
@@ -158,7 +158,7 @@ def _replace_rows(codes: Any, rows: Array, by: csr_array) -> csr_array:
     return csr_array(vstack([codes, by], format="csr")[order])
 
 
-def _settle(
+def _factor(
     Y: Array, atoms: Atoms, codes: csr_array, penalty: Penalty, n_jobs: int | None
 ) -> Supports:
     sizes = np.diff(codes.indptr).astype(np.int64)
@@ -166,19 +166,18 @@ def _settle(
     supports = Supports(
         indptr=codes.indptr.astype(np.int64),
         atom=codes.indices.astype(np.int64),
-        value=codes.data.astype(np.float64),
+        value=codes.data,
         factor_at=factor_at,
         factor=np.empty(factor_at[-1]),
-        inverse=np.full(len(Y), np.inf),
-        residual=np.empty(Y.shape),
-        settled=np.empty(len(Y), np.bool_),
+        inverse=np.empty(len(Y)),
+        residual=Y - codes @ atoms.rows,
     )
-    arrays = supports, Y, atoms.rows, atoms.gram(len(Y), n_jobs), penalty.half, penalty.ridge
+    gram = atoms.gram(len(Y), n_jobs)
 
-    def settle(first: int, stop: int) -> None:
-        settle_rows(first, stop, *arrays)
+    def factor(first: int, stop: int) -> None:
+        factor_rows(first, stop, supports, atoms.rows, gram, penalty.ridge)
 
-    list(spread(settle, row_bounds(len(Y)), n_jobs))
+    list(spread(factor, row_bounds(len(Y)), n_jobs))
     return supports
 
 
@@ -194,11 +193,14 @@ def _certify(
         strength = np.full(len(residual), np.inf)
         np.minimum.at(strength, on[0], np.abs(C.data) * atoms.lengths[C.indices] ** 2)
         Q[on] -= own.ridge[on[0]] * C.data
+        missed = np.zeros(len(residual))
+        np.maximum.at(missed, on[0], np.abs(Q[on] - own.half[on[0]] * np.sign(C.data)))
         largest = own.largest(Q)
         Q[on] = -np.inf if own.nonnegative else 0
         slack = own.half - own.largest(Q)
         energies = Energies.of(Y[rows], C, residual, replace(own, own=None, hidden=None))
         gap[rows] = energies.gap(own.dual_scale(largest))[0]
-        margin[rows] = np.minimum(slack, strength) / own.half
-    margin[~supports.settled] = -np.inf
+        rounding = atoms.rounding(C, energies.norm)
+        margin[rows] = (np.minimum(slack, strength) - rounding - missed) / own.half
+    margin[np.isinf(supports.inverse)] = -np.inf
     return gap, margin

@@ -241,10 +241,8 @@ def _certify_by(
 ) -> tuple[Array, Array, Array]:
     """`certify` by the solver's correlations of the residuals, where they are exact enough.
 
-    Correlations of atoms with a residual ``y - sum_j c_j d_j`` of k atoms, rounded in two orders,
-    differ by at most ``(2 k + p + 4) u max_j |d_j| (|y| + sum_j |c_j| |d_j|)``. Here p is the
-    number of features and u half the spacing of float64 at 1. This difference matters for the gap
-    where large coefficients cancel; such rows are certified from exact correlations.
+    Their rounding (`Atoms.rounding`) matters for the gap where large coefficients cancel; such rows
+    are certified from exact correlations.
     """
     objective, gap, dual = np.empty(len(Y)), np.empty(len(Y)), np.empty(Y.shape)
     for rows in row_blocks(len(Y)):
@@ -253,9 +251,7 @@ def _certify_by(
         energies = Energies.of(signals, C, residual, own)
         lower_gap, scale = energies.gap(own.dual_scale(largest))
         objective[rows], dual[rows] = energies.objective, 2 * scale[:, None] * residual
-        n_terms = 2 * np.diff(C.indptr) + Y.shape[1] + 4
-        sizes = np.sqrt(energies.norm) + abs(C) @ atoms.lengths
-        rounding = n_terms * 2.0**-53 * atoms.largest * sizes
+        rounding = atoms.rounding(C, energies.norm)
         upper_gap, _ = energies.gap(own.dual_scale(largest + rounding))
         gap[rows] = lower_gap
         unsure = np.flatnonzero(upper_gap - lower_gap > _NEGLIGIBLE * tol)

@@ -56,6 +56,17 @@ class Atoms:
     def scaled32(self) -> Array:
         return (self.rows / self.largest).astype(np.float32)
 
+    def rounding(self, C: csr_array, norm: Array) -> Array:
+        """Bound on the rounding of correlations with the residuals ``y - c D`` of rows.
+
+        Those with a residual of k atoms, rounded in two orders, differ by at most ``(2 k + p + 4) u
+        max_j |d_j| (|y| + sum_j |c_j| |d_j|)``. Here p is the number of features, u half the
+        spacing of float64 at 1, and `norm` has ``|y|^2``.
+        """
+        n_terms = 2 * np.diff(C.indptr) + self.rows.shape[1] + 4
+        sizes = np.sqrt(norm) + abs(C) @ self.lengths
+        return np.asarray(n_terms * 2.0**-53 * self.largest * sizes)
+
     def gram(self, n_signals: int, n_jobs: int | None) -> Array:
         """The Gram matrix if it pays to store it, else an empty matrix."""
         m, p = self.rows.shape

@@ -45,6 +45,6 @@ def test_an_image_is_denoised_by_its_patches(monkeypatch):
     network = study.Network(study.LassoEncoder(identity, 1e-6), readout)
     monkeypatch.setattr(study, "_CROP", 32)
     with torch.no_grad():
-        psnr = dict(study.denoised(network, None))
+        psnr = dict(study.measure_images(network, None))
     assert len(psnr) == 12
     assert np.mean(list(psnr.values())) == pytest.approx(-20 * np.log10(study.SIGMA), abs=0.3)

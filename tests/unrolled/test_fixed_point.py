@@ -52,6 +52,11 @@ def test_what_is_nan_is_no_failure_to_converge():
     codes.sum().backward()
     assert codes[:, 2].isnan().all()
     assert codes[:, :2].isfinite().all()
+    k, mask = K.clone(), torch.ones(Q.shape[-2], K.shape[-2], dtype=torch.bool)
+    k[:, 1], mask[0, 1] = torch.nan, False
+    codes = Solved(SparseCoding(2.0)).matrix(Q, k, mask=mask)
+    assert codes[:, 0].isfinite().all()
+    assert codes[:, 1:].isnan().all()
 
 
 def test_missing_the_tolerance_warns_forward_and_backward():

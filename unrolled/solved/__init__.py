@@ -4,7 +4,7 @@ Solvers run here, so that this folder knows both wings; they are imported when f
 """
 
 from .encoder import LassoEncoder
-from .implicit import refuse_tracing, solve_implicitly
+from .implicit import solve_implicitly
 from .lasso import LassoRecord, solved_lasso
 
-__all__ = ["LassoEncoder", "LassoRecord", "refuse_tracing", "solve_implicitly", "solved_lasso"]
+__all__ = ["LassoEncoder", "LassoRecord", "solve_implicitly", "solved_lasso"]

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..attention import Positive, check_positive
-from .lasso import solved_lasso
+from .lasso import LassoRecord, solved_lasso
 
 
 class LassoEncoder(nn.Module):
@@ -41,8 +41,8 @@ class LassoEncoder(nn.Module):
     ----------
     dictionary : Parameter of shape (n_atoms, n_features)
     lam : Positive
-    record : LassoRecord
-        Gaps and margins of the last call.
+    record : LassoRecord, optional
+        Gaps and margins of the last call; None before the first.
 
     Raises
     ------
@@ -85,6 +85,7 @@ class LassoEncoder(nn.Module):
         self.lam = Positive(lam, name="lam", learnable=True, device=device, dtype=atoms.dtype)
         self.ridge = check_positive(ridge, "ridge", allow_zero=True)
         self.nonnegative, self.unit_atoms, self.n_jobs = nonnegative, unit_atoms, n_jobs
+        self.record: LassoRecord | None = None
         self._starts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def atoms(self) -> Tensor:
@@ -107,6 +108,11 @@ class LassoEncoder(nn.Module):
         -------
         Tensor of shape (..., n_signals, n_atoms)
         """
+        if samples is not None and samples.shape != signals.shape[:-1]:
+            raise ValueError(
+                f"samples: must have shape {tuple(signals.shape[:-1])}, one name a signal, "
+                f"got {tuple(samples.shape)}"
+            )
         codes, self.record = solved_lasso(
             signals,
             self.atoms(),
@@ -126,7 +132,7 @@ class LassoEncoder(nn.Module):
         for row, name in zip(start, samples.flatten().tolist(), strict=True):
             if name in self._starts:
                 atoms, values = self._starts[name]
-                row[atoms] = values
+                row[atoms] = values.to(row)
         return start.view(*samples.shape, -1)
 
     def _keep(self, samples: Tensor, codes: Tensor) -> None:

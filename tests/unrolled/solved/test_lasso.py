@@ -5,7 +5,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch.autograd import grad, gradcheck
 
-from twinsolve.solvers.sparse_coding import implicit
+from twinsolve.solvers.sparse_coding import implicit, row_blocks
 from twinsolve.unrolled import solved_lasso
 
 from ..draws import tokens
@@ -148,15 +148,25 @@ AT_THE_THRESHOLD = {
 def test_where_codes_are_not_differentiable_the_gradient_is_that_of_the_support(name):
     signals, atoms, fit, slope = (torch.tensor(x).double() for x in AT_THE_THRESHOLD[name])
     signals.requires_grad_()
-    with pytest.warns(ConvergenceWarning, match="1 of 1 rows are not differentiable"):
+    with pytest.warns(ConvergenceWarning, match="1 of 1 rows are not proved to be differentiable"):
         codes, record = solved_lasso(signals, atoms, lam=2.0, return_record=True)
     assert record.margin.abs() < 1e-12
     assert torch.equal(codes @ atoms, fit)
     assert torch.equal(grad((codes @ atoms).sum(), signals)[0], slope)
-    with pytest.raises(RuntimeError, match="1 of 1 rows are not differentiable"):
+    with pytest.raises(RuntimeError, match="1 of 1 rows are not proved to be differentiable"):
         solved_lasso(signals, atoms, lam=2.0, inexact="raise")
     solved_lasso(signals, atoms, lam=2.0, inexact="ignore")
     solved_lasso(signals.detach(), atoms, lam=2.0)  # no gradient, no warning
+
+
+@pytest.mark.parametrize("kind", ["tiny penalty", "cells"])
+def test_hidden_atoms_stay_out_where_others_are_searched_for_differently(monkeypatch, kind):
+    """Penalties below the rounding of correlations, and dictionaries that are split in cells."""
+    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 2 if kind == "cells" else 10**6)
+    monkeypatch.setattr(row_blocks, "_LEFT_BY_CELLS", 1.0)
+    codes = solved_lasso(X, A, lam=0.5 if kind == "cells" else 1e-8, mask=MASK)
+    assert not codes[~MASK].any()
+    assert codes.any(dim=-1).all()
 
 
 def test_rows_without_signal_or_atoms_have_zero_codes_and_gradients():
@@ -168,6 +178,16 @@ def test_rows_without_signal_or_atoms_have_zero_codes_and_gradients():
     assert codes[2:].any(dim=-1).all()
     (slope,) = grad(codes.sum(), x)
     assert not slope[:2].any()
+
+
+def test_rows_whose_rounding_hides_the_support_are_told():
+    """Signals of 10^13: correlations are rounded by 10^-2 and more, the penalty is 1/2."""
+    x = (1e13 * X).requires_grad_()
+    with pytest.warns(ConvergenceWarning, match="7 of 7 rows are not proved"):
+        _, unsure = solved_lasso(x, A, lam=0.5, return_record=True)
+    assert unsure.gap.max() < 1e-12
+    _, sure = solved_lasso(x, A, lam=0.5e13, return_record=True)
+    assert sure.margin.min() > 1e-6
 
 
 def test_an_answer_that_is_not_reached_is_told():
@@ -204,6 +224,13 @@ def test_a_second_derivative_is_refused():
         ({"weights": WEIGHTS, "ridge": RIDGE}, "ridge: must be one number beside weights"),
         ({"zero_diagonal": True}, "zero_diagonal: needs as many signals as atoms, got 7 and 9"),
         ({"mask": MASK.double()}, "mask: must be boolean, got torch.float64"),
+        ({"lam": torch.ones(7)}, r"lam: must be broadcastable to \(7, 1\), got \(7,\)"),
+        ({"ridge": torch.ones(6, 1)}, r"ridge: must be broadcastable to \(7, 1\), got \(6, 1\)"),
+        ({"weights": torch.ones(7)}, r"weights: must be broadcastable to \(1, 9\), got \(1, 7\)"),
+        ({"mask": MASK.mT}, r"mask: must be broadcastable to \(7, 9\), got \(9, 7\)"),
+        ({"start": X}, r"start: must be broadcastable to \(7, 9\), got \(7, 6\)"),
+        ({"start": torch.full((7, 9), torch.nan)}, "start: contains NaN"),
+        ({"dictionary": A.expand(2, 9, 6), "signals": X.expand(3, 7, 6)}, "signals: leading axes"),
         ({"inexact": "no"}, "inexact: must be one of"),
         ({"signals": X * torch.nan}, "signals: contains NaN"),
         ({"signals": X[0]}, "signals: must be a floating-point tensor"),
