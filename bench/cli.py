@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .audit.cli import audit
 from .check.cli import check
 from .clustering.cli import cluster
 from .language.cli import language
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.add_typer(speed, name="speed")
 app.command()(cluster)
 app.command()(check)
+app.command()(audit)
 app.command()(classify)
 app.command()(denoise)
 app.command()(train_denoiser)

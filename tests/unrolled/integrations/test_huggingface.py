@@ -134,12 +134,12 @@ def test_every_operator_decodes_with_a_cache_as_without_or_refuses(kind, name):
         for start, stop in ((0, 4), (4, 7), (7, 8), (8, 9)):
             out = served(model, lambda a=start, b=stop, c=cache, p=padding: model(
                 IDS[:, a:b], attention_mask=None if p is None else p[:, :b],
-                past_key_values=c, use_cache=True,
+                cache=c, use_cache=True,
             ))  # fmt: skip
             if out is None:
                 assert start > 0
                 return
-            cache = out.past_key_values
+            cache = out.cache
             parts.append(out.logits)
         visible = slice(None) if padding is None else padding.bool()
         exact(torch.cat(parts, dim=1)[visible], whole[visible])

@@ -1,0 +1,115 @@
+"""Command `twinsolve audit`."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ..terminal import Output, console, progress
+
+_VERDICTS = {"broken": "red", "refused": "yellow", "not applicable": "dim"}
+
+
+def audit(
+    networks: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NETWORK]...",
+            help='A model type or class of transformers ("mamba", "BertModel"), a folder that '
+            'save_pretrained wrote, or "module:callable".',
+        ),
+    ] = None,
+    law: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this law; may be repeated.")
+    ] = None,
+    own_weights: Annotated[
+        bool, typer.Option("--own-weights", help="Audit a module at its own weights.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every known architecture and layer that is installed.")
+    ] = False,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Print the laws and what --all audits, and exit.")
+    ] = False,
+    n_jobs: Annotated[int, typer.Option(help="Processes for --all; -1 is one a processor.")] = 1,
+    output: Output = Path("results/audit"),
+) -> None:
+    """Hold networks that others wrote to the laws that they promise.
+
+    A law says, for example, that decoding token by token gives the outputs of the full pass, that a
+    row of a batch has the outputs that it has alone, or that tokens under a mask change nothing. An
+    architecture of transformers is built tiny, with weights that bite: at a library's own
+    initialisation, layers do nearly nothing, which hides faults. The weights of a folder are its
+    own. "module:callable" is called without arguments; it returns a network, or a pair of a network
+    and its inputs. A network takes features (batch, tokens, width) or ids (batch, tokens); it
+    returns outputs, or a pair of outputs and a state that it takes back as `state`.
+
+    For each broken law, DIR/scripts gets a program of plain torch that shows it. DIR also gets
+    table.json, summary.md and settings.json. The status is 1 if a law is broken.
+    """
+    from ...unrolled.audit import LAWS
+    from .networks import PEERS, list_architectures
+
+    screen = console()
+    if list_all:
+        for known in LAWS:
+            screen.print(f"{known.name}: {known.statement}", highlight=False)
+        screen.print("", ", ".join([*list_architectures(), *PEERS]), sep="\n", highlight=False)
+        raise typer.Exit
+    if everything == bool(networks):
+        raise typer.BadParameter("name networks, or give --all")
+    table = (
+        _audit_all([*list_architectures(), *PEERS], law or [], n_jobs, output)
+        if everything
+        else _audit_named(networks or [], law or [], own_weights)
+    )
+    _write(table, {"networks": networks, "law": law, "own_weights": own_weights}, output)
+    broken = table[table.verdict == "broken"]
+    screen.print(f"{len(broken)} broken laws. Written to {output}/")
+    raise typer.Exit(code=int(len(broken) > 0))
+
+
+def _audit_all(networks: list[str], laws: list[str], n_jobs: int, output: Path) -> Any:
+    from .study import audit_networks
+
+    return audit_networks(
+        networks,
+        laws=laws,
+        n_jobs=n_jobs,
+        directory=output / "jobs",
+        progress=progress("Auditing"),
+    )
+
+
+def _audit_named(networks: list[str], laws: list[str], own_weights: bool) -> Any:
+    import pandas as pd
+
+    from ...unrolled.audit import Row, audit
+
+    screen = console()
+
+    def show(row: Row) -> None:
+        numbers = "" if row.error is None else f"{row.error:.1e} of {row.tolerance:.0e}"
+        text = f"  {row.law:28} {row.verdict:14} {numbers:20} {row.start or row.why}"
+        screen.print(text.rstrip(), style=_VERDICTS.get(row.verdict), markup=False, highlight=False)
+
+    tables = []
+    for name in networks:
+        screen.print(name, style="bold", markup=False)
+        own = own_weights or Path(name).is_dir()
+        weights: Literal["own", "drawn"] = "own" if own else "drawn"
+        try:
+            report = audit(name, weights=weights, laws=tuple(laws), progress=show)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        tables.append(report.to_frame().assign(network=name, package="", version=""))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _write(table: Any, settings: dict[str, Any], output: Path) -> None:
+    from ..tables import write_summary, write_table
+    from .report import summary_lines, write_scripts
+
+    write_scripts(table, output)
+    write_table(table.drop(columns=["script", "statement"], errors="ignore"), output)
+    write_summary("twinsolve audit", summary_lines(table), settings, output)

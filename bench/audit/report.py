@@ -1,0 +1,101 @@
+"""What an audit of many networks shows: a matrix, the broken laws, and their scripts."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from ...datasets.files import write_whole
+from ...unrolled.audit import LAWS
+from ..tables import markdown
+
+_SIGNS = {"holds": "✓", "broken": "✗", "refused": "!", "not applicable": "·"}
+_LEGEND = (
+    "✓ holds, ✗ broken, ! refused with an error, · not applicable. A number in a heading names the "
+    "law below the table."
+)
+
+
+def write_scripts(table: pd.DataFrame, directory: Path) -> None:
+    """Write the script of each broken law to its own file."""
+    for row in broken_rows(table).itertuples():
+        write_whole(directory / script_name(row), row.script)
+
+
+def script_name(row: "pd.Series[object]") -> str:
+    """File of the script of a row, in the folder of the run."""
+    words = f"{row.network}-{row.law}".replace("/", "-").replace(":", "-").replace(",", "")
+    return f"scripts/{words.replace(' ', '_')}.py"
+
+
+def broken_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of broken laws."""
+    return table[table.verdict == "broken"]
+
+
+def summary_lines(table: pd.DataFrame) -> list[str]:
+    """What holds, then what is broken, then the matrix of networks and laws."""
+    return [*_counts(table), "", *_sound(table), "", *_broken(table), "", *_matrix(table)]
+
+
+def _counts(table: pd.DataFrame) -> list[str]:
+    built = table[table.law != "build"]
+    n_broken = built[built.verdict == "broken"].network.nunique()
+    tried = built[built.verdict.isin(("holds", "broken"))]
+    return [
+        f"{built.network.nunique()} networks of {built.package.nunique()} packages: {len(tried)} "
+        f"laws tried, {(tried.verdict == 'holds').sum()} hold; {n_broken} networks break one or "
+        "more."
+    ]
+
+
+def _sound(table: pd.DataFrame) -> list[str]:
+    """The networks that break nothing, by package."""
+    lines = ["**No law is broken by:**", ""]
+    built = table[table.law != "build"]
+    sound = built.groupby(["package", "version", "network"]).verdict.agg(
+        lambda x: "broken" not in set(x)
+    )
+    for (package, version), group in sound.groupby(level=[0, 1]):
+        names = [_short(name) for (_, _, name), holds in group.items() if holds]
+        if names:
+            lines.append(f"- {package} {version} ({len(names)}): {', '.join(names)}")
+    return lines
+
+
+def _short(network: str) -> str:
+    return network.partition("/")[2] or network
+
+
+def _broken(table: pd.DataFrame) -> list[str]:
+    cells = [
+        (
+            row.network,
+            f"{row.package} {row.version}",
+            f"[{row.law}]({script_name(row)})",
+            f"{row.error:.1e}" if row.error == row.error and row.error < 1e9 else "shape or NaN",
+            f"{row.tolerance:.0e}",
+            row.start,
+        )
+        for row in broken_rows(table).itertuples()
+    ]
+    headings = ("network", "package", "law, with its script", "error", "tolerance", "starts at")
+    return ["**Broken:**", "", *markdown(headings, cells)] if cells else []
+
+
+def _matrix(table: pd.DataFrame) -> list[str]:
+    laws = [law.name for law in LAWS if law.name in set(table.law)]
+    built = table[table.law != "build"]
+    signs = built.assign(sign=built.verdict.map(_SIGNS)).pivot_table(
+        index="network", columns="law", values="sign", aggfunc="first"
+    )
+    cells = [(name, *(signs.loc[name].get(law, "·") for law in laws)) for name in signs.index]
+    headings = ("network", *(str(i + 1) for i in range(len(laws))))
+    names = [
+        f"{i + 1}. {law.name}: {law.statement}" for i, law in enumerate(LAWS) if law.name in laws
+    ]
+    failed = table[table.law == "build"]
+    lines = [f"- {row.network}: {row.why}" for row in failed.itertuples()]
+    return [
+        _LEGEND, "", *markdown(headings, cells), "", *names,
+        *(["", "**Not built or not called:**", "", *lines] if lines else []),
+    ]  # fmt: skip

@@ -1,0 +1,73 @@
+"""Audit networks one by one; what is done is kept."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ...unrolled.audit import audit
+from ..jobs import Options, run_jobs
+from ..timing import Progress
+from .networks import PEERS, build_peer
+
+AUDITED = ("transformers", "torch", *sorted({name.partition("/")[0] for name in PEERS}))
+
+
+def audit_networks(
+    networks: Sequence[str],
+    *,
+    laws: Sequence[str] = (),
+    n_jobs: int = 1,
+    directory: Path | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Audit networks in processes of their own, and keep the rows of each when it is done.
+
+    Parameters
+    ----------
+    networks : sequence of str
+        Names that `twinsolve.audit` takes, or of `PEERS`.
+    laws : sequence of str, optional
+        Names of the laws; all by default.
+    n_jobs : int, default=1
+    directory : Path, optional
+        Where finished rows are kept, so that the same call goes on.
+    progress : callable, optional
+        Wrapper of the jobs that shows how many are done.
+
+    Returns
+    -------
+    DataFrame
+        The rows of each `Report`. A network that cannot be built or called has one row with the
+        law "build" and the verdict "refused".
+    """
+    jobs = [{"network": name, "laws": list(laws), "versions": _versions()} for name in networks]
+    options = Options(n_jobs=n_jobs, directory=directory, progress=progress)
+    modules = ("twinsolve.unrolled.audit",)
+    return run_jobs(_audit_one, jobs, options, modules=modules)
+
+
+def _audit_one(network: str, laws: list[str], versions: dict[str, str]) -> list[dict[str, Any]]:
+    package = network.partition("/")[0] if network in PEERS else "transformers"
+    kind = {"package": package, "version": versions.get(package, "")}
+    try:
+        found = build_peer(network) if network in PEERS else {"network": network}
+        report = audit(**found, laws=tuple(laws))
+    except Exception as error:  # of a package that another wrote
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        row = {"law": "build", "statement": "", "verdict": "refused", "error": None}
+        return [{"network": network, **kind, **row, "tolerance": None, "why": why}]
+    return [{"network": network, **kind, **asdict(row)} for row in report.rows]
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in AUDITED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

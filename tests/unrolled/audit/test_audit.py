@@ -1,0 +1,318 @@
+"""The audit finds a planted fault of every kind, and what is known of other people's networks."""
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from twinsolve import audit
+from twinsolve.unrolled.audit import LAWS, Convention
+
+INPUTS = torch.randn(2, 21, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Square(torch.autograd.Function):
+    """The square, whose backward pass forgets that it depends on the input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.x = x.detach()
+        return x**2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.x * gradient
+
+
+class Recurrence(nn.Module):
+    """A gated recurrence over the tokens that the mask shows, with a fault by its name."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault = fault
+        self.gate, self.value = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.kept = torch.zeros(2, 6)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, state: Tensor | None = None):
+        fault, n = self.fault, x.shape[1]
+        if fault == "arguments":
+            x.mul_(1.5)
+        if fault == "later tokens":
+            x = x + x.mean(1, keepdim=True)
+        gate, value = self.gate(x).sigmoid(), self.value(x)
+        if fault == "gradients":
+            gate = gate.detach()
+        if fault == "second derivatives":
+            value = value + Square.apply(value)
+        seen = torch.ones(x.shape[:2]) if mask is None else mask
+        if fault == "right padding":
+            gate = gate * (1 + (seen[:, -1:, None] == 0))
+        if fault == "left padding":
+            gate = gate * (1 + (seen[:, :1, None] == 0))
+        if fault == "content of padding" or (fault == "decoding of left padded" and state is None):
+            seen = torch.ones_like(seen)
+        seen = seen[:, -n:, None].to(x.dtype)
+        hidden = torch.zeros_like(value[:, 0]) if state is None else state
+        if fault in ("decoding", "copied cache") and state is not None:
+            hidden = 0.5 * hidden if fault == "decoding" else self.kept.to(x)
+        if fault == "prefill in pieces" and n > 1:
+            hidden = torch.zeros_like(hidden)
+        if fault == "decoding after prefill" and n == 1 and state is not None:
+            hidden = hidden * (1 + (state.abs().sum() > 3))
+        outputs = []
+        for t in range(n):
+            step = gate[:, t] * hidden + value[:, t]
+            hidden = seen[:, t] * step + (1 - seen[:, t]) * hidden
+            if fault == "long inputs" and x.dtype == torch.float32:
+                hidden = (hidden * 2**8).round() / 2**8
+            outputs.append(hidden)
+        self.kept = hidden.detach()
+        return self._spoil(torch.stack(outputs, 1)), hidden
+
+    def _spoil(self, output: Tensor) -> Tensor:
+        if self.fault == "determinism":
+            return output + torch.rand_like(output)
+        if self.fault == "rows of a batch":
+            return output - output.mean(0)
+        if self.fault == "shorter inputs":
+            return output / output.shape[1]
+        if self.fault == "training mode" and self.training:
+            return 1.1 * output
+        if self.fault == "half precision" and output.dtype == torch.bfloat16:
+            return 1.5 * output
+        return output
+
+
+OF_RECURRENCES = (
+    "determinism", "arguments", "rows of a batch", "later tokens", "shorter inputs", "decoding",
+    "decoding after prefill", "prefill in pieces", "left padding", "right padding",
+    "content of padding", "decoding of left padded", "copied cache", "training mode",
+    "half precision", "gradients", "second derivatives", "long inputs",
+)  # fmt: skip
+
+
+def test_right_recurrence_breaks_nothing():
+    report = audit(Recurrence(), INPUTS)
+    assert report, report
+    assert {row.law for row in report.rows if row.verdict == "holds"} == set(OF_RECURRENCES)
+
+
+@pytest.mark.parametrize("fault", OF_RECURRENCES)
+def test_planted_fault_breaks_its_law(fault):
+    report = audit(Recurrence(fault), INPUTS, laws=(fault,))
+    assert not report
+    (row,) = report.rows
+    assert row.verdict == "broken"
+    assert row.error > row.tolerance
+
+
+def test_broken_law_names_where_it_starts():
+    (row,) = audit(Recurrence("decoding"), INPUTS, laws=("decoding",)).rows
+    assert row.start == "token 1"
+
+
+def test_report_prints_and_becomes_a_table():
+    report = audit(Recurrence("rows of a batch"), INPUTS, laws=("rows of a batch", "later tokens"))
+    assert [row.law for row in report.broken] == ["rows of a batch"]
+    assert list(report.to_frame().verdict) == ["broken", "holds"]
+    assert "Recurrence\n  rows of a batch" in str(report)
+
+
+def test_own_weights_are_left_alone():
+    network = Recurrence()
+    before = network.gate.weight.clone()
+    audit(network, INPUTS, laws=("rows of a batch",))
+    assert torch.equal(network.gate.weight, before)
+    assert network.training
+
+
+def test_error_of_a_network_is_a_refusal():
+    class Alone(nn.Module):
+        def forward(self, x):
+            if len(x) > 1:
+                raise ValueError("takes one row")
+            return x
+
+    report = audit(Alone(), INPUTS, laws=("rows of a batch",))
+    assert report
+    assert report.rows[0].verdict == "refused"
+    assert report.rows[0].why == "ValueError: takes one row"
+
+
+def test_function_without_state_is_causal_only_by_promise():
+    rows = audit(lambda x: x - x.mean(1, keepdim=True), INPUTS).rows
+    assert {row.law: row.verdict for row in rows}["later tokens"] == "not applicable"
+    (row,) = audit(
+        lambda x: x - x.mean(1, keepdim=True), INPUTS, causal=True, laws=("later tokens",)
+    ).rows
+    assert row.verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("network", "given", "message"),
+    [
+        ("nosuch", {}, "has no architecture 'nosuch'"),
+        ("nosuch:net", {}, "cannot find 'nosuch:net'"),
+        (Recurrence(), {}, "give inputs="),
+        (Recurrence(), {"laws": ("no law",)}, "no law 'no law'; there are: determinism"),
+    ],
+)
+def test_mistakes_get_clear_errors(network, given, message):
+    with pytest.raises(ValueError, match=message):
+        audit(network, **given)
+
+
+transformers = pytest.importorskip("transformers")
+PINNED = pytest.mark.skipif(transformers.__version__ != "5.24.0", reason="faults of this version")
+
+KNOWN = {
+    "rwkv": ("decoding", "generation", "left padding"),
+    "minimax": ("decoding", "decoding of left padded", "reordered cache"),
+    "jamba": ("prefill in pieces",),
+    "mamba": ("prefill in pieces",),
+    "falcon_mamba": ("prefill in pieces", "generation from cache"),
+    "recurrent_gemma": ("prefill in pieces",),
+    "zamba": ("prefill in pieces",),
+    "zamba2": ("decoding with positions", "decoding after prefill"),
+    "nemotron_h": ("decoding with positions", "decoding after prefill"),
+    "bamba": ("decoding",),
+    "mamba2": ("generation from cache",),
+    "bart": ("left padding", "generation of left padded"),
+    "roberta": ("generation",),
+    "moshi": ("decoding with positions",),
+    "NystromformerModel": ("content of padding",),
+    "ConvBertModel": ("right padding",),
+}
+
+
+@PINNED
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_faults_of_transformers_are_found(name):
+    report = audit(name, laws=KNOWN[name])
+    assert [row.law for row in report.broken] == [x.name for x in LAWS if x.name in KNOWN[name]]
+
+
+@PINNED
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2", "llama", "mixtral", "BertModel", "ViTModel", "qwen3_next", "kimi_linear", "falcon_h1",
+     "granitemoehybrid", "lfm2", "olmo_hybrid"],
+)  # fmt: skip
+def test_sound_families_break_nothing(name):
+    report = audit(name)
+    assert report, report
+    assert sum(row.verdict == "holds" for row in report.rows) >= 8
+
+
+def test_folder_is_audited_at_its_own_weights(tmp_path):
+    from twinsolve.unrolled.audit.architectures import find_architecture
+
+    network = find_architecture("gpt2").build()
+    network.save_pretrained(tmp_path)
+    (row,) = audit(str(tmp_path), laws=("rows of a batch",), weights="own").rows
+    assert row.verdict == "holds"
+    assert row.error < 1e-5
+
+
+def test_folder_without_architecture_is_refused(tmp_path):
+    transformers.GPT2Config().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="names no architecture"):
+        audit(str(tmp_path))
+
+
+def _drop_always(self, x):
+    return torch.dropout(x, self.p, True)
+
+
+def _tile(x, n):
+    return x.repeat(1, n, 1, 1)
+
+
+def _scale(function):
+    def scaled(module, *args, **given):
+        output, weights = function(module, *args, **given)
+        return 1.01 * output, weights
+
+    return scaled
+
+
+def _scale_by_chunk(function):
+    def scaled(*args, chunk_size, **given):
+        output, state = function(*args, chunk_size=chunk_size, **given)
+        return output * (1 + 0.01 * chunk_size), state
+
+    return scaled
+
+
+def plant(monkeypatch, law):
+    """Plant a fault in transformers that breaks this law; return the architecture that has it."""
+    from transformers import cache_utils
+    from transformers.models.llama import modeling_llama
+    from transformers.models.mamba2 import modeling_mamba2
+
+    if law == "dropout in eval":
+        monkeypatch.setattr(nn.Dropout, "forward", _drop_always)
+        return "gpt2"
+    if law == "cropped cache":
+        monkeypatch.setattr(cache_utils.DynamicCache, "crop", lambda self, n: None)
+    if law == "grouped heads":
+        monkeypatch.setattr(modeling_llama, "repeat_kv", _tile)
+        monkeypatch.setattr(modeling_llama.LlamaPreTrainedModel, "_supports_sdpa", False)
+    if law == "attention implementations":
+        known = modeling_llama.ALL_ATTENTION_FUNCTIONS
+        monkeypatch.setitem(known._global_mapping, "sdpa", _scale(known["sdpa"]))
+    if law == "chunk sizes":
+        scan = modeling_mamba2.mamba2_chunk_scan
+        monkeypatch.setattr(modeling_mamba2, "mamba2_chunk_scan", _scale_by_chunk(scan))
+        return "mamba2"
+    return "llama"
+
+
+@pytest.mark.parametrize(
+    "law",
+    ["dropout in eval", "cropped cache", "grouped heads", "attention implementations",
+     "chunk sizes"],
+)  # fmt: skip
+def test_fault_planted_in_transformers_breaks_its_law(monkeypatch, law):
+    name = plant(monkeypatch, law)
+    assert [row.law for row in audit(name, laws=(law,)).broken] == [law]
+
+
+def test_every_law_is_broken_by_a_fault_above():
+    planted = {*OF_RECURRENCES, *(law for laws in KNOWN.values() for law in laws)}
+    planted |= {"dropout in eval", "cropped cache", "grouped heads", "attention implementations"}
+    assert planted | {"chunk sizes"} == {law.name for law in LAWS}
+
+
+@PINNED
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [("mamba", "prefill in pieces"), ("minimax", "decoding of left padded"),
+     ("rwkv", "generation"), ("recurrent_gemma", "prefill in pieces"), ("roberta", "generation")],
+)  # fmt: skip
+def test_script_shows_the_error_of_the_report(name, law):
+    (row,) = audit(name, laws=(law,)).rows
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(row.script, "script.py", "exec"), {})
+    assert "twinsolve" not in row.script
+    np.testing.assert_allclose(float(printed.getvalue().split()[-1]), row.error, rtol=1e-3)
+
+
+def test_convention_of_an_own_network_is_data():
+    class Renamed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Recurrence()
+
+        def forward(self, x, past=None, *, ready=False):
+            assert ready
+            return self.inner(x, state=past)
+
+    names = Convention(cache="past", asks=("ready",))
+    report = audit(Renamed(), INPUTS, convention=names)
+    assert report, report
+    assert "decoding" in {row.law for row in report.rows if row.verdict == "holds"}

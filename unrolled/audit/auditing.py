@@ -1,0 +1,216 @@
+"""Hold a network to the laws."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .architectures import find_architecture, load_folder
+from .laws import LAWS, NetworkLaw, NotApplicable
+from .model import Convention, Model, difference, find_convention
+from .report import Report, Row
+from .scripts import Origin, write_script
+from .weights import draw_weights
+
+SEED, BATCH, TOKENS, FEATURES = 1, 2, 21, 32
+_FIRST_ID = 3  # ids below have meanings: padding, begin, end
+
+
+def audit(
+    network: str | Callable[..., Any],
+    inputs: Tensor | None = None,
+    *,
+    convention: Convention | None = None,
+    causal: bool | None = None,
+    weights: Literal["drawn", "own"] = "drawn",
+    laws: tuple[str, ...] = (),
+    progress: Callable[[Row], None] | None = None,
+) -> Report:
+    """Hold a network to the laws that its kind promises.
+
+    Parameters
+    ----------
+    network : str or callable
+        An architecture of transformers by name, such as ``"mamba"`` or ``"BertModel"``, which is
+        built tiny; a folder that ``save_pretrained`` wrote; ``"module:callable"``, which is called
+        without arguments and returns a network, or a pair of network and inputs; or a module or
+        function. A module of your own takes features of shape (batch, tokens, width), or ids. It
+        returns outputs, or a pair of outputs and a state that it takes back as ``state``.
+    inputs : Tensor, optional
+        Token ids, features or images, with two rows at least. Drawn by default, where the network
+        tells their size.
+    convention : Convention, optional
+        Names of the arguments; by default found in the signature.
+    causal : bool, optional
+        Whether later tokens must change nothing. By default this is so for a network with a cache.
+    weights : {"drawn", "own"}, default="drawn"
+        Draw weights that bite in a copy of the network, as `draw_weights` does: at the
+        initialisation of a library a layer does nearly nothing, which hides faults. Or audit the
+        network's own, such as trained ones.
+    laws : tuple of str, optional
+        Names of the laws; all by default.
+    progress : callable, optional
+        Called with every `Row` when it is done.
+
+    Returns
+    -------
+    Report
+        False if a law is broken.
+
+    Raises
+    ------
+    ValueError
+        If the architecture or a law is unknown, or inputs must be given and are not.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from twinsolve import audit
+    >>> class RunningMean(nn.Module):
+    ...     def forward(self, x, state=None):
+    ...         total, n = (0, 0) if state is None else state
+    ...         total = total + x.cumsum(1)
+    ...         counts = torch.arange(1, x.shape[1] + 1)[:, None] + n
+    ...         return total / counts, (total[:, -1:], 0)  # forgets how many tokens it saw
+    >>> report = audit(RunningMean(), torch.randn(2, 21, 4))
+    >>> bool(report), [row.law for row in report.broken][:2]
+    (False, ['decoding', 'decoding after prefill'])
+    """
+    unknown = set(laws) - {law.name for law in LAWS}
+    if unknown:
+        known = ", ".join(law.name for law in LAWS)
+        raise ValueError(f"audit: no law {sorted(unknown)[0]!r}; there are: {known}")
+    name, network, inputs, origin = _find(network, inputs, weights)
+    model = _make_model(network, inputs, convention, causal)
+    rows = []
+    for law in LAWS:
+        if not laws or law.name in laws:
+            rows.append(_hold(law, model, origin))
+            if progress:
+                progress(rows[-1])
+    return Report(name, tuple(rows))
+
+
+def _find(
+    network: str | Callable[..., Any], inputs: Tensor | None, weights: str
+) -> tuple[str, Any, Tensor | None, Origin]:
+    """The name, the network to audit, its inputs where known, and what a script builds."""
+    if isinstance(network, str) and Path(network).is_dir():
+        return network, load_folder(network), inputs, Origin(drawn=False)
+    source = ""
+    if isinstance(network, str) and ":" not in network:
+        found = find_architecture(network)
+        return found.network.__name__, found.build(), inputs, Origin(architecture=found)
+    made: Any = network
+    if isinstance(network, str):
+        module, _, maker = network.partition(":")
+        source = f"from {module} import {maker}\n\nnetwork = {maker}()"
+        made = _make(network)
+        if isinstance(made, tuple):
+            made, inputs = made
+            source = source.replace("network =", "network, inputs =")
+    if not isinstance(made, nn.Module):
+        return made.__name__, made, inputs, Origin(source=source, drawn=False)
+    made = copy.deepcopy(made).eval()
+    if weights == "drawn":
+        draw_weights(made)
+    return type(made).__name__, made, inputs, Origin(source=source, drawn=weights == "drawn")
+
+
+def _make(name: str) -> Any:
+    sys.path.insert(0, "")  # as `python -m` does: the caller's modules
+    try:
+        return resolve_name(name)()
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"audit: cannot find {name!r}: {error}") from error
+    finally:
+        sys.path.remove("")
+
+
+def _make_model(
+    network: Any, inputs: Tensor | None, convention: Convention | None, causal: bool | None
+) -> Model:
+    convention = convention or find_convention(network)
+    model = Model(network, _draw_inputs(network) if inputs is None else inputs, convention, True)
+    if convention.cache and model.config is not None and model(model.inputs)[1] is None:
+        convention = replace(convention, returns_cache=False)
+        model = replace(model, convention=convention)
+    if causal is None:
+        causal = convention.cache is not None
+        causal &= getattr(model.config, "is_decoder", True) is not False
+    if not causal:
+        convention = replace(convention, cache=None)
+    return replace(model, causal=causal, convention=convention)
+
+
+def _draw_inputs(network: Any) -> Tensor:
+    config: Any = getattr(network, "config", None)
+    draw = torch.Generator().manual_seed(SEED)
+    size = getattr(config, "image_size", None)
+    if getattr(network, "main_input_name", "") == "pixel_values" and size:
+        sides = (size, size) if isinstance(size, int) else tuple(size)
+        return torch.randn(BATCH, getattr(config, "num_channels", 3), *sides, generator=draw)
+    if hasattr(config, "vocab_size"):
+        return torch.randint(_FIRST_ID, config.vocab_size, (BATCH, TOKENS), generator=draw)
+    raise ValueError(
+        "audit: the network does not tell the size of its inputs; give inputs= of shape "
+        "(batch, tokens, width), or ids of shape (batch, tokens)"
+    )
+
+
+def _hold(law: NetworkLaw, model: Model, origin: Origin) -> Row:
+    lacks = [need for need in law.needs if need not in model.offers]
+    if lacks:
+        why = f"needs {lacks[0]}"
+        return Row(law.name, law.statement, "not applicable", why=why)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found, expected = law.check(model, model.inputs)
+    except NotApplicable as reason:
+        return Row(law.name, law.statement, "not applicable", why=str(reason))
+    except Exception as raised:  # whatever a network raises is loud
+        message = f"{type(raised).__name__}: {' '.join(str(raised).split())[:200]}"
+        return Row(law.name, law.statement, "refused", why=message)
+    error = difference(found, expected)
+    tolerance, why = model.tolerance if law.tolerance is None else (law.tolerance, law.why)
+    if error <= tolerance:
+        return Row(law.name, law.statement, "holds", error, tolerance, why)
+    start = _find_start(law, model, found, expected, tolerance)
+    script = write_script(law, model, origin, error)
+    return Row(law.name, law.statement, "broken", error, tolerance, why, start, script)
+
+
+def _find_start(
+    law: NetworkLaw, model: Model, found: Tensor, expected: Tensor, tolerance: float
+) -> str:
+    if found.shape != expected.shape:
+        return f"shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
+    if found.ndim < 2 or found.shape[1] < 2:
+        return ""
+    wrong = [difference(found[:, i], expected[:, i]) > tolerance for i in range(found.shape[1])]
+    return f"token {wrong.index(True)}" + _find_layer(law, model) if any(wrong) else ""
+
+
+def _find_layer(law: NetworkLaw, model: Model) -> str:
+    """Hold the hidden states to the law; name the first layer after which it is broken."""
+    if "hidden states" not in model.offers or law.tolerance is not None:
+        return ""
+    for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
+        inner = replace(model, layer=layer)
+        try:
+            if difference(*law.check(inner, model.inputs)) > model.tolerance[0]:
+                return f", layer {layer - 1}"
+        except Exception:  # a network need not give hidden states
+            return ""
+    return ""

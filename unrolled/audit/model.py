@@ -1,0 +1,246 @@
+"""Networks as laws call them: one signature, whatever the names of their arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .laws import cast, convert
+
+CACHES = ("past_key_values", "cache", "cache_params", "state", "states", "hidden", "hx")
+MASKS = ("attention_mask", "mask")
+POSITIONS = ("position_ids", "positions")
+CHUNKS = ("chunk_size", "mamba_chunk_size", "block_size")
+# Model types whose first position is that after the padding id.
+AFTER_PADDING = (
+    "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta",
+    "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
+MASK_OF_CALL = ("falcon_mamba", "mamba", "mamba2")  # model types whose `generate` does so
+_OUTPUTS = ("logits", "last_hidden_state")
+_LEAST, _MOST, _FACTOR = 1e-5, 1e-3, 30
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a network is called: the names of its arguments; None for what it does not take.
+
+    Attributes
+    ----------
+    cache, mask, positions : str, optional
+        The argument of the state of earlier tokens, of the mask whose true entries are seen, and of
+        the position ids.
+    first_position : int
+        The position of the first token.
+    mask_of_call : bool
+        Whether the mask covers the tokens of the call alone, not those of the cache too.
+    returns_cache : bool
+        Whether the output has the cache. If not, the caller makes one and passes it to every call.
+    asks : tuple of str
+        Arguments that must be true, such as ``use_cache``.
+    """
+
+    cache: str | None = None
+    mask: str | None = None
+    positions: str | None = None
+    first_position: int = 0
+    mask_of_call: bool = False
+    returns_cache: bool = True
+    asks: tuple[str, ...] = ()
+
+
+def find_convention(network: Callable[..., Any]) -> Convention:
+    """Find the names of the arguments in the signature of the network."""
+    call = network.forward if isinstance(network, nn.Module) else network
+    names = inspect.signature(call).parameters
+
+    def first(known: tuple[str, ...]) -> str | None:
+        return next((name for name in known if name in names), None)
+
+    cache = first(CACHES)
+    config = getattr(network, "config", None)
+    return Convention(
+        cache,
+        first(MASKS),
+        first(POSITIONS),
+        first_position=_find_first_position(network, config),
+        mask_of_call=getattr(config, "model_type", None) in MASK_OF_CALL,
+        asks=("use_cache",) if cache and "use_cache" in names else (),
+    )
+
+
+def _find_first_position(network: Any, config: Any) -> int:
+    if getattr(config, "model_type", None) in AFTER_PADDING:
+        return int(config.pad_token_id) + 1
+    buffers = network.named_buffers() if isinstance(network, nn.Module) else ()
+    starts = [int(x.flatten()[0]) for name, x in buffers if name.endswith("position_ids")]
+    return starts[0] if starts else 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network and inputs, as laws take them.
+
+    Attributes
+    ----------
+    network : callable
+        A module in eval mode, or a function.
+    inputs : Tensor
+        Token ids of shape (batch, tokens), features of shape (batch, tokens, width), or images.
+    convention : Convention
+    causal : bool
+        Whether the network promises that later tokens change nothing.
+    layer : int, optional
+        Return the hidden states after this layer in place of the output.
+    """
+
+    network: Any
+    inputs: Tensor
+    convention: Convention
+    causal: bool
+    layer: int | None = None
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        *,
+        cache: Any = None,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        grad: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """Run the network; return its output and its cache."""
+        names = self.convention
+        given: dict[str, Any] = dict.fromkeys(names.asks, True)
+        if not names.returns_cache and cache is None:
+            cache = self._make_cache()
+        if positions is not None:
+            positions = positions + names.first_position
+        for name, value in ((names.cache, cache), (names.mask, mask), (names.positions, positions)):
+            if name is not None and value is not None:
+                given[name] = value
+        if self.layer is not None:
+            given["output_hidden_states"] = True
+        with torch.set_grad_enabled(grad):
+            output = self.network(inputs, **given)
+        if isinstance(output, Tensor):
+            return output, None
+        if isinstance(output, tuple) and not hasattr(output, "_fields"):
+            return output[0], output[1] if len(output) > 1 else None
+        state = getattr(output, names.cache, None) if names.cache else None
+        if self.layer is not None:
+            return output.hidden_states[self.layer], state if names.returns_cache else cache
+        found = next(getattr(output, name) for name in _OUTPUTS if hasattr(output, name))
+        return found, state if names.returns_cache else cache
+
+    def _make_cache(self) -> Any:
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.network.config)
+
+    @cached_property
+    def config(self) -> Any:
+        """The configuration of a network of transformers; None for others."""
+        config = getattr(self.network, "config", None)
+        return config if hasattr(config, "model_type") else None
+
+    @cached_property
+    def offers(self) -> frozenset[str]:
+        """What laws may need: see `Law.needs`."""
+        names, network, cache = self.convention, self.network, None
+        if names.cache:
+            cache = self(self.inputs)[1]
+        drops = [x.p for x in _modules(network) if isinstance(x, nn.Dropout)]
+        drops += [
+            v for k, v in vars(self.config or object).items() if "drop" in k and _is_number(v)
+        ]
+        experts = any("expert" in name for name, _ in _parameters(network))
+        offered = {
+            "causal": self.causal,
+            "cache": cache is not None,
+            "cache object": hasattr(cache, "reorder_cache"),
+            "mask": names.mask is not None and self.inputs.ndim < 4,
+            "positions": names.positions is not None,
+            "module": isinstance(network, nn.Module),
+            "generate": bool(getattr(network, "can_generate", bool)()),
+            "dropout off": not any(drops),
+            "config": self.config is not None,
+            "chunks": bool(self.chunks),
+            "implementations": self.config is not None
+            and getattr(network, "_supports_sdpa", False),
+            "smooth": not experts,
+            "grouped": self._has_grouped_heads(),
+            "hidden states": self.config is not None,
+        }
+        return frozenset(name for name, has in offered.items() if has)
+
+    def _has_grouped_heads(self) -> bool:
+        heads = getattr(self.config, "num_attention_heads", None) or 0
+        shared = getattr(self.config, "num_key_value_heads", None) or heads
+        names = {name.split(".")[-2] for name, _ in _parameters(self.network) if "." in name}
+        return bool(shared < heads and {"k_proj", "v_proj"} <= names)
+
+    @property
+    def chunks(self) -> tuple[str, ...]:
+        """Names of chunk sizes in the configuration."""
+        return tuple(x for x in CHUNKS if isinstance(getattr(self.config, x, None), int))
+
+    @property
+    def longest(self) -> int:
+        """The largest number of tokens that the network takes."""
+        return int(getattr(self.config, "max_position_embeddings", None) or 10**6)
+
+    @property
+    def cache_name(self) -> str:
+        """The argument of the cache."""
+        return self.convention.cache or ""
+
+    @property
+    def mask_of_call(self) -> bool:
+        """See `Convention`."""
+        return self.convention.mask_of_call
+
+    def of(self, network: Callable[..., Any]) -> Model:
+        """Another network under the same convention."""
+        return replace(self, network=network)
+
+    @cached_property
+    def tolerance(self) -> tuple[float, str]:
+        """What rounding may change, and where the number comes from."""
+        try:
+            inputs = cast(self.inputs, torch.float64)
+            exact = convert(self, torch.float64)(inputs)[0]
+            found = difference(self(self.inputs)[0], exact)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return 1e-4, "does not run in float64"
+        why = f"{_FACTOR} x rounding, {found:.1e}"
+        return min(max(_FACTOR * found, _LEAST), _MOST), why
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest expected entry; the share of ids that differ."""
+    if found.shape != expected.shape:
+        return float("inf")
+    if not expected.is_floating_point():
+        return (found != expected).double().mean().item()
+    found, expected = found.double(), expected.double()
+    error = ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-300)).item()
+    return error if error == error else float("inf")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, float | int) and not isinstance(x, bool)
+
+
+def _modules(network: Any) -> list[nn.Module]:
+    return list(network.modules()) if isinstance(network, nn.Module) else []
+
+
+def _parameters(network: Any) -> list[tuple[str, Tensor]]:
+    return list(network.named_parameters()) if isinstance(network, nn.Module) else []

@@ -1,0 +1,50 @@
+"""Weights that bite: at the initialisation of a library, layers do nearly nothing."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+SEED = 0
+GATES = {"A_log": 0.0, "dt_bias": 0.0, "time_decay": -0.5, "recurrent_param": 0.0}
+
+
+def draw_weights(network: nn.Module) -> nn.Module:
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
+
+    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
+    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
+    second entry of a gate moves to mid range, so that both ends of it are tried.
+    """
+    draw = torch.Generator().manual_seed(SEED)
+    embedding = _weight_of(network, "get_input_embeddings")
+    head = _weight_of(network, "get_output_embeddings")
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            noise = torch.randn(weight.shape, generator=draw)
+            gate = GATES.get(name.rpartition(".")[2])
+            if gate is not None:
+                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
+            elif weight is embedding:
+                shared = weight is head
+                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
+            elif weight.ndim < 2:
+                weight.add_(0.1 * noise)
+            else:
+                weight.copy_(noise / math.sqrt(_fan_in(weight)))
+    return network
+
+
+def _weight_of(network: nn.Module, getter: str) -> Any:
+    """The weight of the embedding or of the head; None where a network has or tells none."""
+    try:
+        return getattr(getattr(network, getter)(), "weight", None)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _fan_in(weight: Any) -> int:
+    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
+    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
+    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
