@@ -148,12 +148,14 @@ AT_THE_THRESHOLD = {
 def test_where_codes_are_not_differentiable_the_gradient_is_that_of_the_support(name):
     signals, atoms, fit, slope = (torch.tensor(x).double() for x in AT_THE_THRESHOLD[name])
     signals.requires_grad_()
-    with pytest.warns(ConvergenceWarning, match="1 of 1 rows are not proved to be differentiable"):
+    with pytest.warns(
+        ConvergenceWarning, match="1 of 1 solutions are not proved to be differentiable"
+    ):
         codes, record = solved_lasso(signals, atoms, lam=2.0, return_record=True)
     assert record.margin.abs() < 1e-12
     assert torch.equal(codes @ atoms, fit)
     assert torch.equal(grad((codes @ atoms).sum(), signals)[0], slope)
-    with pytest.raises(RuntimeError, match="1 of 1 rows are not proved to be differentiable"):
+    with pytest.raises(RuntimeError, match="1 of 1 solutions are not proved to be differentiable"):
         solved_lasso(signals, atoms, lam=2.0, inexact="raise")
     solved_lasso(signals, atoms, lam=2.0, inexact="ignore")
     solved_lasso(signals.detach(), atoms, lam=2.0)  # no gradient, no warning
@@ -183,7 +185,7 @@ def test_rows_without_signal_or_atoms_have_zero_codes_and_gradients():
 def test_rows_whose_rounding_hides_the_support_are_told():
     """Signals of 10^13: correlations are rounded by 10^-2 and more, the penalty is 1/2."""
     x = (1e13 * X).requires_grad_()
-    with pytest.warns(ConvergenceWarning, match="7 of 7 rows are not proved"):
+    with pytest.warns(ConvergenceWarning, match="7 of 7 solutions are not proved"):
         _, unsure = solved_lasso(x, A, lam=0.5, return_record=True)
     assert unsure.gap.max() < 1e-12
     _, sure = solved_lasso(x, A, lam=0.5e13, return_record=True)
@@ -191,7 +193,7 @@ def test_rows_whose_rounding_hides_the_support_are_told():
 
 
 def test_an_answer_that_is_not_reached_is_told():
-    with pytest.warns(ConvergenceWarning, match="codes have a relative gap above tol"):
+    with pytest.warns(ConvergenceWarning, match="solutions have a gap above tol"):
         solved_lasso(tokens(50, 20), tokens(200, 20, seed=1), lam=0.01, max_iter=1)
 
 
