@@ -44,7 +44,8 @@ def solved_lasso(
 
     Where the codes are not differentiable, as an atom off the support is at the threshold, the
     gradient returned is still that of the formula, so that this atom stays at zero: one of the
-    limits of the gradients nearby. Equal atoms are such a case: one of them has the code.
+    limits of the gradients nearby. Equal atoms are such a case: one of them has the code, and the
+    message names them. A positive ridge makes their codes unique, and differentiable.
 
     Parameters
     ----------
@@ -135,10 +136,14 @@ def solved_lasso(
         X, A, squares = _scale_atoms(X, A, squares, weights)
         start = None if start is None else start * weights
     start = None if start is None else check_finite(start, "start")
+
+    def explain() -> str:
+        return "" if bool((squares > 0).any()) else _name_equal_atoms(A, nonnegative)
+
     problem = _Lasso(
         nonnegative=nonnegative,
         zero_diagonal=zero_diagonal,
-        standard=Standard("solved_lasso", tol, inexact, "; increase max_iter"),
+        standard=Standard("solved_lasso", tol, inexact, "; increase max_iter", explain),
         max_iter=check_count(max_iter, "max_iter", 1),
         n_jobs=n_jobs,
     )
@@ -254,3 +259,19 @@ def _scale_atoms(
     A = torch.cat([A, more.expand(*A.shape[:-2], m, m)], dim=-1) / t
     X = torch.cat([X, X.new_zeros(*X.shape[:-1], m)], dim=-1)
     return X, A, torch.zeros_like(ridge)
+
+
+def _name_equal_atoms(A: Tensor, nonnegative: bool) -> str:
+    """Says which atoms are equal, or opposite where that is the same; nothing if there are none."""
+    for D in A.detach().cpu().numpy().reshape(-1, *A.shape[-2:]):
+        atoms = np.round(D / (np.abs(D).max() or 1), 12) + 0.0  # which makes -0 a 0
+        if not nonnegative:
+            first = np.take_along_axis(atoms, (atoms != 0).argmax(axis=1)[:, None], axis=1)
+            atoms = np.where(first < 0, 0.0 - atoms, atoms)
+        _, group, counts = np.unique(atoms, axis=0, return_inverse=True, return_counts=True)
+        same = np.flatnonzero((counts[group.ravel()] > 1) & atoms.any(axis=1))
+        if same.size:
+            i, j = np.flatnonzero(group.ravel() == group.ravel()[same[0]])[:2]
+            kind = "equal" if D[i] @ D[j] > 0 else "opposite"
+            return f"; atoms {i} and {j} are {kind}, and codes not unique; ridge > 0 makes them so"
+    return ""

@@ -38,6 +38,7 @@ class Standard:
     tol: float
     inexact: Inexact
     cure: str = ""
+    explain: Callable[[], str] = str  # says more where a solution is not differentiable
 
     def __post_init__(self) -> None:
         check_positive(self.tol, "tol")
@@ -51,9 +52,10 @@ class Standard:
     def judge(self, gap: Array, margin: Array, with_gradient: bool) -> None:
         what = f"solutions have a gap above tol={self.tol:.3g}"
         self.refuse(~(gap <= self.tol), what, f"largest {gap.max(initial=0):.3g}{self.cure}")
-        if with_gradient:
+        kink = ~(margin > _KINK)
+        if with_gradient and kink.any() and self.inexact != "ignore":
             what = "solutions are not proved to be differentiable; their gradient is one of several"
-            self.refuse(~(margin > _KINK), what, f"least margin {margin.min(initial=1):.3g}")
+            self.refuse(kink, what, f"least margin {margin.min():.3g}{self.explain()}")
 
 
 Proved = tuple[Array, Pull, Array, Array]

@@ -136,29 +136,46 @@ def test_a_start_changes_nothing(form, nonnegative):
 
 AT_THE_THRESHOLD = {
     # One atom, whose code is (x - 1)+ for lam = 2; its slope at 1 is 0 from below and 1 from above.
-    "threshold": ([[1.0]], [[1.0]], [[0.0]], [[0.0]]),
+    "threshold": ([[1.0]], [[1.0]], [[0.0]], [[0.0]], ""),
     # Either of two equal atoms may be used: the slope of their sum is 1.
-    "equal atoms": ([[3.0]], [[1.0], [1.0]], [[2.0]], [[1.0]]),
+    "equal atoms": ([[3.0]], [[1.0], [1.0]], [[2.0]], [[1.0]], "atoms 0 and 1 are equal"),
     # Opposite ones as well.
-    "opposite atoms": ([[3.0]], [[1.0], [-1.0]], [[2.0]], [[1.0]]),
+    "opposite atoms": (
+        [[3.0]],
+        [[0.0], [1.0], [0.0], [-1.0]],
+        [[2.0]],
+        [[1.0]],
+        "atoms 1 and 3 are opposite",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", AT_THE_THRESHOLD)
 def test_where_codes_are_not_differentiable_the_gradient_is_that_of_the_support(name):
-    signals, atoms, fit, slope = (torch.tensor(x).double() for x in AT_THE_THRESHOLD[name])
+    *numbers, why = AT_THE_THRESHOLD[name]
+    signals, atoms, fit, slope = (torch.tensor(x).double() for x in numbers)
     signals.requires_grad_()
-    with pytest.warns(
-        ConvergenceWarning, match="1 of 1 solutions are not proved to be differentiable"
-    ):
+    told = f"1 of 1 solutions are not proved to be differentiable.*{why}"
+    with pytest.warns(ConvergenceWarning, match=told) as caught:
         codes, record = solved_lasso(signals, atoms, lam=2.0, return_record=True)
     assert record.margin.abs() < 1e-12
+    assert ("atoms" in str(caught[0].message)) == bool(why)
     assert torch.equal(codes @ atoms, fit)
     assert torch.equal(grad((codes @ atoms).sum(), signals)[0], slope)
-    with pytest.raises(RuntimeError, match="1 of 1 solutions are not proved to be differentiable"):
+    with pytest.raises(RuntimeError, match=told):
         solved_lasso(signals, atoms, lam=2.0, inexact="raise")
     solved_lasso(signals, atoms, lam=2.0, inexact="ignore")
     solved_lasso(signals.detach(), atoms, lam=2.0)  # no gradient, no warning
+
+
+def test_a_ridge_makes_codes_of_equal_atoms_unique():
+    atoms = torch.cat([A, A[:2], -A[2:4]])
+    leaves = [x.clone().requires_grad_() for x in (X, atoms)]
+    assert gradcheck(lambda x, a: solved_lasso(x, a, lam=0.5, ridge=0.1), leaves)
+    codes = solved_lasso(X, atoms, lam=0.5, ridge=0.1)
+    assert (codes[:, :2] - codes[:, 9:11]).abs().max() < 1e-12
+    assert (codes[:, 2:4] + codes[:, 11:]).abs().max() < 1e-12
+    assert codes[:, 9:].any()
 
 
 @pytest.mark.parametrize("kind", ["tiny penalty", "cells"])
