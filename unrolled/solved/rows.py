@@ -98,6 +98,8 @@ def _solve_entmax(z: Array, alpha: Array) -> Proved:
 
     from ...solvers.kernel_smoothing import entmax, entmax_gap
 
+    if not z.size:
+        return _solve_nothing(z, alpha)
     p = entmax(z, alpha=alpha)
     inside, excess = p > 0, alpha - 1
 
@@ -195,6 +197,8 @@ def solved_total_variation(
 def _solve_variation(signals: Array, weights: Array) -> Proved:
     from ...solvers.nonlocal_energy.segments import Segments, signal_variation
 
+    if not signals.size:
+        return _solve_nothing(signals, weights)
     f, lam = signals.reshape(-1, signals.shape[-1]), weights.reshape(-1)
     solution = signal_variation(f, lam=lam)
     u, p = solution.coef, solution.dual
@@ -211,3 +215,8 @@ def _solve_variation(signals: Array, weights: Array) -> Proved:
     shape = signals.shape[:-1]
     margin = (nearest - rounding) / lam
     return u.reshape(signals.shape), pull, solution.gap.reshape(shape), margin.reshape(shape)
+
+
+def _solve_nothing(rows: Array, numbers: Array) -> Proved:
+    certain = np.zeros(rows.shape[:-1]), np.full(rows.shape[:-1], np.inf)
+    return rows, lambda w: (w, np.zeros_like(numbers)), *certain

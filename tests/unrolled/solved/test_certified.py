@@ -219,3 +219,20 @@ def test_hidden_entries_get_no_weight_and_no_gradient():
 def test_what_has_no_answer_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (5, 0), (2, 0, 6)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: solved_entmax(x, alpha=1.5),
+        lambda x: solved_total_variation(x, lam=1.0),
+        lambda x: solved_low_rank(x, lam=1.0),
+        lambda x: solved_ridge(x, x, ridge=1.0) @ x,
+    ],
+)
+def test_nothing_gives_nothing(function, shape):
+    x = torch.zeros(shape, requires_grad=True)
+    solution = function(x)
+    assert solution.shape == shape
+    assert grad(solution.sum(), x)[0].shape == shape
