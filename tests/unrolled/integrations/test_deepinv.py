@@ -55,19 +55,34 @@ def test_an_unfolded_network_begins_at_the_start_and_keeps_it_at_small_steps():
     y = image + SIGMA * tokens(*image.shape)
     physics = deepinv.physics.Denoising(deepinv.physics.GaussianNoise(SIGMA))
     start = deepinv_start(torch.from_numpy(dct_dictionary(8, 11)), lam=3 * SIGMA)
-    settings = {"lambda_reg": 0.05, "unfold": True, "trainable_params": ["stepsize", "lambda"]}
+    variation, identity = deepinv.optim.TVPrior(), deepinv.models.DnCNN(1, 1, 4, pretrained=None)
+    for parameter in list(identity.parameters())[-2:]:
+        torch.nn.init.zeros_(parameter)  # of the last layer, which is added to the input
 
-    def run(step, **more):
+    def run(prior, step, n_steps, begin):
         network = deepinv.optim.PGD(
-            deepinv.optim.L2(), deepinv.optim.TVPrior(), stepsize=step, **settings, **more
+            deepinv.optim.L2(),
+            prior,
+            stepsize=step,
+            lambda_reg=0.05,
+            g_param=SIGMA,
+            max_iter=n_steps,
+            unfold=True,
+            trainable_params=["stepsize"],
+            custom_init=begin,
         )
         with torch.no_grad():
             return network.double()(y, physics)
 
-    assert torch.equal(run(0.1, custom_init=start, max_iter=0), start(y, physics)[0])
-    found = [quality(y, image), quality(start(y, physics)[0], image)]
-    for step in (0.1, 0.5):
-        found += [quality(run(step, max_iter=5, custom_init=x), image) for x in (None, start)]
-    assert found == ["20.10", "23.17", "22.04", "23.07", "22.67", "22.66"]
+    begun = start(y, physics)[0]
+    assert torch.equal(run(variation, 0.1, 0, start), begun)
+    found = [quality(y, image), quality(begun, image)]
+    for setting in (
+        (variation, 0.1, 5),
+        (variation, 0.5, 5),
+        (deepinv.optim.PnP(identity), 0.05, 3),
+    ):
+        found += [quality(run(*setting, begin), image) for begin in (None, start)]
+    assert found == ["20.10", "23.17", "22.04", "23.07", "22.67", "22.66", "20.10", "23.34"]
     page = (Path(__file__).parents[3] / "docs/solved.md").read_text()
     assert all(f"{number} dB" in page for number in found)
