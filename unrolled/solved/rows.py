@@ -1,5 +1,6 @@
 """Entmax and total variation as layers, whose problems are rows."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch import Tensor
 from .implicit import Array, Inexact, refuse_tracing
 from .inputs import check_numbers, check_rows, expand
 from .proof import Proved, Standard, solve_certified
+
+_SERIES = [1 / math.factorial(k + 2) for k in range(14)]  # (exp(x) - 1 - x) / x^2 up to x = 1/2
 
 
 def solved_entmax(
@@ -94,8 +97,6 @@ def solved_entmax(
 
 
 def _solve_entmax(z: Array, alpha: Array) -> Proved:
-    from scipy.special import hyp1f1
-
     from ...solvers.kernel_smoothing import entmax, entmax_gap
 
     if not z.size:
@@ -109,7 +110,7 @@ def _solve_entmax(z: Array, alpha: Array) -> Proved:
         share = s / np.maximum(s.sum(axis=-1, keepdims=True), 1)
         # (s - p (1 + x)) / (alpha - 1)^2 for p = s exp(x), which cancels where x is small.
         x = (1 - alpha) * log_p
-        near = p * log_p**2 * hyp1f1(1, 3, np.minimum(x, 0.5)) / 2
+        near = p * log_p**2 * np.polynomial.polynomial.polyval(np.minimum(x, 0.5), _SERIES)
         bend = np.where(x < 0.5, near, (s - p * (1 + x)) / np.where(excess > 0, excess, 1) ** 2)
         to_alpha = share * bend.sum(axis=-1, keepdims=True) - bend
         to_z = s * w - share * (s * w).sum(axis=-1, keepdims=True)
