@@ -16,7 +16,7 @@ from ...solvers.sparse_coding import duality_gap
 from ...unrolled import Call, FixedPoint, SparseCoding, solved_lasso
 from ...unrolled.sparse_coding import SparsePenalty, accelerated, proximal_map
 from ..timing import Progress
-from .contest import OURS, Entrant, Rounds, chosen, compete, installed, run_cases
+from .contest import OURS, Entrant, Rounds, alone, chosen, compete, installed, run_cases
 
 COLUMNS = [
     "case", "method", "n_signals", "dtype", "n_jobs", "ms", "ratio", "ratio_lowest",
@@ -264,7 +264,11 @@ def race(
     entrants = [_Ours(problem, slopes, options.n_jobs), _Warm(problem, slopes, options.n_jobs)]
     for name, peer in peers.items():
         entrants.append(_OfPeer(name, peer, problem, slopes, versions[peer.module]))
-    return compete(entrants, options.rounds, options.progress, memory=True)
+    rows = compete(entrants, options.rounds, options.progress)
+    return [
+        row if entrant.note else row | {"memory_mib": alone(entrant)["memory_mib"]}
+        for row, entrant in zip(rows, entrants, strict=True)
+    ]
 
 
 Slopes = list[tuple[LayerProblem, Array]]

@@ -9,11 +9,19 @@ from .regression import (
     smoother_matrix,
     weighted_least_squares_residual,
 )
-from .simplex import entropic_gap, simplex_projection_residual, sparsemax
+from .simplex import (
+    entmax,
+    entmax_gap,
+    entropic_gap,
+    simplex_projection_residual,
+    sparsemax,
+)
 
 __all__ = [
     "anisotropic_nonlocal_means",
     "elliptical_metric",
+    "entmax",
+    "entmax_gap",
     "entropic_gap",
     "local_linear_regression",
     "local_linear_residual",

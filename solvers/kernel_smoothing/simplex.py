@@ -1,10 +1,13 @@
-"""Maps to the probability simplex: the projection, and certificates for it and for softmax."""
+"""Maps to the probability simplex: projection, entmax, and certificates, also for softmax."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
 from ..solution import Array
+
+_NEWTON_STEPS = 100
+_ROUNDING = 4e-15  # of the sum of a row; smaller steps do not end
 
 
 def sparsemax(logits: ArrayLike) -> Array:
@@ -57,6 +60,145 @@ def sparsemax(logits: ArrayLike) -> Array:
     excess = np.maximum(z - tau, 0).sum(axis=-1, keepdims=True) - 1
     tau += excess / (z > tau).sum(axis=-1, keepdims=True).clip(1)
     return np.maximum(z - tau, 0).astype(logits.dtype, copy=False)
+
+
+def entmax(logits: ArrayLike, *, alpha: ArrayLike) -> Array:
+    """Entmax of each row of `logits`: softmax at alpha = 1, `sparsemax` at alpha = 2.
+
+    ::
+
+        p = argmax_p p.z + H(p)   subject to   p >= 0,  sum_j p_j = 1,
+        H(p) = sum_j (p_j - p_j^alpha) / (alpha (alpha - 1)),   at alpha = 1  -sum_j p_j log p_j
+          = (1 + (alpha - 1) (z - c))_+^(1 / (alpha - 1)),      at alpha = 1  exp(z - c)
+
+    with c such that the entries sum to one. Their sum is convex in c and falls, so that Newton
+    steps from the largest logit approach c from below, in some log N steps. For alpha > 1, entries
+    that are ``1 / (alpha - 1)`` or more below the largest become exactly zero.
+
+    Parameters
+    ----------
+    logits : array-like of shape (..., N)
+        As in `sparsemax`.
+    alpha : array-like broadcastable to (..., 1)
+        From 1 to 2.
+
+    Returns
+    -------
+    ndarray of shape (..., N)
+        float32 if the logits are, else float64; computed in float64.
+
+    Raises
+    ------
+    ValueError
+        If the logits hold NaN or ``+inf``, are not real, or have no entry, or alpha is out of
+        range.
+
+    References
+    ----------
+    Peters, Niculae and Martins, "Sparse sequence-to-sequence models" (2019); EQUATIONS EN-1.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.kernel_smoothing import entmax
+    >>> entmax([1.0, 0.0, -2.0], alpha=1.5).round(4)
+    array([0.8307, 0.1693, 0.    ])
+    """
+    logits = _check_logits(logits)
+    z, excess = _subtract_largest(logits), _check_alpha(alpha, logits)
+    p = np.exp(_log_entmax(z, excess, _find_shift(z, excess)))
+    return (p / p.sum(axis=-1, keepdims=True).clip(0.5)).astype(logits.dtype, copy=False)
+
+
+def entmax_gap(logits: ArrayLike, probabilities: ArrayLike, *, alpha: ArrayLike) -> Array:
+    """Duality gap of the problem of `entmax`.
+
+    With c as there and ``s = entmax(z)``, the gap of any p in the simplex is ::
+
+        c - 1/alpha + sum_j s_j^alpha / alpha - p.z - H(p) >= |p - s|^2 / 2
+
+    For p outside the simplex, ``c (sum_j p_j - 1)`` and ``(1 - sum_j p_j) / alpha`` are added, so
+    that the result is also zero exactly at s. It is infinite if an entry of p is negative. At
+    alpha = 1 it is `entropic_gap`.
+
+    Parameters
+    ----------
+    logits : array-like of shape (..., N)
+        As in `sparsemax`. If p is not 0 at an excluded entry, the gap is infinite.
+    probabilities : array-like of shape (..., N)
+        The p to be checked, finite.
+    alpha : array-like broadcastable to (..., 1)
+        From 1 to 2.
+
+    Returns
+    -------
+    ndarray of shape (...)
+        float64.
+
+    Raises
+    ------
+    ValueError
+        If the logits hold NaN or ``+inf``, the probabilities are not finite, shapes differ, or
+        alpha is out of range.
+
+    References
+    ----------
+    EQUATIONS EN-2.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.kernel_smoothing import entmax_gap
+    >>> entmax_gap([[0.0, 0.0], [0.0, 0.0]], [[0.5, 0.5], [1.0, 0.0]], alpha=2.0)
+    array([0.  , 0.25])
+    """
+    z, p = _check_pair(logits, probabilities)
+    excess = _check_alpha(alpha, z)
+    order = 1 + excess
+    c = _find_shift(z, excess)
+    # Entry by entry, so that nothing large cancels.
+    log_p = np.log(np.where(p > 0, p, 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        entropy = -p * np.where(excess > 0, np.expm1(excess * log_p) / excess, log_p) / order
+    terms = np.exp(order * _log_entmax(z, excess, c)) / order - entropy - p / order
+    terms -= _times_positive(p, z - c)
+    return np.where((p < 0).any(axis=-1), np.inf, terms.sum(axis=-1).clip(0))
+
+
+def _find_shift(z: Array, excess: Array) -> Array:
+    """The c at which the entries of `entmax` sum to one, for rows whose largest entry is 0."""
+    c = np.zeros((*z.shape[:-1], 1))
+    for _ in range(_NEWTON_STEPS):
+        log_p = _log_entmax(z, excess, c)
+        slope = _slopes(log_p, excess).sum(axis=-1, keepdims=True)
+        rise = (np.exp(log_p).sum(axis=-1, keepdims=True) - 1) / slope.clip(1)
+        if not (rise > _ROUNDING).any():
+            break
+        c += rise.clip(0)
+    return c
+
+
+def _slopes(log_p: Array, excess: Array) -> Array:
+    """``p^(2 - alpha)`` on the support, and 0 off it."""
+    inside = log_p > -np.inf
+    return np.where(inside, np.exp((1 - excess) * np.where(inside, log_p, 0)), 0)
+
+
+def _log_entmax(z: Array, excess: Array, c: Array) -> Array:
+    """Logarithm of ``(1 + excess (z - c))_+^(1 / excess)``."""
+    y = z - c
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(excess > 0, np.log1p((excess * y).clip(-1)) / excess, y)
+
+
+def _check_alpha(alpha: ArrayLike, logits: Array) -> Array:
+    """Return ``alpha - 1`` as a column."""
+    excess = np.asarray(alpha, dtype=np.float64) - 1
+    if not ((excess >= 0) & (excess <= 1)).all():
+        raise ValueError(f"alpha: must be from 1 to 2, got {alpha!r:.60}")
+    try:
+        return np.broadcast_to(excess, (*logits.shape[:-1], 1))
+    except ValueError as error:
+        shape = (*logits.shape[:-1], 1)
+        raise ValueError(f"alpha: must be broadcastable to {shape}, got {excess.shape}") from error
 
 
 def simplex_projection_residual(logits: ArrayLike, probabilities: ArrayLike) -> Array:

@@ -15,6 +15,7 @@ from .random_walk import (
     stationary_distribution,
 )
 from .ridge_regularizer import convex_ridge, minimize_convex_ridge
+from .segments import signal_variation
 
 __all__ = [
     "FilterBank",
@@ -39,6 +40,7 @@ __all__ = [
     "random_walk_rate",
     "random_walk_values",
     "regularized_energy",
+    "signal_variation",
     "smoothness",
     "smoothness_gradient",
     "stationary_distribution",

@@ -209,6 +209,42 @@ def entropic_linear_program(logits: ArrayLike, *, temperature: float = 1.0) -> A
     return _solve_on_simplex(cp.Maximize(objective), p, tol=1e-11)  # the cone solver gives no more
 
 
+def entmax(logits: ArrayLike, *, alpha: float) -> Array:
+    """Solve ``max_p z.p + sum_j (p_j - p_j^alpha) / (alpha (alpha - 1))`` on the simplex.
+
+    Parameters
+    ----------
+    logits : array-like of shape (n_rows, n_entries)
+        Finite; its rows are the z.
+    alpha : float
+        Above 1, at most 2; best a fraction of small numbers, for which the cone program is exact.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_entries)
+
+    Raises
+    ------
+    cvxpy.SolverError
+        If the solver fails.
+
+    References
+    ----------
+    EQUATIONS EN-1.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.oracles.kernel_smoothing import entmax
+    >>> entmax([[1.0, 0.0, -2.0]], alpha=1.5).round(4) + 0.0
+    array([[0.8307, 0.1693, 0.    ]])
+    """
+    z = np.asarray(logits, dtype=float)
+    p = cp.Variable(z.shape, nonneg=True)
+    entropy = cp.sum(p) - cp.sum(cp.power(p, alpha))
+    objective = cp.sum(cp.multiply(z, p)) + entropy / (alpha * (alpha - 1))
+    return _solve_on_simplex(cp.Maximize(objective), p, tol=1e-8)
+
+
 def _solve_on_simplex(objective: cp.Minimize | cp.Maximize, p: cp.Variable, *, tol: float) -> Array:
     problem = cp.Problem(objective, [cp.sum(p, axis=1) == 1])
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=tol, tol_gap_rel=tol, tol_feas=tol)

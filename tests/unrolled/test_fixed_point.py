@@ -60,7 +60,7 @@ def test_what_is_nan_is_no_failure_to_converge():
 
 
 def test_missing_the_tolerance_warns_forward_and_backward():
-    with pytest.warns(ConvergenceWarning, match="of 12 codes have a relative gap above tol"):
+    with pytest.warns(ConvergenceWarning, match="of 12 solutions have a gap above tol"):
         Solved(SparseCoding(0.1), max_iter=1)(Q, K, V)
     with pytest.warns(ConvergenceWarning, match="the fixed point was not reached in 3 iterations"):
         Solved(Neutreno(Softmax(), 0.1), max_iter=3)(Q, K, V, context=Context(first_values=F))

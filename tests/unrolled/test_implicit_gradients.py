@@ -199,7 +199,9 @@ def test_keys_that_are_equal_share_a_gradient_where_their_values_are():
     q, k, v = tokens(5, 4), tokens(8, 4, seed=1), tokens(8, 3, seed=2)
     single = q.clone().requires_grad_(), k.clone().requires_grad_()
     double = q.clone().requires_grad_(), torch.cat([k, k]).requires_grad_()
-    with pytest.warns(ConvergenceWarning, match="5 of 5 rows are not proved to be differentiable"):
+    with pytest.warns(
+        ConvergenceWarning, match="5 of 5 solutions are not proved to be differentiable"
+    ):
         outputs = layer(*single, v), layer(*double, torch.cat([v, v]))
     assert (outputs[0] - outputs[1]).abs().max() < 1e-12
     by_q, by_k = torch.autograd.grad(outputs[0].sin().sum(), single)

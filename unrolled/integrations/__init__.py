@@ -1,5 +1,6 @@
 """Operators in models that others have written."""
 
+from .deepinv import deepinv_start
 from .huggingface import (
     attach_huggingface,
     register_huggingface,
@@ -12,6 +13,7 @@ from .saving import save_huggingface
 
 __all__ = [
     "attach_huggingface",
+    "deepinv_start",
     "load_huggingface",
     "register_huggingface",
     "replace_attention",

@@ -5,6 +5,18 @@ Solvers run here, so that this folder knows both wings; they are imported when f
 
 from .encoder import LassoEncoder
 from .implicit import solve_implicitly
-from .lasso import LassoRecord, solved_lasso
+from .lasso import solved_lasso
+from .matrices import solved_low_rank, solved_ridge
+from .proof import SolvedRecord
+from .rows import solved_entmax, solved_total_variation
 
-__all__ = ["LassoEncoder", "LassoRecord", "solve_implicitly", "solved_lasso"]
+__all__ = [
+    "LassoEncoder",
+    "SolvedRecord",
+    "solve_implicitly",
+    "solved_entmax",
+    "solved_lasso",
+    "solved_low_rank",
+    "solved_ridge",
+    "solved_total_variation",
+]

@@ -7,7 +7,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from ..attention import Positive, check_positive
-from .lasso import LassoRecord, solved_lasso
+from .lasso import solved_lasso
+from .proof import SolvedRecord
 
 
 class LassoEncoder(nn.Module):
@@ -41,7 +42,7 @@ class LassoEncoder(nn.Module):
     ----------
     dictionary : Parameter of shape (n_atoms, n_features)
     lam : Positive
-    record : LassoRecord, optional
+    record : SolvedRecord, optional
         Gaps and margins of the last call; None before the first.
 
     Raises
@@ -85,7 +86,7 @@ class LassoEncoder(nn.Module):
         self.lam = Positive(lam, name="lam", learnable=True, device=device, dtype=atoms.dtype)
         self.ridge = check_positive(ridge, "ridge", allow_zero=True)
         self.nonnegative, self.unit_atoms, self.n_jobs = nonnegative, unit_atoms, n_jobs
-        self.record: LassoRecord | None = None
+        self.record: SolvedRecord | None = None
         self._starts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def atoms(self) -> Tensor:

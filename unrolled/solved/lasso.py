@@ -1,35 +1,16 @@
 """The Lasso as a layer: certified codes with exact gradients."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..attention import check_count, check_positive
-from .implicit import Array, Inexact, Pull, refuse_tracing, solve_implicitly, tell
-
-_KINK = 1e-9  # margin below which a row counts as not differentiable
-
-
-class LassoRecord(NamedTuple):
-    """What is proved about solved codes, one number for each row.
-
-    Attributes
-    ----------
-    gap : Tensor of float64 of shape (..., n_signals)
-        ``(P(c) - D(nu)) / |x|^2`` for the objective P and a feasible dual point nu, which bounds
-        the relative suboptimality of the codes in float64.
-    margin : Tensor of float64 of shape (..., n_signals)
-        How far a row is from a point where its codes are not differentiable: the smaller of ``1 -
-        |2 r.a_j| / (lam t_j)`` over the atoms off the support, with the residual r, and of ``2 |t_j
-        c_j| |a_j / t_j|^2 / lam`` over those on it, less a bound on their rounding and the
-        relative error of the equations on the support.
-    """
-
-    gap: Tensor
-    margin: Tensor
+from ..attention import check_count
+from .implicit import Array, Inexact, refuse_tracing
+from .inputs import check_finite, check_numbers, check_rows, expand, find_batch
+from .proof import Proved, SolvedRecord, Standard, solve_certified
 
 
 def solved_lasso(
@@ -63,7 +44,8 @@ def solved_lasso(
 
     Where the codes are not differentiable, as an atom off the support is at the threshold, the
     gradient returned is still that of the formula, so that this atom stays at zero: one of the
-    limits of the gradients nearby. Equal atoms are such a case: one of them has the code.
+    limits of the gradients nearby. Equal atoms are such a case: one of them has the code, and the
+    message names them. A positive ridge makes their codes unique, and differentiable.
 
     Parameters
     ----------
@@ -96,7 +78,11 @@ def solved_lasso(
     n_jobs : int, optional
         Number of threads. The answer does not depend on it.
     return_record : bool, default=False
-        Return the pair of codes and `LassoRecord`.
+        Return the pair of codes and `SolvedRecord`. Its gap is ``(P(c) - D(nu)) / |x|^2`` of
+        each row, for the objective P and a feasible dual point nu. Its margin is the smaller of
+        ``1 - |2 r.a_j| / (lam t_j)`` over the atoms off the support, with the residual r, and of
+        ``2 |t_j c_j| |a_j / t_j|^2 / lam`` over those on it, less a bound on their rounding and
+        the relative error of the equations on the support.
 
     Returns
     -------
@@ -132,7 +118,7 @@ def solved_lasso(
     ([[2.0, 0.0]], [[1.0, 0.0]])
     """
     refuse_tracing("solved_lasso", signals, dictionary)
-    X, A = (_check_rows(x, name) for x, name in ((signals, "signals"), (dictionary, "dictionary")))
+    X, A = (check_rows(x, name) for x, name in ((signals, "signals"), (dictionary, "dictionary")))
     if X.shape[-1] != A.shape[-1]:
         raise ValueError(
             f"dictionary: has {A.shape[-1]} features, but the signals have {X.shape[-1]}"
@@ -141,38 +127,38 @@ def solved_lasso(
         raise ValueError(
             f"zero_diagonal: needs as many signals as atoms, got {X.shape[-2]} and {A.shape[-2]}"
         )
-    if inexact not in get_args(Inexact):
-        raise ValueError(f"inexact: must be one of {get_args(Inexact)}, got {inexact!r}")
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(f"mask: must be boolean, got {mask.dtype}")
-    penalty, squares = _check_numbers(lam, "lam", X), _check_numbers(ridge, "ridge", X, least=0)
+    penalty, squares = check_numbers(lam, "lam", X), check_numbers(ridge, "ridge", X, least=0)
     if weights is not None:
-        weights = _check_numbers(weights, "weights", X)[..., None, :]
-        _expand(weights, (*weights.shape[:-2], 1, A.shape[-2]), "weights")
+        weights = check_numbers(weights, "weights", X)[..., None, :]
+        expand(weights, (*weights.shape[:-2], 1, A.shape[-2]), "weights")
         X, A, squares = _scale_atoms(X, A, squares, weights)
         start = None if start is None else start * weights
-    start = None if start is None else _check_finite(start, "start")
+    start = None if start is None else check_finite(start, "start")
+
+    def explain() -> str:
+        return "" if bool((squares > 0).any()) else _name_equal_atoms(A, nonnegative)
+
     problem = _Lasso(
         nonnegative=nonnegative,
         zero_diagonal=zero_diagonal,
-        tol=check_positive(tol, "tol"),
-        inexact=inexact,
+        standard=Standard("solved_lasso", tol, inexact, "; increase max_iter", explain),
         max_iter=check_count(max_iter, "max_iter", 1),
         n_jobs=n_jobs,
     )
-    codes = problem.codes(X, A, penalty, squares, mask, start)
+    codes, record = problem.codes(X, A, penalty, squares, mask, start)
     codes = (codes if weights is None else codes / weights).to(signals.dtype)
-    return (codes, problem.record) if return_record else codes
+    return (codes, record) if return_record else codes
 
 
 @dataclass
 class _Lasso:
-    """The problems of one call; `record` is there once they are solved."""
+    """The problems of one call."""
 
     nonnegative: bool
     zero_diagonal: bool
-    tol: float
-    inexact: Inexact
+    standard: Standard
     max_iter: int
     n_jobs: int | None
 
@@ -184,17 +170,17 @@ class _Lasso:
         ridge: Tensor,
         mask: Tensor | None,
         start: Tensor | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, SolvedRecord]:
         n, m = X.shape[-2], A.shape[-2]
-        batch = _find_batch(signals=X, dictionary=A, lam=lam, ridge=ridge, mask=mask, start=start)
+        batch = find_batch(signals=X, dictionary=A, lam=lam, ridge=ridge, mask=mask, start=start)
         if not batch.numel() * n * m:
-            self.record = LassoRecord(*(X.new_zeros(*batch, n) for _ in range(2)))
-            return X.new_zeros(*batch, n, m)
+            empty = SolvedRecord(*(X.new_zeros(*batch, n) for _ in range(2)))
+            return X.new_zeros(*batch, n, m), empty
         # Signals that share their dictionary are rows of one problem.
         n_groups = 1 if A.shape[:-2].numel() == 1 else batch.numel()
 
         def group(x: Tensor, name: str, *shape: int) -> Tensor:
-            return _expand(x, (*batch, *shape), name).reshape(n_groups, -1, shape[-1])
+            return expand(x, (*batch, *shape), name).reshape(n_groups, -1, shape[-1])
 
         self._own = np.tile(np.arange(n), batch.numel() // n_groups) if self.zero_diagonal else None
         self._hidden = self._start = None
@@ -206,12 +192,10 @@ class _Lasso:
         A = A.reshape(1, *A.shape[-2:]) if one else group(A, "dictionary", *A.shape[-2:])
         columns = group(lam, "lam", n, 1), group(ridge, "ridge", n, 1)
         inputs = group(X, "signals", *X.shape[-2:]), A, *columns
-        self._with_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-        codes = solve_implicitly("solved_lasso", self._solve, *inputs).view(*batch, n, m)
-        self.record = LassoRecord(*(torch.from_numpy(x).view(*batch, n) for x in self._proved))
-        return codes
+        codes, record = solve_certified(self.standard, self._solve, *inputs)
+        return codes.view(*batch, n, m), SolvedRecord(*(x.view(*batch, n) for x in record))
 
-    def _solve(self, X: Array, A: Array, lam: Array, ridge: Array) -> tuple[Array, Pull]:
+    def _solve(self, X: Array, A: Array, lam: Array, ridge: Array) -> Proved:
         from ...solvers.kernels.workers import spread
 
         # Threads share the dictionaries if there are several, else the rows.
@@ -221,18 +205,21 @@ class _Lasso:
             for group in range(len(A))
         ]
         solved = list(spread(self._solve_group, tasks, self.n_jobs))
-        self._proved = np.stack([x.gap for x in solved]), np.stack([x.margin for x in solved])
-        self._judge(*self._proved)
 
         def pull(gradient: Array) -> tuple[Array, ...]:
             W = gradient.reshape(len(A), X.shape[1], A.shape[1])
             pulled = [x.gradients(w) for x, w in zip(solved, W, strict=True)]
             to_X, to_A, to_lam, to_ridge, error = map(np.stack, zip(*pulled, strict=True))
-            what = f"gradients are not proved to be within tol={self.tol:.3g}"
-            self._refuse(~(error <= self.tol), what, f"largest bound {error.max():.3g}")
+            tol = self.standard.tol
+            what = f"gradients are not proved to be within tol={tol:.3g}"
+            self.standard.refuse(~(error <= tol), what, f"largest bound {error.max():.3g}")
             return to_X, to_A, to_lam[..., None], to_ridge[..., None]
 
-        return np.stack([x.coef.toarray() for x in solved]), pull
+        codes, gap, margin = (
+            np.stack(parts)
+            for parts in zip(*((x.coef.toarray(), x.gap, x.margin) for x in solved), strict=True)
+        )
+        return codes, pull, gap, margin
 
     def _solve_group(
         self, group: int, X: Array, A: Array, lam: Array, ridge: Array, n_jobs: int | None
@@ -251,63 +238,6 @@ class _Lasso:
             start[penalty.excluded] = 0
             start = csr_array(start)
         return implicit_codes(X, A, penalty, start=start, max_iter=self.max_iter, n_jobs=n_jobs)
-
-    def _judge(self, gap: Array, margin: Array) -> None:
-        what = f"codes have a relative gap above tol={self.tol:.3g}"
-        self._refuse(gap > self.tol, what, f"largest {gap.max():.3g}; increase max_iter")
-        if self._with_gradient:
-            what = "rows are not proved to be differentiable; their gradient is that of the support"
-            self._refuse(margin <= _KINK, what, f"least margin {margin.min():.3g}")
-
-    def _refuse(self, wrong: Array, what: str, worst: str) -> None:
-        if wrong.any():
-            tell(self.inexact, f"solved_lasso: {wrong.sum()} of {wrong.size} {what} ({worst})")
-
-
-def _check_rows(x: Any, name: str) -> Tensor:
-    """Return x in float64, at least two-dimensional and finite."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
-        raise ValueError(
-            f"{name}: must be a floating-point tensor of shape (..., n, n_features), got {x!r:.60}"
-        )
-    return _check_finite(x.double(), name)
-
-
-def _check_numbers(
-    value: Tensor | float, name: str, X: Tensor, *, least: float | None = None
-) -> Tensor:
-    """Return a column of numbers for the rows of X, at least `least`, or positive, in float64."""
-    numbers = torch.as_tensor(value, dtype=torch.float64, device=X.device)
-    numbers = numbers.reshape(1, 1) if numbers.ndim == 0 else numbers
-    if bool((numbers <= 0 if least is None else numbers < least).any()):
-        allowed = "> 0" if least is None else f">= {least}"
-        raise ValueError(f"{name}: must be {allowed}, got {value!r:.60}")
-    return _check_finite(numbers, name)
-
-
-def _check_finite(x: Tensor, name: str) -> Tensor:
-    if not bool(x.isfinite().all()):
-        raise ValueError(f"{name}: contains NaN or infinity")
-    return x
-
-
-def _find_batch(**parts: Tensor | None) -> torch.Size:
-    """The common leading axes of matrices."""
-    shapes = {name: x.shape[:-2] for name, x in parts.items() if x is not None}
-    try:
-        return torch.broadcast_shapes(*shapes.values())
-    except RuntimeError as error:
-        axes = ", ".join(f"{tuple(shape)} of {name}" for name, shape in shapes.items())
-        raise ValueError(f"signals: leading axes must broadcast, got {axes}") from error
-
-
-def _expand(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    try:
-        return x.expand(shape)
-    except RuntimeError as error:
-        raise ValueError(
-            f"{name}: must be broadcastable to {tuple(shape)}, got {tuple(x.shape)}"
-        ) from error
 
 
 def _scale_atoms(
@@ -329,3 +259,19 @@ def _scale_atoms(
     A = torch.cat([A, more.expand(*A.shape[:-2], m, m)], dim=-1) / t
     X = torch.cat([X, X.new_zeros(*X.shape[:-1], m)], dim=-1)
     return X, A, torch.zeros_like(ridge)
+
+
+def _name_equal_atoms(A: Tensor, nonnegative: bool) -> str:
+    """Says which atoms are equal, or opposite where that is the same; nothing if there are none."""
+    for D in A.detach().cpu().numpy().reshape(-1, *A.shape[-2:]):
+        atoms = np.round(D / (np.abs(D).max() or 1), 12) + 0.0  # which makes -0 a 0
+        if not nonnegative:
+            first = np.take_along_axis(atoms, (atoms != 0).argmax(axis=1)[:, None], axis=1)
+            atoms = np.where(first < 0, 0.0 - atoms, atoms)
+        _, group, counts = np.unique(atoms, axis=0, return_inverse=True, return_counts=True)
+        same = np.flatnonzero((counts[group.ravel()] > 1) & atoms.any(axis=1))
+        if same.size:
+            i, j = np.flatnonzero(group.ravel() == group.ravel()[same[0]])[:2]
+            kind = "equal" if D[i] @ D[j] > 0 else "opposite"
+            return f"; atoms {i} and {j} are {kind}, and codes not unique; ridge > 0 makes them so"
+    return ""

@@ -46,9 +46,12 @@ def test_table_has_a_row_for_each_layer_and_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(speed.CASES, "small", SMALL)
     missing = speed.Peer("not_there", speed.unrolled, 5)
     monkeypatch.setattr(speed, "PEERS", {"loop": speed.PEERS["autograd loop"], "none": missing})
+    monkeypatch.setattr(speed, "alone", lambda entrant: {"memory_mib": entrant.count})
     table = time_lasso_layer(cases=["small"], rounds=1).set_index("method")
     assert list(table.columns) == [c for c in speed.COLUMNS if c != "method"]
     assert list(table.n_signals) == [30, 30, 20, 5]
+    assert list(table.memory_mib[:3]) == [30, 30, 20]
+    assert np.isnan(table.memory_mib["none"])
     assert table.note["none"] == "not_there is not installed"
     assert table.ratio["twinsolve"] == 1
     assert table.gap["twinsolve"] < 1e-12

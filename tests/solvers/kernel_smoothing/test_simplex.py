@@ -9,7 +9,12 @@ from scipy.special import softmax
 from torch.nn.functional import scaled_dot_product_attention
 
 from twinsolve.solvers import sparsemax
-from twinsolve.solvers.kernel_smoothing import entropic_gap, simplex_projection_residual
+from twinsolve.solvers.kernel_smoothing import (
+    entmax,
+    entmax_gap,
+    entropic_gap,
+    simplex_projection_residual,
+)
 from twinsolve.solvers.oracles import kernel_smoothing as oracle
 
 RNG = np.random.default_rng(0)
@@ -54,6 +59,37 @@ def test_sparsemax_is_the_projection_of_the_oracle_se_spm(logits):
     assert simplex_projection_residual(logits, p).max() < 1e-15 * n_keys
 
 
+@pytest.mark.parametrize("alpha", [1, 1 + 1e-9, 1.01, 1.3, 1.5, 1.9, 2])
+def test_entmax_lies_between_softmax_and_sparsemax_en_1(logits, alpha):
+    p = entmax(logits, alpha=alpha)
+    if alpha in (1, 1 + 1e-9):
+        assert_allclose(p, softmax(logits, axis=1), atol=1e-8 if alpha > 1 else 1e-15)
+    if alpha == 2:
+        assert_allclose(p, sparsemax(logits), atol=1e-15 * logits.shape[1])
+    if alpha == 1.5:
+        near = np.maximum(logits - logits.max(axis=1, keepdims=True), -20)
+        assert_allclose(p, oracle.entmax(near, alpha=alpha), atol=1e-5)
+    assert_allclose(p.sum(axis=1), 1, atol=1e-15)
+    assert entmax_gap(logits, p, alpha=alpha).max() < 1e-15 * logits.shape[1]
+
+
+def test_each_row_may_have_its_own_alpha_and_hidden_entries():
+    z, alpha = LOGITS["random"].copy(), np.linspace(1, 2, 6)[:, None]
+    z[0, 2] = z[3, :4] = z[5] = -np.inf
+    rows = [entmax(row, alpha=a) for row, a in zip(z, alpha[:, 0], strict=True)]
+    assert_allclose(entmax(z, alpha=alpha), rows, atol=1e-15)
+    assert not entmax(z, alpha=alpha)[z == -np.inf].any()
+    assert_allclose(rows[3][4:], entmax(z[3, 4:], alpha=alpha[3]), atol=1e-15)
+    assert (entmax_gap(z, np.full((6, 7), 1 / 7), alpha=alpha)[[0, 3, 5]] == np.inf).all()
+    assert_allclose(entmax_gap(z, entmax(z, alpha=alpha), alpha=alpha), 0, atol=1e-15)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.5, np.nan, [1.5, 1.5]])
+def test_an_alpha_that_does_not_fit_is_refused(alpha):
+    with pytest.raises(ValueError, match=r"alpha: must be (from 1 to 2|broadcastable)"):
+        entmax(LOGITS["random"], alpha=alpha)
+
+
 def test_softmax_is_the_entropic_program_of_the_oracle(logits):
     near = np.maximum(logits - logits.max(axis=1, keepdims=True), -1e3)
     p = softmax(logits, axis=1)
@@ -78,6 +114,17 @@ def feasible(shape, seed):
     weights = rng.exponential(size=shape) * (rng.random(shape) < 0.7)
     weights[:, 0] += 1e-3
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+@given(z=Z, seed=st.integers(0, 10**6), alpha=st.floats(1, 2))
+def test_the_gap_of_entmax_bounds_the_distance_en_2(z, seed, alpha):
+    p, s = feasible(z.shape, seed), entmax(z, alpha=alpha)
+    gap = entmax_gap(z, p, alpha=alpha)
+    assert (((p - s) ** 2).sum(axis=1) / 2 <= gap + 1e-14).all()
+    if alpha > 1.01:
+        value = (z * p).sum(axis=1) + (p - p**alpha).sum(axis=1) / (alpha * (alpha - 1))
+        best = (z * s).sum(axis=1) + (s - s**alpha).sum(axis=1) / (alpha * (alpha - 1))
+        assert_allclose(gap, best - value, atol=1e-11)
 
 
 @given(z=Z, seed=st.integers(0, 10**6))

@@ -136,27 +136,46 @@ def test_a_start_changes_nothing(form, nonnegative):
 
 AT_THE_THRESHOLD = {
     # One atom, whose code is (x - 1)+ for lam = 2; its slope at 1 is 0 from below and 1 from above.
-    "threshold": ([[1.0]], [[1.0]], [[0.0]], [[0.0]]),
+    "threshold": ([[1.0]], [[1.0]], [[0.0]], [[0.0]], ""),
     # Either of two equal atoms may be used: the slope of their sum is 1.
-    "equal atoms": ([[3.0]], [[1.0], [1.0]], [[2.0]], [[1.0]]),
+    "equal atoms": ([[3.0]], [[1.0], [1.0]], [[2.0]], [[1.0]], "atoms 0 and 1 are equal"),
     # Opposite ones as well.
-    "opposite atoms": ([[3.0]], [[1.0], [-1.0]], [[2.0]], [[1.0]]),
+    "opposite atoms": (
+        [[3.0]],
+        [[0.0], [1.0], [0.0], [-1.0]],
+        [[2.0]],
+        [[1.0]],
+        "atoms 1 and 3 are opposite",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", AT_THE_THRESHOLD)
 def test_where_codes_are_not_differentiable_the_gradient_is_that_of_the_support(name):
-    signals, atoms, fit, slope = (torch.tensor(x).double() for x in AT_THE_THRESHOLD[name])
+    *numbers, why = AT_THE_THRESHOLD[name]
+    signals, atoms, fit, slope = (torch.tensor(x).double() for x in numbers)
     signals.requires_grad_()
-    with pytest.warns(ConvergenceWarning, match="1 of 1 rows are not proved to be differentiable"):
+    told = f"1 of 1 solutions are not proved to be differentiable.*{why}"
+    with pytest.warns(ConvergenceWarning, match=told) as caught:
         codes, record = solved_lasso(signals, atoms, lam=2.0, return_record=True)
     assert record.margin.abs() < 1e-12
+    assert ("atoms" in str(caught[0].message)) == bool(why)
     assert torch.equal(codes @ atoms, fit)
     assert torch.equal(grad((codes @ atoms).sum(), signals)[0], slope)
-    with pytest.raises(RuntimeError, match="1 of 1 rows are not proved to be differentiable"):
+    with pytest.raises(RuntimeError, match=told):
         solved_lasso(signals, atoms, lam=2.0, inexact="raise")
     solved_lasso(signals, atoms, lam=2.0, inexact="ignore")
     solved_lasso(signals.detach(), atoms, lam=2.0)  # no gradient, no warning
+
+
+def test_a_ridge_makes_codes_of_equal_atoms_unique():
+    atoms = torch.cat([A, A[:2], -A[2:4]])
+    leaves = [x.clone().requires_grad_() for x in (X, atoms)]
+    assert gradcheck(lambda x, a: solved_lasso(x, a, lam=0.5, ridge=0.1), leaves)
+    codes = solved_lasso(X, atoms, lam=0.5, ridge=0.1)
+    assert (codes[:, :2] - codes[:, 9:11]).abs().max() < 1e-12
+    assert (codes[:, 2:4] + codes[:, 11:]).abs().max() < 1e-12
+    assert codes[:, 9:].any()
 
 
 @pytest.mark.parametrize("kind", ["tiny penalty", "cells"])
@@ -183,7 +202,7 @@ def test_rows_without_signal_or_atoms_have_zero_codes_and_gradients():
 def test_rows_whose_rounding_hides_the_support_are_told():
     """Signals of 10^13: correlations are rounded by 10^-2 and more, the penalty is 1/2."""
     x = (1e13 * X).requires_grad_()
-    with pytest.warns(ConvergenceWarning, match="7 of 7 rows are not proved"):
+    with pytest.warns(ConvergenceWarning, match="7 of 7 solutions are not proved"):
         _, unsure = solved_lasso(x, A, lam=0.5, return_record=True)
     assert unsure.gap.max() < 1e-12
     _, sure = solved_lasso(x, A, lam=0.5e13, return_record=True)
@@ -191,7 +210,7 @@ def test_rows_whose_rounding_hides_the_support_are_told():
 
 
 def test_an_answer_that_is_not_reached_is_told():
-    with pytest.warns(ConvergenceWarning, match="codes have a relative gap above tol"):
+    with pytest.warns(ConvergenceWarning, match="solutions have a gap above tol"):
         solved_lasso(tokens(50, 20), tokens(200, 20, seed=1), lam=0.01, max_iter=1)
 
 

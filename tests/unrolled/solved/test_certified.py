@@ -1,0 +1,238 @@
+"""What every solved layer holds: its proof, its oracle, exact gradients, and clear refusals."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch.autograd import grad, gradcheck
+
+from twinsolve.solvers.oracles import kernel_smoothing, nonlocal_energy, sparse_coding
+from twinsolve.unrolled.solved import (
+    solved_entmax,
+    solved_lasso,
+    solved_low_rank,
+    solved_ridge,
+    solved_total_variation,
+)
+
+from ..draws import tokens
+
+X, A = tokens(5, 6), tokens(8, 6, seed=1)
+POSITIVE = 0.4 + tokens(5, 1, seed=2).abs()
+ALPHA = torch.tensor([[1.25], [1.75], [1.5], [1.25], [1.75]]).double()
+MASK = tokens(5, 6, seed=3) > -0.8
+EQUAL = torch.diag(torch.tensor([3.0, 3.0, 1.0, 1.0, 0.0]).double())[:, :4]
+
+
+def entmax_of_oracle(z, alpha):
+    rows = [
+        kernel_smoothing.entmax(row[None], alpha=a) for row, a in zip(z, alpha[:, 0], strict=True)
+    ]
+    return np.concatenate(rows)
+
+
+def variation_of_oracle(f, lam):
+    rows = [
+        nonlocal_energy.total_variation(x[None], lam=w) for x, w in zip(f, lam[:, 0], strict=True)
+    ]
+    return np.concatenate(rows)
+
+
+def ridge_of_oracle(X, A, ridge):
+    C = cp.Variable((len(X), len(A)))
+    squares = cp.sum(cp.multiply(np.tile(ridge, (1, len(A))), cp.square(C)))
+    cp.Problem(cp.Minimize(cp.sum_squares(X - C @ A) + squares)).solve(solver=cp.CLARABEL)
+    return C.value
+
+
+def low_rank_of_oracle(X, lam):
+    Z = cp.Variable(X.shape)
+    penalty = lam.item() * cp.normNuc(Z)
+    cp.Problem(cp.Minimize(cp.sum_squares(X - Z) / 2 + penalty)).solve(solver=cp.CLARABEL)
+    return Z.value
+
+
+# A function, its tensors (the first by position, the last by the name that follows), its oracle.
+LAYERS = {
+    "lasso": (
+        solved_lasso,
+        (X, A),
+        {"lam": POSITIVE},
+        lambda x, a, lam: sparse_coding.sparse_code(x, a, lam=lam[:, 0]),
+    ),
+    "entmax": (solved_entmax, (X,), {"alpha": ALPHA}, entmax_of_oracle),
+    "total variation": (
+        solved_total_variation,
+        (tokens(5, 12, seed=4),),
+        {"lam": POSITIVE},
+        variation_of_oracle,
+    ),
+    "ridge": (solved_ridge, (X, A), {"ridge": POSITIVE}, ridge_of_oracle),
+    "ridge, tall": (solved_ridge, (X, A[:3]), {"ridge": POSITIVE}, ridge_of_oracle),
+    "low rank": (solved_low_rank, (X,), {"lam": torch.tensor([[1.5]])}, low_rank_of_oracle),
+    "low rank, tall": (solved_low_rank, (A,), {"lam": torch.tensor([[1.5]])}, low_rank_of_oracle),
+    "equal singular values": (
+        solved_low_rank,
+        (EQUAL,),
+        {"lam": torch.tensor([[0.5]])},
+        low_rank_of_oracle,
+    ),
+    "equal on either side": (
+        solved_low_rank,
+        (EQUAL,),
+        {"lam": torch.tensor([[2.0]])},
+        low_rank_of_oracle,
+    ),
+}
+
+
+@pytest.fixture(params=LAYERS)
+def layer(request):
+    """The function of its tensors, these tensors, and the oracle."""
+    function, tensors, named, oracle = LAYERS[request.param]
+    ((name, value),) = named.items()
+
+    def run(*leaves, **settings):
+        return function(*leaves[:-1], **{name: leaves[-1]}, **settings)
+
+    return run, [x.double() for x in (*tensors, value)], oracle
+
+
+def leaves_of(tensors, dtype=torch.float64):
+    return [x.to(dtype).requires_grad_() for x in tensors]
+
+
+def test_a_solution_is_certified_and_that_of_the_oracle(layer):
+    run, tensors, oracle = layer
+    solution, record = run(*tensors, return_record=True)
+    assert record.gap.max() < 1e-13
+    assert record.gap.shape == record.margin.shape
+    assert record.margin.min() > 1e-4
+    assert np.abs(solution.numpy() - oracle(*(x.numpy() for x in tensors))).max() < 2e-4
+    assert solution.abs().max() > 0.1
+
+
+def test_gradients_in_every_tensor_are_those_of_finite_differences(layer):
+    run, tensors, _ = layer
+    assert gradcheck(run, leaves_of(tensors), atol=1e-8, rtol=1e-6)
+
+
+def test_float32_comes_back_and_is_solved_in_float64(layer):
+    run, tensors, _ = layer
+    low, high = leaves_of(tensors, torch.float32), leaves_of([x.float() for x in tensors])
+    found, exact = run(*low), run(*high)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, exact.float())
+    w = tokens(*exact.shape, seed=9).float()
+    for a, b in zip(grad(found, low, w), grad(exact, high, w.double()), strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() <= 2 * torch.finfo(torch.float32).eps * b.norm()
+
+
+def test_batches_are_their_problems_one_by_one(layer):
+    run, tensors, _ = layer
+    more = [torch.stack([x, 0.97 * x.flip(-2)]) for x in tensors]
+    apart = torch.stack([run(*parts) for parts in zip(*more, strict=True)])
+    assert (run(*more) - apart).abs().max() < 1e-13
+
+
+def test_second_derivatives_and_tracing_are_refused(layer):
+    run, tensors, _ = layer
+    leaves = leaves_of(tensors)
+    (slope,) = grad(run(*leaves).square().sum(), leaves[0], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"solved_.*: has no second derivative"):
+        slope.sum().backward()
+    with pytest.raises(RuntimeError, match=r"solved_.*: torch.func cannot transform it"):
+        torch.func.grad(lambda x: run(x, *tensors[1:]).sum())(tensors[0])
+    with pytest.raises(RuntimeError, match=r"solved_.*: cannot run on the meta device"):
+        run(tensors[0].to("meta"), *tensors[1:])
+
+
+# Where a solution is not differentiable, and the gradient of its sum in the tensor.
+KINKS = {
+    "lasso": (lambda x: solved_lasso(x, torch.eye(1), lam=2.0), [[1.0]], [[0.0]]),
+    "entmax": (
+        lambda z: solved_entmax(z, alpha=2.0)[..., :1],
+        [[1.0, 0.0]],
+        [[0.0, 0.0]],
+    ),
+    "total variation": (
+        lambda f: solved_total_variation(f, lam=0.5)[..., :1],
+        [[0.0, 1.0]],
+        [[0.5, 0.5]],
+    ),
+    "low rank": (
+        lambda x: solved_low_rank(x, lam=2.0),
+        [[3.0, 0.0], [0.0, 2.0]],
+        [[1.0, 1.0], [1.0, 0.0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_where_a_solution_is_not_differentiable_one_side_is_taken_and_told(name):
+    function, point, slope = KINKS[name]
+    x = torch.tensor(point).double().requires_grad_()
+    with pytest.warns(ConvergenceWarning, match="1 of 1 solutions are not proved to be diff"):
+        solution = function(x)
+    assert (grad(solution.sum(), x)[0] - torch.tensor(slope).double()).abs().max() < 1e-12
+    function(x.detach())  # no gradient is needed
+
+
+def test_entmax_has_a_slope_in_alpha_at_softmax_and_beside_it_en_3():
+    p = torch.softmax(X, dim=-1)
+    log_p = p.log()
+    expected = p / 2 * ((p * log_p**2).sum(dim=-1, keepdim=True) - log_p**2)
+    for excess in (0.0, 1e-12, 1e-6):
+        alpha = torch.full((5, 1), 1 + excess, dtype=torch.float64, requires_grad=True)
+        slopes = [grad(solved_entmax(X, alpha=alpha)[:, j].sum(), alpha)[0] for j in range(6)]
+        assert (torch.cat(slopes, dim=1) - expected).abs().max() < 1e-12 + 10 * excess
+
+
+def test_hidden_entries_get_no_weight_and_no_gradient():
+    mask = MASK.clone()
+    mask[1] = False
+    z, alpha = leaves_of((X, ALPHA))
+    p = solved_entmax(z, alpha=alpha, mask=mask)
+    assert not p[~mask].any()
+    assert (p.sum(dim=-1) - mask.any(dim=-1).double()).abs().max() < 1e-15
+    assert gradcheck(lambda *x: solved_entmax(x[0], alpha=x[1], mask=mask), (z, alpha))
+    assert not grad(p.square().sum(), z)[0][~mask].any()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: solved_entmax(X, alpha=2.5), "alpha: must be from 1 to 2"),
+        (lambda: solved_entmax(X, alpha=0.5), "alpha: must be >= 1"),
+        (lambda: solved_entmax(X, alpha=1.5, mask=MASK.double()), "mask: must be boolean"),
+        (lambda: solved_total_variation(X, lam=0.0), "lam: must be > 0"),
+        (lambda: solved_total_variation(X, lam=POSITIVE[:4]), "lam: must be broadcastable"),
+        (lambda: solved_ridge(X, A[:, :5], ridge=1.0), "dictionary: has 5 features"),
+        (lambda: solved_ridge(X, A, ridge=0.0), "ridge: must be > 0"),
+        (lambda: solved_low_rank(X * torch.nan, lam=1.0), "matrices: contains NaN"),
+        (lambda: solved_low_rank(X, lam=1.0, inexact="no"), "inexact: must be one of"),
+        (lambda: solved_low_rank(X, lam=1.0, tol=-1.0), "tol: must be"),
+    ],
+)
+def test_what_has_no_answer_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (5, 0), (2, 0, 6)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: solved_entmax(x, alpha=1.5),
+        lambda x: solved_total_variation(x, lam=1.0),
+        lambda x: solved_low_rank(x, lam=1.0),
+        lambda x: solved_ridge(x, x, ridge=1.0) @ x,
+    ],
+)
+def test_nothing_gives_nothing(function, shape):
+    x = torch.zeros(shape, requires_grad=True)
+    solution = function(x)
+    assert solution.shape == shape
+    assert grad(solution.sum(), x)[0].shape == shape

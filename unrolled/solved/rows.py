@@ -1,0 +1,223 @@
+"""Entmax and total variation as layers, whose problems are rows."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .implicit import Array, Inexact, refuse_tracing
+from .inputs import check_numbers, check_rows, expand
+from .proof import Proved, Standard, solve_certified
+
+_SERIES = [1 / math.factorial(k + 2) for k in range(14)]  # (exp(x) - 1 - x) / x^2 up to x = 1/2
+
+
+def solved_entmax(
+    logits: Tensor,
+    *,
+    alpha: Tensor | float,
+    mask: Tensor | None = None,
+    tol: float = 1e-8,
+    inexact: Inexact = "warn",
+    return_record: bool = False,
+) -> Any:
+    """Entmax of rows: softmax at alpha = 1, sparsemax at alpha = 2, with a gradient in alpha.
+
+    ::
+
+        argmax_p  p.z + sum_j (p_j - p_j^alpha) / (alpha (alpha - 1))   on the simplex
+
+    for each row z of the logits. With ``s_j = p_j^(2 - alpha)`` on the support and 0 off it, the
+    derivative in z is ``diag(s) - s s^T / sum s``. For alpha < 2 it exists everywhere. At alpha = 2
+    it does not where an entry is just at the edge of the support, which is then taken to stay out.
+    In alpha, the derivative at 1 and 2 is that from within.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (..., n, N)
+    alpha : float or Tensor broadcastable to (..., n, 1)
+        From 1 to 2.
+    mask : bool Tensor broadcastable to (..., n, N), optional
+        True for the entries that a row may use. A row without any becomes zeros.
+    tol : float, default=1e-8
+        Largest gap that is accepted.
+    inexact : {"warn", "raise", "ignore"}, default="warn"
+        What happens if a gap is larger, or if a gradient is needed of a row whose margin is below
+        1e-9.
+    return_record : bool, default=False
+        Return the pair of probabilities and `SolvedRecord`. Its gap is that of
+        `twinsolve.solvers.kernel_smoothing.entmax_gap`. Its margin is the least distance of a logit
+        from the threshold at alpha = 2, and else infinite.
+
+    Returns
+    -------
+    Tensor of shape (..., n, N)
+        In the dtype and on the device of the logits; computed in float64.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, shapes that do not fit, or alpha out of range.
+    RuntimeError
+        As `solved_lasso`.
+
+    References
+    ----------
+    Peters, Niculae and Martins, "Sparse sequence-to-sequence models" (2019); Correia, Niculae and
+    Martins, "Adaptively sparse transformers" (2019); EQUATIONS EN-1 to EN-3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.solved import solved_entmax
+    >>> z = torch.tensor([[1.0, 0.0, -2.0]], requires_grad=True)
+    >>> p = solved_entmax(z, alpha=1.5)
+    >>> p[0, 0].backward()
+    >>> p.detach(), z.grad
+    (tensor([[0.8307, 0.1693, 0.0000]]), tensor([[ 0.2835, -0.2835,  0.0000]]))
+    """
+    standard = Standard("solved_entmax", tol, inexact)
+    refuse_tracing(standard.name, logits)
+    z = check_rows(logits, "logits")
+    order = expand(check_numbers(alpha, "alpha", z, least=1), (*z.shape[:-1], 1), "alpha")
+    hidden = None
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise ValueError(f"mask: must be boolean, got {mask.dtype}")
+        hidden = ~expand(mask, tuple(z.shape), "mask").cpu().numpy()
+
+    def solve(z: Array, alpha: Array) -> Proved:
+        return _solve_entmax(z if hidden is None else np.where(hidden, -np.inf, z), alpha)
+
+    p, record = solve_certified(standard, solve, z, order)
+    p = p.to(logits.dtype)
+    return (p, record) if return_record else p
+
+
+def _solve_entmax(z: Array, alpha: Array) -> Proved:
+    from ...solvers.kernel_smoothing import entmax, entmax_gap
+
+    if not z.size:
+        return _solve_nothing(z, alpha)
+    p = entmax(z, alpha=alpha)
+    inside, excess = p > 0, alpha - 1
+
+    def pull(w: Array) -> tuple[Array, Array]:
+        log_p = np.log(np.where(inside, p, 1))
+        s = np.where(inside, np.exp((1 - excess) * log_p), 0)
+        share = s / np.maximum(s.sum(axis=-1, keepdims=True), 1)
+        # (s - p (1 + x)) / (alpha - 1)^2 for p = s exp(x), which cancels where x is small.
+        x = (1 - alpha) * log_p
+        near = p * log_p**2 * np.polynomial.polynomial.polyval(np.minimum(x, 0.5), _SERIES)
+        bend = np.where(x < 0.5, near, (s - p * (1 + x)) / np.where(excess > 0, excess, 1) ** 2)
+        to_alpha = share * bend.sum(axis=-1, keepdims=True) - bend
+        to_z = s * w - share * (s * w).sum(axis=-1, keepdims=True)
+        return to_z, (w * to_alpha).sum(axis=-1, keepdims=True)
+
+    margin = np.full(z.shape[:-1], np.inf)
+    if (alpha == 2).any():
+        largest = z.max(axis=-1, keepdims=True)
+        distance = np.abs(z - largest + p.max(axis=-1, keepdims=True))  # from the threshold
+        distance = np.where(z > -np.inf, distance, np.inf).min(axis=-1)
+        margin = np.where(alpha[..., 0] == 2, distance, np.inf)
+    return p, pull, entmax_gap(z, p, alpha=alpha), margin
+
+
+def solved_total_variation(
+    signals: Tensor,
+    *,
+    lam: Tensor | float,
+    tol: float = 1e-8,
+    inexact: Inexact = "warn",
+    return_record: bool = False,
+) -> Any:
+    """Signals denoised by their total variation along the last axis, each row apart.
+
+    ::
+
+        argmin_u  1/2 |u - f|^2 + lam sum_i |u_(i+1) - u_i|
+
+    The solution is constant on segments, and on each the mean of f plus lam times the number of its
+    higher neighbours less that of its lower ones, divided by its length. So a gradient in f is
+    averaged over each segment. Where a segment is about to split or two are about to merge, the
+    solution is not differentiable, and the gradient is that of the segments as they are.
+
+    Parameters
+    ----------
+    signals : Tensor of shape (..., n_signals, n)
+    lam : float or Tensor broadcastable to (..., n_signals, 1)
+        Weight > 0.
+    tol : float, default=1e-8
+        Largest relative gap that is accepted.
+    inexact : {"warn", "raise", "ignore"}, default="warn"
+        What happens if a gap is larger, or if a gradient is needed of a row whose margin is below
+        1e-9.
+    return_record : bool, default=False
+        Return the pair of solutions and `SolvedRecord`. Its gap is that of
+        `twinsolve.solvers.nonlocal_energy.signal_variation`. With the dual point p, the running
+        sums of ``u - f``, its margin is the smaller of ``1 - |p_i| / lam`` within segments and of
+        ``|u_(i+1) - u_i| / lam`` between them, less a bound on rounding.
+
+    Returns
+    -------
+    Tensor of shape (..., n_signals, n)
+        In the dtype and on the device of the signals; computed in float64.
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, shapes that do not fit, or ``lam <= 0``.
+    RuntimeError
+        As `solved_lasso`.
+
+    References
+    ----------
+    EQUATIONS FE-5, IG-4.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.solved import solved_total_variation
+    >>> f = torch.tensor([[0.0, 0.0, 1.0, 1.0]], requires_grad=True)
+    >>> u = solved_total_variation(f, lam=0.1)
+    >>> u[0, 0].backward()
+    >>> u.detach(), f.grad
+    (tensor([[0.0500, 0.0500, 0.9500, 0.9500]]), tensor([[0.5000, 0.5000, 0.0000, 0.0000]]))
+    """
+    standard = Standard("solved_total_variation", tol, inexact)
+    refuse_tracing(standard.name, signals)
+    f = check_rows(signals, "signals")
+    weight = expand(check_numbers(lam, "lam", f), (*f.shape[:-1], 1), "lam")
+    u, record = solve_certified(standard, _solve_variation, f, weight)
+    u = u.to(signals.dtype)
+    return (u, record) if return_record else u
+
+
+def _solve_variation(signals: Array, weights: Array) -> Proved:
+    from ...solvers.nonlocal_energy.segments import Segments, signal_variation
+
+    if not signals.size:
+        return _solve_nothing(signals, weights)
+    f, lam = signals.reshape(-1, signals.shape[-1]), weights.reshape(-1)
+    solution = signal_variation(f, lam=lam)
+    u, p = solution.coef, solution.dual
+    segments = Segments(u)
+
+    def pull(w: Array) -> tuple[Array, Array]:
+        means = segments.sums(w.reshape(f.shape)) / segments.sizes
+        to_lam = np.bincount(segments.row, means * segments.pushes, minlength=len(f))
+        return segments.spread(means).reshape(w.shape), to_lam.reshape(weights.shape)
+
+    jumps = np.abs(np.diff(u, axis=1))
+    nearest = np.where(jumps > 0, jumps, lam[:, None] - np.abs(p)).min(axis=1, initial=np.inf)
+    rounding = np.finfo(np.float64).eps * f.shape[1] * np.abs(f).max(axis=1)
+    shape = signals.shape[:-1]
+    margin = (nearest - rounding) / lam
+    return u.reshape(signals.shape), pull, solution.gap.reshape(shape), margin.reshape(shape)
+
+
+def _solve_nothing(rows: Array, numbers: Array) -> Proved:
+    certain = np.zeros(rows.shape[:-1]), np.full(rows.shape[:-1], np.inf)
+    return rows, lambda w: (w, np.zeros_like(numbers)), *certain
