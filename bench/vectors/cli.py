@@ -1,0 +1,27 @@
+"""Command `twinsolve vectors`."""
+
+from pathlib import Path
+
+from ..terminal import Output, console, progress
+
+
+def vectors(output: Output = Path("results/vectors")) -> None:
+    """Write reference vectors that kernels in any framework can be tested with.
+
+    Subjects are the recurrences of test-time regression (linear attention, delta rules, Mesa,
+    Titans, Parallax), and every operator of this package that has an exact twin. Each has small
+    cases: inputs, outputs, states and gradients in float64, and how far float64, float32 and
+    bfloat16 may differ. Beside plain cases there are those that break kernels: gates of exactly 0
+    and 1, equal and zero keys, reflections, one token, many tokens, lengths that fill no chunk,
+    hidden keys, large logits.
+
+    Every number is computed twice, by the solver in NumPy and by a form in torch, and every
+    gradient is held to differences. Writes NAME.npz, NAME.safetensors and manifest.json in a
+    quarter of a minute. A run writes the same bytes as the run before.
+    """
+    from .writing import write_vectors
+
+    table = write_vectors(output, progress=progress("Vectors"))
+    cases = table.groupby(["subject", "case"]).ngroups
+    console().print(f"{table.subject.nunique()} subjects, {cases} cases, {len(table)} arrays.")
+    console().print(f"Written to {output}/")
