@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ...solvers.online_regression import (
     delta_rule,
@@ -214,7 +215,17 @@ def _make_case(name: str, recurrence: _Recurrence, edge_name: str, edge: _Edge) 
     by = tuple(x for x in inputs if x != "weights")
     if not edge.gradients:
         by, _ = (), inputs.pop("weights")
-    return Case(edge_name, edge.catches, inputs, recurrence.reference, recurrence.form, by)
+
+    def form(x: Tensors) -> Tensors:
+        return recurrence.form(x | _keep_as_log(x["forget"]) if "forget" in x else x)
+
+    return Case(edge_name, edge.catches, inputs, recurrence.reference, form, by)
+
+
+def _keep_as_log(gate: Tensor) -> Tensors:
+    """Round a gate as kernels do that are given its log; its gradient stays as it is."""
+    fixed = gate.detach()
+    return {"forget": gate + (fixed.log().exp() - fixed)}
 
 
 def _draw(recurrence: _Recurrence, sizes: _Sizes, rng: np.random.Generator) -> Arrays:
