@@ -1,6 +1,7 @@
 """References and Triton kernels of flash-linear-attention, held to the vectors.
 
-Without a GPU the kernels run in Triton's interpreter, on the CPU.
+Without a GPU the kernels run in Triton's interpreter, on the CPU. It multiplies no bfloat16: kernels
+that need it, of Mesa and of the delta rule in chunks, are left out.
 """
 
 import importlib
@@ -150,7 +151,6 @@ def _peers() -> Iterator[_Peer]:
     }
     for place, (subject, takes) in kernels.items():
         yield _Peer(place, subject, takes, dtype="float32", given=_LAST)
-    yield _Peer("mesa_net:chunk_mesa_net", "mesa", _GATED, "float32", _LAST, **mesa)
 
 
 def hold_peers(folder: Path | str) -> pd.DataFrame:
@@ -253,10 +253,12 @@ def _indices(*bounds: Any) -> Iterator[_Index]:
 def _in_float64() -> Iterator[None]:
     """Let code that casts to float32 stay in float64."""
     before = torch.get_default_dtype()
-    names = {"float32": torch.float64, "float": torch.float64}
     torch.set_default_dtype(torch.float64)
     try:
-        with patch.multiple(torch, **names), patch.object(Tensor, "float", Tensor.double):
+        with (
+            patch.multiple(torch, float32=torch.float64, float=torch.float64),
+            patch.object(Tensor, "float", Tensor.double),
+        ):
             yield
     finally:
         torch.set_default_dtype(before)

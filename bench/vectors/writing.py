@@ -36,7 +36,8 @@ _CONVENTIONS = [
     "An array passes if max|found - expected| is at most its tolerance, which is absolute.",
     f"Of float64 it is the subject's share of the largest number (at least {_LEAST_SIZE}).",
     f"Of another dtype it is eps times the larger of {_LEAST_ROUNDING} times that number and "
-    f"{_FACTOR} times the deviation, in eps, of a literal form that ran in float32.",
+    f"{_FACTOR} times the deviation, in eps, of a literal form that ran in float32, with forget "
+    "off by one eps.",
     "null: rounding in this dtype may be as large as half of the largest number.",
 ]
 
@@ -116,7 +117,7 @@ def _write_subject(subject: Subject, folder: Path) -> tuple[dict[str, Any], list
             for name, found in measured.items()
         ]  # fmt: skip
     file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
+    np.savez_compressed(file, allow_pickle=False, **arrays)
     write_whole(folder / f"{subject.name}.npz", file.getvalue())
     contiguous = {name: np.array(x, order="C") for name, x in arrays.items()}
     write_whole(folder / f"{subject.name}.safetensors", save(contiguous))
