@@ -1,7 +1,7 @@
 """References and Triton kernels of flash-linear-attention, held to the vectors.
 
-Without a GPU the kernels run in Triton's interpreter, on the CPU. It multiplies no bfloat16: kernels
-that need it, of Mesa and of the delta rule in chunks, are left out.
+Without a GPU the kernels run in Triton's interpreter, on the CPU. It multiplies no bfloat16:
+kernels that need it, of Mesa and of the delta rule in chunks, are left out.
 """
 
 import importlib

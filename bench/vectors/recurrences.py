@@ -6,8 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...solvers.online_regression import (
     delta_rule,
@@ -216,17 +214,7 @@ def _make_case(name: str, recurrence: _Recurrence, edge_name: str, edge: _Edge) 
     by = tuple(x for x in inputs if x != "weights")
     if not edge.gradients:
         by, _ = (), inputs.pop("weights")
-
-    def form(x: Tensors) -> Tensors:
-        return recurrence.form(x | _round_gate(x["forget"]) if "forget" in x else x)
-
-    return Case(edge_name, edge.catches, inputs, recurrence.reference, form, by)
-
-
-def _round_gate(gate: Tensor) -> Tensors:
-    """Move a gate of float32 by one unit of rounding: kernels that are given its log do."""
-    coarse = gate.dtype == torch.float32
-    return {"forget": gate * (1 - torch.finfo(gate.dtype).eps) if coarse else gate}
+    return Case(edge_name, edge.catches, inputs, recurrence.reference, recurrence.form, by)
 
 
 def _draw(recurrence: _Recurrence, sizes: _Sizes, rng: np.random.Generator) -> Arrays:

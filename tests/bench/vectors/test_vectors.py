@@ -1,14 +1,17 @@
 """What is written is right, the same each time, and tells right kernels from wrong ones."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
 
-from twinsolve.bench.vectors import hold, write_vectors, writing
+from twinsolve.bench.tables import read_table
+from twinsolve.bench.vectors import hold, peers, write_vectors, writing
 from twinsolve.bench.vectors.operators import operators
 from twinsolve.bench.vectors.recurrences import recurrences
 from twinsolve.solvers.online_regression import delta_rule
@@ -41,7 +44,7 @@ def test_two_runs_write_the_same_bytes_and_they_are_few(folder, tmp_path):
     names = sorted(path.name for path in folder.iterdir())
     assert names == sorted(path.name for path in tmp_path.iterdir())
     assert all((folder / x).read_bytes() == (tmp_path / x).read_bytes() for x in names)
-    assert sum((folder / x).stat().st_size for x in names) < 3.2e6
+    assert sum((folder / x).stat().st_size for x in names) < 3.1e6
 
 
 def test_every_recurrence_and_every_operator_with_an_exact_twin_is_there(manifest):
@@ -160,3 +163,85 @@ def test_what_is_not_computed_is_not_judged_and_mistakes_are_told(folder):
         hold(gated, folder, GATED, dtype="int8")
     with pytest.raises(FileNotFoundError):
         hold(gated, folder / "nowhere", GATED)
+
+
+PAGE = Path(__file__).parents[3] / "docs/vectors.md"
+
+
+def test_the_code_of_the_page_runs_without_this_package_and_tells_the_same(
+    folder, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "vectors").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    code, *_ = re.findall(r"```python\n(import json.*?)```", PAGE.read_text(), re.DOTALL)
+    assert "twinsolve" not in code
+    exec(code, {"my_kernel": gated})
+    printed = capsys.readouterr().out.split("\n")[:-1]
+    rows = hold(gated, folder, GATED)
+    assert [line.split()[:2] for line in printed] == rows[["case", "array"]].to_numpy().tolist()
+    assert {line.split()[-1] for line in printed} == {"True"}
+
+
+def test_the_page_counts_right_and_names_every_case(folder, manifest):
+    text = " ".join(PAGE.read_text().split())
+    entries = manifest["subjects"].values()
+    cases = {case for entry in entries for case in entry["cases"]}
+    total = sum(len(entry["cases"]) for entry in entries)
+    n_recurrences = len([*recurrences()])
+    assert f"{len(entries)} subjects, {total} cases, 3 MB" in text
+    assert f"sparse coding, ...: {len(entries) - n_recurrences} in all" in text
+    assert [case for case in cases if not re.search(rf"[|,] {case}[ ,]", text)] == []
+
+
+def test_what_the_page_says_of_flash_linear_attention_stands_in_the_table():
+    table = read_table(PAGE.parent / "results/vectors-peers/table.json")
+    table["comba"] = table.function.str.contains("comba")
+    by_cg = table.function.str.endswith("_CG")
+    failing = table[table.failed.ne("") & ~table.comba & ~by_cg]
+    assert set(failing.failed) == {"forget-all"}
+    assert failing.function.str.contains("chunk").all()
+    assert table[by_cg].error.between(1.5e-4, 2.5e-4).all()
+    fine = table.comba & ~table.failed.str.contains("plain")
+    assert set(table[fine].function.str.rpartition(":")[2] + ", " + table[fine].note) == {
+        "naive_recurrent_comba, p = k", "naive_chunk_comba, p = a k", "chunk_comba, ",
+    }  # fmt: skip
+    assert (table[~table.comba & ~by_cg].of_tolerance < 1).all()
+    assert table.raised.eq("").all()
+
+
+def peer(monkeypatch, function):
+    monkeypatch.setattr(peers, "_function", lambda place: function)
+    name = "gated_delta_rule.naive:naive_recurrent_gated_delta_rule"
+    return next(x for x in peers._peers() if x.place == name)
+
+
+def of_others(q, k, v, beta, g, scale, initial_state, output_final_state):
+    """A reference in the conventions of flash-linear-attention; it casts to float32."""
+    q, k, v, beta, g = (x.transpose(1, 2).to(torch.float32) for x in (q, k, v, beta, g))
+    S, out = initial_state, torch.zeros(v.shape)
+    for t in range(q.shape[2]):
+        S = S.float() * g[:, :, t].exp()[..., None, None]
+        e = (v[:, :, t] - (S * k[:, :, t, :, None]).sum(-2)).to(torch.float32)
+        S = S + k[:, :, t, :, None] * (beta[:, :, t, None] * e)[..., None, :]
+        out[:, :, t] = scale * (q[:, :, t, :, None] * S).sum(-2)
+    return out.transpose(1, 2), S if output_final_state else None
+
+
+def test_a_reference_of_others_is_held_in_float64_through_its_adapter(folder, monkeypatch):
+    row = peers._hold(peer(monkeypatch, of_others), folder)
+    assert (row["passed"], row["failed"], row["raised"]) == (13, "", "")
+    assert row["error"] < 1e-13
+    assert torch.get_default_dtype() == torch.float32 != torch.float64
+
+
+def test_a_peer_that_changes_its_arguments_or_fails_is_told(folder, monkeypatch):
+    def mutating(q, **more):
+        q *= 1.5
+        return of_others(q, **more)
+
+    row = peers._hold(peer(monkeypatch, mutating), folder)
+    assert row["raised"] == "RuntimeError: changes its arguments q"
+    assert row["not_computed"] == 12  # all but queries of zero
+    row = peers._hold(peer(monkeypatch, lambda **given: 1 / 0), folder)
+    assert (row["passed"], row["not_computed"]) == (0, 13)
+    assert row["raised"] == "ZeroDivisionError: division by zero"
