@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .study import run_study as run_study
     from .training import Recipe as Recipe
     from .training import train as train
+    from .vectors.holding import hold as hold
+    from .vectors.writing import write_vectors as write_vectors
     from .vision.classification.data import Images as Images
     from .vision.classification.data import Splits as Splits
     from .vision.classification.data import load_splits as load_splits
@@ -66,6 +68,7 @@ _MODULES = {
     "cluster": "clustering.presets",
     "denoise": "vision.denoising.study",
     "denoise_image": "vision.denoising.pictures",
+    "hold": "vectors.holding",
     "inspect_model": "vision.inspection.study",
     "judge": "paired",
     "load_denoiser": "vision.denoising.networks",
@@ -86,6 +89,7 @@ _MODULES = {
     "train": "training",
     "train_denoiser": "vision.denoising.training",
     "train_language_models": "language.study",
+    "write_vectors": "vectors.writing",
 }
 __all__ = list(_MODULES)
 

@@ -12,6 +12,7 @@ from .language.cli import language
 from .longrange.cli import longrange
 from .speed.cli import app as speed
 from .terminal import Commands
+from .vectors.cli import vectors
 from .vision.cli import classify, denoise, inspect, segment, train_denoiser
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ app.command()(inspect)
 app.command()(segment)
 app.command()(language)
 app.command()(longrange)
+app.command()(vectors)
 
 
 def _print_version(asked: bool) -> None:

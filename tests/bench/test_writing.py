@@ -55,6 +55,7 @@ COMMANDS = {
         "--steps",
         "1",
     ],
+    "vectors": ["vectors"],
     "speed": ["speed", "filters", "--case", "graying-dct-64", "--peer", "torch", "--rounds", "1"],
 }
 

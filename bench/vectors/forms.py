@@ -1,0 +1,101 @@
+"""The recurrences in torch, written a second time: they give gradients and other dtypes."""
+
+import torch
+from torch import Tensor
+
+from .cases import Tensors
+
+
+def _token(x: Tensors, t: int, *names: str) -> list[Tensor]:
+    """Return rows t, of shape (..., 1, width); numbers of a token have width 1."""
+    wide = (x[name] if x[name].ndim == x["k"].ndim else x[name][..., None] for name in names)
+    return [y[..., t : t + 1, :] for y in wide]
+
+
+def _join(rows: list[Tensor]) -> Tensor:
+    return torch.cat(rows, dim=-2)
+
+
+def sum_outer_products(x: Tensors) -> Tensors:
+    """TR-1."""
+    S, out = x["initial_S"], []
+    for t in range(x["k"].shape[-2]):
+        q, k, v, a = _token(x, t, "q", "k", "v", "forget")
+        S = a.mT * S + k.mT @ v
+        out.append(q @ S)
+    return {"out": _join(out), "last_S": S}
+
+
+def step_delta(x: Tensors) -> Tensors:
+    """TR-2, TR-3 and TR-6."""
+    x = {"forget": torch.ones_like(x["k"]), "metric": torch.ones_like(x["k"])} | x
+    S, out = x["initial_S"], []
+    for t in range(x["k"].shape[-2]):
+        q, k, v, beta, a, m = _token(x, t, "q", "k", "v", "beta", "forget", "metric")
+        S = a.mT * S
+        S = S + beta * (m * k).mT @ (v - k @ S)
+        out.append(q @ S)
+    return {"out": _join(out), "last_S": S}
+
+
+def step_proximal(x: Tensors) -> Tensors:
+    """TR-2p, as a delta rule with a shorter step."""
+    beta = x["delta"] / (1 + x["delta"] * x["k"].square().sum(-1))
+    return step_delta(x | {"beta": beta})
+
+
+def solve_ridge(x: Tensors, n_iter: int | None = None) -> Tensors:
+    """TR-5, or TR-5c with a number of steps of conjugate gradients."""
+    H, G, out = x["initial_H"], x["initial_G"], []
+    for t in range(x["k"].shape[-2]):
+        q, k, v, beta, a = _token(x, t, "q", "k", "v", "beta", "forget")
+        H, G = a * H + beta * k.mT @ k, a * G + beta * k.mT @ v
+        A = H + torch.diag_embed(x["lam"])
+        row = torch.linalg.solve(A.mT, q.mT).mT if n_iter is None else _iterate(A, q, n_iter)
+        out.append(row @ G)
+    return {"out": _join(out), "last_H": H, "last_G": G}
+
+
+def _iterate(A: Tensor, b: Tensor, n_iter: int) -> Tensor:
+    x, r, p = torch.zeros_like(b), b, b
+    for _ in range(n_iter):
+        pA, rho = p @ A, r @ r.mT
+        alpha = _divide(rho, pA @ p.mT)
+        x, r = x + alpha * p, r - alpha * pA
+        p = r + _divide(r @ r.mT, rho) * p
+    return x
+
+
+def _divide(above: Tensor, below: Tensor) -> Tensor:
+    zero = below <= 0
+    return torch.where(zero, 0, above / torch.where(zero, 1, below))
+
+
+def step_titans(x: Tensors) -> Tensors:
+    """TR-8."""
+    M, Z, out = x["initial_M"], x["initial_Z"], []
+    names = ("q", "k", "v", "step", "momentum", "decay")
+    for t in range(x["k"].shape[-2]):
+        q, k, v, theta, eta, alpha = _token(x, t, *names)
+        Z = eta * Z - 2 * theta * k.mT @ (k @ M - v)
+        M = (1 - alpha) * M + Z
+        out.append(q @ M)
+    return {"out": _join(out), "last_M": M, "last_Z": Z}
+
+
+def attend_with_probe(x: Tensors, scale: float, reg: float | None = None) -> Tensors:
+    """TR-9, with the exact probe if there is a `reg`."""
+    K, V = _join([x["initial_K"], x["k"]]), _join([x["initial_V"], x["v"]])
+    n, all_ = x["k"].shape[-2], K.shape[-2]
+    seen = torch.ones(n, all_).tril(all_ - n) > 0
+    p = (scale * x["q"] @ K.mT).masked_fill(~seen, -torch.inf).softmax(-1)
+    mean = p @ K
+    r = x["probe"] if reg is None else _fit_probe(p, K, mean - x["q"], mean, reg)
+    return {"out": p @ V * (1 + (r * mean).sum(-1, keepdim=True)) - (p * (r @ K.mT)) @ V}
+
+
+def _fit_probe(p: Tensor, K: Tensor, offset: Tensor, mean: Tensor, reg: float) -> Tensor:
+    x = K[..., None, :, :] - mean[..., None, :]
+    spread = (p[..., None] * x).mT @ x
+    trace = spread.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    return torch.linalg.solve(spread + reg * trace * torch.eye(K.shape[-1]).to(K), offset)

@@ -1,0 +1,127 @@
+"""The operators of this package whose twins compute them in float64, and their cases."""
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...unrolled import laws
+from ...unrolled.attention import Context
+from ...unrolled.laws import Masks
+from ...unrolled.laws.subject import as_array, map_tensors
+from ...unrolled.twins import catalogue
+from ...unrolled.twins.registry import is_exact
+from ...unrolled.twins.subjects import as_built, speaks_for_layer
+from .cases import Arrays, Case, Subject, Tensors, round_to_bfloat16
+
+_SIZES = {"n": 11, "width": 2, "n_values": 2}
+_PLAIN = (int, float, str, type(None))
+
+
+def operators() -> Iterator[Subject]:
+    """Yield every operator on q, k and v that has a twin that gives its own output."""
+    for twin in catalogue():
+        any_points = twin.inputs.kind == "tokens" and twin.inputs.pairing != "self"
+        if any_points and is_exact(twin) and speaks_for_layer(twin):
+            rng = np.random.default_rng([*twin.name.encode()])
+            subject = as_built(twin, rng).resized(rng, **_SIZES)
+            words = f"{type(subject.layer).__name__}: {_first_line(type(subject.layer))}"
+            cases = list(_cases(subject, rng, ties=not twin.numerics.chooses))
+            settings = _settings(subject.layer)
+            tolerance = subject.accuracy.tolerance
+            yield Subject(twin.name, twin.equation, words, cases, settings, tolerance)
+
+
+def _first_line(layer: type) -> str:
+    return (layer.__doc__ or "").strip().partition("\n")[0]
+
+
+def _settings(layer: torch.nn.Module) -> dict[str, Any]:
+    """Return the numbers and words that a layer was made with, of all its parts."""
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, part in layer.named_modules()
+        for key, value in sorted(vars(part).items())
+        if key[0] != "_" and key != "training" and isinstance(value, _PLAIN)
+    }
+
+
+def _cases(subject: laws.Subject, rng: np.random.Generator, *, ties: bool) -> Iterator[Case]:
+    n = _SIZES["n"]
+    tokens = zip("qkv", map(as_array, subject.inputs), strict=True)
+    inputs = {name: round_to_bfloat16(x) for name, x in tokens}
+    make = partial(_make_case, subject, rng)
+    yield make("plain", "axes that are swapped; parameters of heads", inputs)
+    large = {name: x if name == "v" else 16 * x for name, x in inputs.items()}
+    yield make("large-logits", "overflow of exp", large)
+    if ties:  # kinks of some operators in their keys
+        equal = inputs | {"k": np.repeat(inputs["k"][:, :1], n, axis=1)}
+        yield make("equal-keys", "systems that are singular, ties", equal, by=("v",))
+    if subject.declared is not None:
+        causal = subject.declared.causal
+        masks = laws.masks.causal(n, n) if causal else laws.NO_MASKS
+        name = "causal-hidden-key" if causal else "hidden-key"
+        catches = "rows without a key: -inf - -inf; statistics over hidden keys; off by one"
+        masks = masks.hiding(np.arange(n)[None] != 0, name)
+        yield make(name, catches, inputs, masks)
+
+
+def _make_case(
+    subject: laws.Subject,
+    rng: np.random.Generator,
+    name: str,
+    catches: str,
+    inputs: Arrays,
+    masks: Masks = laws.NO_MASKS,
+    by: tuple[str, ...] = ("q", "k", "v"),
+) -> Case:
+    context = subject.make_context(tuple(torch.from_numpy(inputs[name]) for name in "qkv"))
+    given = dict(inputs) | {x: round_to_bfloat16(as_array(y)) for x, y in _flatten(context)}
+    parameters = dict(subject.layer.named_parameters())
+    given |= {f"parameter.{name}": as_array(x) for name, x in parameters.items()}
+    if masks.visible is not None:
+        given["mask"] = np.where(masks.visible, 0.0, -np.inf)
+    given["weights"] = round_to_bfloat16(rng.standard_normal(inputs["v"].shape))
+
+    def call(x: Tensors) -> tuple[tuple[Tensor, ...], Context | None]:
+        tokens = tuple(x[name] for name in "qkv")
+        return tokens, _unflatten(context, x)
+
+    def reference(x: Arrays) -> Arrays:
+        assert subject.reference is not None
+        tokens, context = call({name: torch.from_numpy(y) for name, y in x.items()})
+        return {"out": subject.reference(subject.layer, tokens, context, masks, None)}
+
+    def form(x: Tensors) -> Tensors:
+        tokens, context = call(x)
+        layer = copy.deepcopy(subject.layer).to(tokens[0].dtype)
+        more = {} if context is None else {"context": context}
+        return {"out": subject.apply(layer, *tokens, **more, **masks.given)}
+
+    return Case(name, catches, given, reference, form, by)
+
+
+def _flatten(context: Context | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a context with their names in the files."""
+    found: list[tuple[str, Tensor]] = []
+    _map_named(context, lambda name, x: found.append((name, x)))
+    yield from found
+
+
+def _unflatten(context: Context | None, x: Tensors) -> Context | None:
+    return _map_named(context, lambda name, _: x[name])
+
+
+def _map_named(context: Context | None, function: Callable[[str, Tensor], Any]) -> Context | None:
+    """Return the context with ``function(name, tensor)``; several of a field are numbered."""
+    counts: dict[str, int] = {}
+
+    def replace(field: str, x: Tensor) -> Any:
+        counts[field] = counts.get(field, -1) + 1
+        return function(f"context.{field}.{counts[field]}", x)
+
+    return None if context is None else map_tensors(context, replace)

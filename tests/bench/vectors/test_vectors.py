@@ -1,0 +1,247 @@
+"""What is written is right, the same each time, and tells right kernels from wrong ones."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from twinsolve.bench.tables import read_table
+from twinsolve.bench.vectors import hold, peers, write_vectors, writing
+from twinsolve.bench.vectors.operators import operators
+from twinsolve.bench.vectors.recurrences import recurrences
+from twinsolve.solvers.online_regression import delta_rule
+from twinsolve.unrolled.twins import catalogue
+
+GATED = "gated-delta-rule"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("vectors")
+    write_vectors(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def manifest(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def gated(x, settings):
+    out, last = delta_rule(
+        x["q"], x["k"], x["v"], beta=x["beta"], forget=x["forget"], state=x["initial_S"]
+    )
+    return {"out": out, "last_S": last}
+
+
+def test_two_runs_write_the_same_bytes_and_they_are_few(folder, tmp_path):
+    write_vectors(tmp_path)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == sorted(path.name for path in tmp_path.iterdir())
+    assert all((folder / x).read_bytes() == (tmp_path / x).read_bytes() for x in names)
+    assert sum((folder / x).stat().st_size for x in names) < 3.1e6
+
+
+def test_every_recurrence_and_every_operator_with_an_exact_twin_is_there(manifest):
+    layers = {
+        twin.layer.__name__
+        for twin in catalogue()
+        if twin.inputs.kind == "tokens" and twin.relation.name in ("identity", "iterate")
+    }
+    words = " ".join(entry["words"] for entry in manifest["subjects"].values())
+    assert {layer for layer in layers if f"{layer}: " not in words} == set()
+    equations = {entry["equation"] for entry in manifest["subjects"].values()}
+    assert equations >= {f"TR-{x}" for x in ("1", "2", "2p", "3", "5", "5c", "6", "8", "9")}
+    names = [subject.name for subject in (*recurrences(), *operators())]
+    assert len(names) == len(set(names)) == len(manifest["subjects"])
+
+
+def test_what_is_left_out_is_few_and_said(manifest):
+    left_out = {(name, case) for name, x in manifest["subjects"].items() for case in x["left_out"]}
+    assert left_out == {
+        ("symmetric-attention", "large-logits"),
+        ("sinkhorn-iterates", "large-logits"),
+    }
+
+
+def test_both_formats_hold_the_same_and_the_shapes_are_those_of_the_manifest(folder, manifest):
+    for name, entry in manifest["subjects"].items():
+        tensors = load_file(folder / f"{name}.safetensors")
+        with np.load(folder / f"{name}.npz") as arrays:
+            assert tensors.keys() == set(arrays)
+            assert all(np.array_equal(arrays[x], tensors[x]) for x in tensors)
+        for case, listed in entry["cases"].items():
+            for array, shape in listed["inputs"].items():
+                assert list(tensors[f"{case}/{array}"].shape) == shape
+            for array, about in listed["expected"].items():
+                assert tensors[f"{case}/{array}"].dtype == np.float64
+                assert list(tensors[f"{case}/{array}"].shape) == about["shape"]
+
+
+def test_inputs_are_numbers_of_bfloat16_but_for_parameters(folder, manifest):
+    for name, entry in manifest["subjects"].items():
+        tensors = load_file(folder / f"{name}.safetensors")
+        for case, listed in entry["cases"].items():
+            for array in listed["inputs"]:
+                x = torch.from_numpy(tensors[f"{case}/{array}"])
+                assert array.startswith("parameter.") or x.equal(x.bfloat16().to(x.dtype)), array
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("subject", [*recurrences()], ids=lambda subject: subject.name)
+def test_the_torch_forms_pass_in_every_dtype(folder, subject, dtype):
+    """In bfloat16 each operation is rounded: a sum of 2,048 tokens in that state is told."""
+    if dtype == "bfloat16" and subject.name in ("mesa", "local-linear"):
+        pytest.skip("torch solves no system in bfloat16")
+    cases = iter(subject.cases)
+
+    def run(inputs, settings):
+        tensors = {x: torch.tensor(y, dtype=getattr(torch, dtype)) for x, y in inputs.items()}
+        return {x: y.double().numpy() for x, y in next(cases).form(tensors).items()}
+
+    rows = hold(run, folder, subject.name, dtype=dtype)
+    coarse = dtype == "bfloat16" and subject.equation == "TR-1"
+    assert set(rows[rows.passed.eq(False)].case) == ({"long"} if coarse else set())
+    assert rows.passed.eq(True).sum() > 0.8 * len(rows)
+
+
+def test_a_kernel_that_predicts_before_it_forgets_fails(folder):
+    assert hold(gated, folder, GATED).passed.all()
+
+    def swapped(x, settings):
+        x = x | {name: x[name][..., None] for name in ("v", "beta")}
+        S, out = x["initial_S"], []
+        for t in range(x["k"].shape[-2]):
+            k, q, a = x["k"][..., t, :, None], x["q"][..., t, None, :], x["forget"][..., t, :, None]
+            e = (x["v"][..., t, :, :] - S.swapaxes(-1, -2) @ k).swapaxes(-1, -2)
+            S = a * S + x["beta"][..., t, :, None] * k * e
+            out.append(q @ S)
+        return {"out": np.concatenate(out, axis=-2)}
+
+    rows = hold(swapped, folder, GATED).set_index("case").passed
+    blind = ["forget-nothing", "no-step", "zero-queries"]
+    assert rows[blind].all()
+    assert not rows.drop(blind).any()
+
+
+def test_differences_and_the_second_form_catch_a_wrong_reference_and_a_wrong_gradient():
+    subject = next(x for x in recurrences() if x.name == GATED)
+    case = subject.cases[0]
+
+    def wrong_gradient(x):
+        found = case.form(x)
+        return found | {"out": found["out"] + (x["q"] - x["q"].detach()).sum()}
+
+    off = replace(case, reference=lambda x: {k: 1.001 * y for k, y in case.reference(x).items()})
+    for broken, words in (
+        (off, "two forms differ"),
+        (replace(case, form=wrong_gradient), "grad_q"),
+    ):
+        with pytest.raises(ArithmeticError, match=words):
+            writing._evaluate(broken, 1e-10)
+
+
+def test_what_is_not_computed_is_not_judged_and_mistakes_are_told(folder):
+    def never(x, settings):
+        raise NotImplementedError
+
+    assert hold(never, folder, GATED).passed.isna().all()
+    for wrong, words in (
+        (lambda x, s: {"outs": x["v"]}, "array: must be among out, last_S"),
+        (lambda x, s: {"out": x["q"]}, r"out: must have shape \(2, 2, 5, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            hold(wrong, folder, GATED)
+    with pytest.raises(ValueError, match="subject: must be among recurrent"):
+        hold(gated, folder, "nothing")
+    with pytest.raises(ValueError, match="dtype: must be float64"):
+        hold(gated, folder, GATED, dtype="int8")
+    with pytest.raises(FileNotFoundError):
+        hold(gated, folder / "nowhere", GATED)
+
+
+PAGE = Path(__file__).parents[3] / "docs/vectors.md"
+
+
+def test_the_code_of_the_page_runs_without_this_package_and_tells_the_same(
+    folder, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "vectors").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    code, *_ = re.findall(r"```python\n(import json.*?)```", PAGE.read_text(), re.DOTALL)
+    assert "twinsolve" not in code
+    exec(code, {"my_kernel": gated})
+    printed = capsys.readouterr().out.split("\n")[:-1]
+    rows = hold(gated, folder, GATED)
+    assert [line.split()[:2] for line in printed] == rows[["case", "array"]].to_numpy().tolist()
+    assert {line.split()[-1] for line in printed} == {"True"}
+
+
+def test_the_page_counts_right_and_names_every_case(folder, manifest):
+    text = " ".join(PAGE.read_text().split())
+    entries = manifest["subjects"].values()
+    cases = {case for entry in entries for case in entry["cases"]}
+    total = sum(len(entry["cases"]) for entry in entries)
+    n_recurrences = len([*recurrences()])
+    assert f"{len(entries)} subjects, {total} cases, 3 MB" in text
+    assert f"sparse coding, ...: {len(entries) - n_recurrences} in all" in text
+    assert [case for case in cases if not re.search(rf"[|,] {case}[ ,]", text)] == []
+
+
+def test_what_the_page_says_of_flash_linear_attention_stands_in_the_table():
+    table = read_table(PAGE.parent / "results/vectors-peers/table.json")
+    table["comba"] = table.function.str.contains("comba")
+    by_cg = table.function.str.endswith("_CG")
+    failing = table[table.failed.ne("") & ~table.comba & ~by_cg]
+    assert set(failing.failed) == {"forget-all"}
+    assert failing.function.str.contains("chunk").all()
+    assert table[by_cg].error.between(1.5e-4, 2.5e-4).all()
+    fine = table.comba & ~table.failed.str.contains("plain")
+    assert set(table[fine].function.str.rpartition(":")[2] + ", " + table[fine].note) == {
+        "naive_recurrent_comba, p = k", "naive_chunk_comba, p = a k", "chunk_comba, ",
+    }  # fmt: skip
+    assert (table[~table.comba & ~by_cg].of_tolerance < 1).all()
+    assert table.raised.eq("").all()
+
+
+def peer(monkeypatch, function):
+    monkeypatch.setattr(peers, "_function", lambda place: function)
+    name = "gated_delta_rule.naive:naive_recurrent_gated_delta_rule"
+    return next(x for x in peers._peers() if x.place == name)
+
+
+def of_others(q, k, v, beta, g, scale, initial_state, output_final_state):
+    """A reference in the conventions of flash-linear-attention; it casts to float32."""
+    q, k, v, beta, g = (x.transpose(1, 2).to(torch.float32) for x in (q, k, v, beta, g))
+    S, out = initial_state, torch.zeros(v.shape)
+    for t in range(q.shape[2]):
+        S = S.float() * g[:, :, t].exp()[..., None, None]
+        e = (v[:, :, t] - (S * k[:, :, t, :, None]).sum(-2)).to(torch.float32)
+        S = S + k[:, :, t, :, None] * (beta[:, :, t, None] * e)[..., None, :]
+        out[:, :, t] = scale * (q[:, :, t, :, None] * S).sum(-2)
+    return out.transpose(1, 2), S if output_final_state else None
+
+
+def test_a_reference_of_others_is_held_in_float64_through_its_adapter(folder, monkeypatch):
+    row = peers._hold(peer(monkeypatch, of_others), folder)
+    assert (row["passed"], row["failed"], row["raised"]) == (13, "", "")
+    assert row["error"] < 1e-13
+    assert torch.get_default_dtype() == torch.float32 != torch.float64
+
+
+def test_a_peer_that_changes_its_arguments_or_fails_is_told(folder, monkeypatch):
+    def mutating(q, **more):
+        q *= 1.5
+        return of_others(q, **more)
+
+    row = peers._hold(peer(monkeypatch, mutating), folder)
+    assert row["raised"] == "RuntimeError: changes its arguments q"
+    assert row["not_computed"] == 12  # all but queries of zero
+    row = peers._hold(peer(monkeypatch, lambda **given: 1 / 0), folder)
+    assert (row["passed"], row["not_computed"]) == (0, 13)
+    assert row["raised"] == "ZeroDivisionError: division by zero"
