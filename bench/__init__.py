@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .audit.study import audit_networks as audit_networks
     from .check.checks import check_twins as check_twins
     from .clustering.auto import choose_clusters as choose_clusters
     from .clustering.methods import Method as Method
@@ -61,6 +62,7 @@ _MODULES = {
     "Task": "study",
     "Text": "language.data",
     "Verdict": "paired",
+    "audit_networks": "audit.study",
     "check_twins": "check.checks",
     "choose_clusters": "clustering.auto",
     "classify": "vision.classification.study",

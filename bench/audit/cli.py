@@ -111,5 +111,6 @@ def _write(table: Any, settings: dict[str, Any], output: Path) -> None:
     from .report import summary_lines, write_scripts
 
     write_scripts(table, output)
-    write_table(table.drop(columns=["script", "statement"], errors="ignore"), output)
+    tried = table[table.verdict != "not applicable"]
+    write_table(tried.drop(columns=["script", "statement"], errors="ignore"), output)
     write_summary("twinsolve audit", summary_lines(table), settings, output)

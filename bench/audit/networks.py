@@ -9,6 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...unrolled import (
+    LanguageModel,
+    Local,
+    LocallyLinear,
+    TopK,
+    VisionTransformer,
+    make_operator,
+    operator_names,
+)
 from ...unrolled.audit import Convention
 
 # Causal language models of transformers that need more than their own configuration, or are none.
@@ -200,7 +209,7 @@ def _ttt() -> dict[str, Any]:
 def _of_ids(network: nn.Module, *, causal: bool, convention: Convention | None = None) -> Any:
     return {
         "network": network, "inputs": _ids(), "causal": causal,
-        "convention": convention or Convention(),
+        "convention": convention,
     }  # fmt: skip
 
 
@@ -398,3 +407,33 @@ def _torch_recurrent(name: str) -> Callable[[], Any]:
 
 for _name in ("RNN", "GRU", "LSTM"):
     PEERS[f"torch/{_name}"] = _torch_recurrent(_name)
+
+
+@peer("torch/TransformerEncoder")
+def _torch_encoder() -> dict[str, Any]:
+    layer = nn.TransformerEncoderLayer(_WIDTH, _HEADS, 2 * _WIDTH, 0.0, batch_first=True)
+    network = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return {"network": network, "inputs": _features()}
+
+
+def _own_builder(name: str, *, causal: bool) -> Callable[[], Any]:
+    def build() -> dict[str, Any]:
+        if causal:
+            options = {"operator": _own_operator(name), "tie_weights": False}
+            return _of_ids(LanguageModel(_IDS, _WIDTH, 2, _HEADS, 512, **options), causal=True)
+        network = VisionTransformer(32, 8, 3, 10, _WIDTH, 2, _HEADS, operator=_own_operator(name))
+        draw = torch.Generator().manual_seed(1)
+        return {"network": network, "inputs": torch.randn(_BATCH, 3, 32, 32, generator=draw)}
+
+    return build
+
+
+def _own_operator(name: str) -> Any:
+    small = {"locally_linear": LocallyLinear(3), "top_k": TopK(3), "local": Local(2)}
+    return small.get(name, name)
+
+
+for _name in operator_names():
+    PEERS[f"twinsolve/VisionTransformer, {_name}"] = _own_builder(_name, causal=False)
+    if make_operator(_name, head_dim=8, num_heads=_HEADS).causal:
+        PEERS[f"twinsolve/LanguageModel, {_name}"] = _own_builder(_name, causal=True)

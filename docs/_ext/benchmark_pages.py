@@ -18,6 +18,7 @@ html_theme.sidebar_secondary.remove: true
 
 ```{{include}} ../results/{name}/summary.md
 :relative-images:
+:relative-docs: scripts
 :start-after: "{command}"
 ```
 

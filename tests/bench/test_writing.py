@@ -55,6 +55,7 @@ COMMANDS = {
         "--steps",
         "1",
     ],
+    "audit": ["audit", "gpt2", "--law", "determinism"],
     "vectors": ["vectors"],
     "speed": ["speed", "filters", "--case", "graying-dct-64", "--peer", "torch", "--rounds", "1"],
 }

@@ -130,7 +130,9 @@ def _find(
 def _make(name: str) -> Any:
     sys.path.insert(0, "")  # as `python -m` does: the caller's modules
     try:
-        return resolve_name(name)()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # as the script does
+            return resolve_name(name)()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"audit: cannot find {name!r}: {error}") from error
     finally:

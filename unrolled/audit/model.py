@@ -15,6 +15,7 @@ from .laws import cast, convert
 
 CACHES = ("past_key_values", "cache", "cache_params", "state", "states", "hidden", "hx")
 MASKS = ("attention_mask", "mask")
+HIDING = ("key_padding_mask", "src_key_padding_mask")  # masks whose true entries are hidden
 POSITIONS = ("position_ids", "positions")
 CHUNKS = ("chunk_size", "mamba_chunk_size", "block_size")
 # Model types whose first position is that after the padding id.
@@ -34,8 +35,11 @@ class Convention:
     Attributes
     ----------
     cache, mask, positions : str, optional
-        The argument of the state of earlier tokens, of the mask whose true entries are seen, and of
-        the position ids.
+        The argument of the state of earlier tokens, of the mask of the tokens, and of the position
+        ids.
+    mask_hides : bool
+        Whether true entries of the mask are booleans that hide tokens, as in `torch.nn`, not ones
+        that show them.
     first_position : int
         The position of the first token.
     mask_of_call : bool
@@ -49,6 +53,7 @@ class Convention:
     cache: str | None = None
     mask: str | None = None
     positions: str | None = None
+    mask_hides: bool = False
     first_position: int = 0
     mask_of_call: bool = False
     returns_cache: bool = True
@@ -67,8 +72,9 @@ def find_convention(network: Callable[..., Any]) -> Convention:
     config = getattr(network, "config", None)
     return Convention(
         cache,
-        first(MASKS),
+        first((*HIDING, *MASKS)),
         first(POSITIONS),
+        mask_hides=first(HIDING) is not None,
         first_position=_find_first_position(network, config),
         mask_of_call=getattr(config, "model_type", None) in MASK_OF_CALL,
         asks=("use_cache",) if cache and "use_cache" in names else (),
@@ -120,6 +126,8 @@ class Model:
         given: dict[str, Any] = dict.fromkeys(names.asks, True)
         if not names.returns_cache and cache is None:
             cache = self._make_cache()
+        if mask is not None and names.mask_hides:
+            mask = mask == 0
         if positions is not None:
             positions = positions + names.first_position
         for name, value in ((names.cache, cache), (names.mask, mask), (names.positions, positions)):

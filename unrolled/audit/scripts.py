@@ -124,7 +124,10 @@ def _adapter(model: Model, source: str) -> str:
         lines += ["            cache = transformers.DynamicCache(config=self.network.config)"]
     given = {"cache": names.cache, "mask": names.mask, "positions": names.positions}
     for ours, theirs in given.items():
-        value = f"{ours} + {names.first_position}" if ours == "positions" else ours
+        value = {
+            "positions": f"positions + {names.first_position}",
+            "mask": "mask == 0" if names.mask_hides else "mask",
+        }.get(ours, ours)
         if theirs:
             lines += [f"        if {ours} is not None:", f'            given["{theirs}"] = {value}']
     cache = f"output.{names.cache}" if names.cache and names.returns_cache else "cache"

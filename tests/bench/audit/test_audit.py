@@ -1,0 +1,128 @@
+"""The command audit: what it prints and writes, how it resumes, and what it says of our own."""
+
+import json
+import runpy
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from twinsolve.bench.audit.networks import PEERS, list_architectures
+from twinsolve.bench.audit.report import summary_lines
+from twinsolve.bench.audit.study import audit_networks
+from twinsolve.bench.cli import app
+from twinsolve.unrolled.audit import LAWS
+
+OWN = """
+import torch
+from torch import nn
+
+class Decay(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Linear(4, 4)
+
+    def forward(self, x, state=None):
+        hidden, outputs = 0 if state is None else state, []
+        for value in self.value(x).unbind(1):
+            hidden = 0.5 * hidden + value
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), {last}
+
+def net():
+    return Decay(), torch.randn(2, 21, 4, generator=torch.Generator().manual_seed(0))
+"""
+TWINS = [name for name in PEERS if name.startswith("twinsolve/")]
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write a recurrence that returns `last` as its state, under a name that no test used."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name, last):
+        (tmp_path / f"{name}.py").write_text(OWN.replace("{last}", last))
+        return f"{name}:net"
+
+    return write
+
+
+def run(*words):
+    result = CliRunner().invoke(app, ["audit", *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_right_layer_passes(own, tmp_path):
+    code, output = run(own("right_decay", "hidden"))
+    assert code == 0
+    assert "decoding holds" in output
+    assert "0 broken laws. Written to results/audit/" in output
+    rows = json.loads((tmp_path / "results/audit/table.json").read_text())
+    assert {row["verdict"] for row in rows} == {"holds"}
+
+
+def test_broken_layer_fails_with_a_script_that_shows_it(own, tmp_path, capsys):
+    code, output = run(own("wrong_decay", "0.9 * hidden"), "--law", "decoding")
+    assert code == 1
+    assert "decoding broken" in output
+    script = tmp_path / "results/audit/scripts/wrong_decay-net-decoding.py"
+    runpy.run_path(str(script))
+    (row,) = json.loads((tmp_path / "results/audit/table.json").read_text())
+    assert float(capsys.readouterr().out.split()[-1]) == pytest.approx(row["error"], rel=1e-3)
+    summary = (tmp_path / "results/audit/summary.md").read_text()
+    assert "(scripts/wrong_decay-net-decoding.py)" in summary
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name networks, or give --all"),
+        (("gpt2", "--all"), "name networks, or give --all"),
+        (("nosuch",), "has no architecture 'nosuch'"),
+        (("gpt2", "--law", "none"), "no law 'none'"),
+    ],
+)
+def test_mistakes_are_told(words, message):
+    code, output = run(*words)
+    assert code == 2
+    assert message in output.replace("│ ", "").replace(" │", "")
+
+
+def test_list_names_laws_and_networks():
+    code, output = run("--list")
+    assert code == 0
+    for name in (*(law.name for law in LAWS), "mamba", "BertModel", *PEERS):
+        assert name in output
+
+
+def test_finished_networks_are_kept(tmp_path):
+    names = ["gpt2", "twinsolve/LanguageModel, softmax"]
+    table = audit_networks(names, laws=["decoding", "left padding"], directory=tmp_path)
+    assert len(list(tmp_path.glob("*.npz"))) == 2
+    again = audit_networks(names, laws=["decoding", "left padding"], directory=tmp_path)
+    pd.testing.assert_frame_equal(table, again)
+    assert list(table.package.unique()) == ["transformers", "twinsolve"]
+
+
+def test_network_that_cannot_be_built_is_a_row(tmp_path):
+    table = audit_networks(["nosuch", "gpt2"], laws=["rows of a batch"])
+    assert list(table.verdict) == ["refused", "holds"]
+    text = "\n".join(summary_lines(table))
+    assert "1 networks of 1 packages: 1 laws tried, 1 hold; 0 networks break one or more" in text
+    assert "- nosuch: ValueError: audit: transformers" in text
+
+
+def test_architectures_are_many_and_each_is_once():
+    names = list_architectures()
+    assert len(names) == len(set(names)) > 150
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_own_networks_get_no_exemption(name):
+    """They break nothing, but learned positions count padding, as the page says."""
+    table = audit_networks([name])
+    allowed = {"left padding"} if "LanguageModel" in name and "alibi" not in name else set()
+    assert set(table[table.verdict == "broken"].law) == allowed
+    assert (table.verdict == "holds").sum() >= 6
