@@ -28,7 +28,7 @@ class NotApplicable(Exception):
 
 EXACT = "nothing is computed"
 HALF = "the error is a share"
-DIFFERENCES = "central differences"
+DIFFERENCES = "float32 inside moves differences by up to 1 %"
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class NetworkLaw:
         rounding decides.
     why : str
         Where the tolerance comes from.
+    slow : bool
+        Whether it is tried only where it is named: it compiles.
     """
 
     name: str
@@ -57,19 +59,20 @@ class NetworkLaw:
     needs: tuple[str, ...]
     tolerance: float | None
     why: str
+    slow: bool = False
 
 
 LAWS: list[NetworkLaw] = []
 
 
 def network_law(
-    *needs: str, tolerance: float | None = None, why: str = ""
+    *needs: str, tolerance: float | None = None, why: str = "", slow: bool = False
 ) -> Callable[[Callable[[Model, Tensor], Pair]], Callable[[Model, Tensor], Pair]]:
     """Add a function to `LAWS`; its docstring is the statement."""
 
     def add(check: Callable[[Model, Tensor], Pair]) -> Callable[[Model, Tensor], Pair]:
         name = check.__name__.replace("_", " ")
-        LAWS.append(NetworkLaw(name, str(check.__doc__), check, needs, tolerance, why))
+        LAWS.append(NetworkLaw(name, str(check.__doc__), check, needs, tolerance, why, slow))
         return check
 
     return add
@@ -357,19 +360,30 @@ def chunk_sizes(model: Model, inputs: Tensor) -> Pair:
     return model.of(other)(inputs)[0], model(inputs)[0]
 
 
-@network_law("implementations")
-def attention_implementations(model: Model, inputs: Tensor) -> Pair:
-    """The implementations "eager" and "sdpa" give the same output, padded and not."""
+def compare_implementations(model: Model, inputs: Tensor, names: Sequence[str]) -> Pair:
+    """The last outputs of two implementations of attention, padded and not."""
     given: list[tuple[Tensor, dict[str, Any]]] = [(inputs, {})]
     if "mask" in model.offers:
         padded, mask, positions = pad_left(inputs, 3)
         given.append((padded, {"mask": mask, "positions": positions}))
     outputs = []
-    for name in ("sdpa", "eager"):
+    for name in names:
         other = rebuild(model.network)
         other.set_attn_implementation(name)
         outputs.append(torch.cat([model.of(other)(x, **more)[0][:, -3:] for x, more in given], 1))
     return outputs[0], outputs[1]
+
+
+@network_law("implementations")
+def attention_implementations(model: Model, inputs: Tensor) -> Pair:
+    """The implementations "eager" and "sdpa" give the same output, padded and not."""
+    return compare_implementations(model, inputs, ["sdpa", "eager"])
+
+
+@network_law("flex", slow=True)
+def flex_attention(model: Model, inputs: Tensor) -> Pair:
+    """The implementations "eager" and "flex_attention" give the same output, padded and not."""
+    return compare_implementations(model, inputs, ["flex_attention", "eager"])
 
 
 @network_law("module", "smooth", tolerance=1.0, why=HALF)
@@ -383,41 +397,34 @@ def half_precision(model: Model, inputs: Tensor) -> Pair:
     return (1 + error / (16 * moved))[None], torch.ones(1)
 
 
-def draw_unit(x: Tensor, draw: torch.Generator) -> Tensor:
-    """A random direction of length 1, of the shape of x."""
-    drawn = torch.randn(x.shape, generator=draw).double()
-    return drawn / drawn.norm()
-
-
 def differ(
-    evaluate: Callable[[], Tensor], weights: Sequence[Tensor], found_slopes: Sequence[Tensor | None]
+    evaluate: Callable[[], Tensor], weights: Sequence[Tensor], slopes: Sequence[Tensor | None]
 ) -> Pair:
-    """The derivative along one direction: of the slopes, and the nearest of central differences.
+    """Derivatives along three random directions: of the slopes, and the nearest of differences.
 
-    The direction has a part along the slopes and a random part, which sees slopes that are missing.
-    A choice, as of experts, may jump within larger differences; float32 inside a network rounds
-    smaller ones.
+    Central differences have four sizes. A choice, as of experts, may jump within larger ones, and
+    float32 inside a network rounds smaller ones.
     """
-    draw = torch.Generator().manual_seed(1)
-    slopes = [
-        torch.zeros_like(p) if s is None else s for p, s in zip(weights, found_slopes, strict=True)
-    ]
-    along = [draw_unit(s, draw) for s in slopes]
-    along = [a + s / s.norm().clamp(min=1e-30) for a, s in zip(along, slopes, strict=True)]
-    found = torch.stack([(a * s).sum() for a, s in zip(along, slopes, strict=True)]).sum()
-    differences = []
-    for size in (1e-3, 1e-4, 1e-5, 1e-6):
-        values = []
-        for steps in (1, -2, 1):  # forth, back past the start, and to the start
-            with torch.no_grad():
-                for p, direction in zip(weights, along, strict=True):
-                    p.add_(direction, alpha=steps * size)
-            values.append(evaluate().detach())
-        differences.append((values[0] - values[1]) / (2 * size))
-    return found[None], min(differences, key=lambda slope: abs(slope - found))[None]
+    draw, pairs = torch.Generator().manual_seed(1), []
+    for _ in range(3):
+        along = [torch.randn(p.shape, generator=draw).double() for p in weights]
+        along = [direction / direction.norm() for direction in along]
+        products = [(a * s).sum() for a, s in zip(along, slopes, strict=True) if s is not None]
+        found, differences = torch.stack(products).sum(), []
+        for size in (1e-3, 1e-4, 1e-5, 1e-6):
+            values = []
+            for steps in (1, -2, 1):  # forth, back past the start, and to the start
+                with torch.no_grad():
+                    for p, direction in zip(weights, along, strict=True):
+                        p.add_(direction, alpha=steps * size)
+                values.append(evaluate().detach())
+            differences.append((values[0] - values[1]) / (2 * size))
+        nearest = [abs(slope.item() - found.item()) for slope in differences]
+        pairs.append((found, differences[nearest.index(min(nearest))]))
+    return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
 
 
-@network_law("module", tolerance=1e-2, why=DIFFERENCES)
+@network_law("module", tolerance=3e-2, why=DIFFERENCES)
 def gradients(model: Model, inputs: Tensor) -> Pair:
     """The gradient in weights and features agrees with central differences."""
     exact = convert(model, torch.float64)
@@ -429,7 +436,7 @@ def gradients(model: Model, inputs: Tensor) -> Pair:
     return differ(lambda: (exact(inputs)[0] * upstream).sum(), weights, slopes)
 
 
-@network_law("module", "smooth", tolerance=1e-2, why=DIFFERENCES)
+@network_law("module", "smooth", tolerance=3e-2, why=DIFFERENCES)
 def second_derivatives(model: Model, inputs: Tensor) -> Pair:
     """The derivative of the gradient agrees with differences of the gradient, or is refused."""
     exact = convert(model, torch.float64)

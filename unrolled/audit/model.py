@@ -182,6 +182,7 @@ class Model:
             "chunks": bool(self.chunks),
             "implementations": self.config is not None
             and getattr(network, "_supports_sdpa", False),
+            "flex": self.config is not None and getattr(network, "_supports_flex_attn", False),
             "smooth": not experts,
             "grouped": self._has_grouped_heads(),
             "hidden states": self.config is not None,

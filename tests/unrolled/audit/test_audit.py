@@ -33,6 +33,7 @@ class Recurrence(nn.Module):
     def __init__(self, fault: str = "") -> None:
         super().__init__()
         self.fault = fault
+        torch.manual_seed(0)
         self.gate, self.value = nn.Linear(6, 6), nn.Linear(6, 6)
         self.kept = torch.zeros(2, 6)
 
@@ -261,9 +262,10 @@ def plant(monkeypatch, law):
     if law == "grouped heads":
         monkeypatch.setattr(modeling_llama, "repeat_kv", _tile)
         monkeypatch.setattr(modeling_llama.LlamaPreTrainedModel, "_supports_sdpa", False)
-    if law == "attention implementations":
+    if law in ("attention implementations", "flex attention"):
         known = modeling_llama.ALL_ATTENTION_FUNCTIONS
-        monkeypatch.setitem(known._global_mapping, "sdpa", _scale(known["sdpa"]))
+        name = "sdpa" if law == "attention implementations" else "flex_attention"
+        monkeypatch.setitem(known._global_mapping, name, _scale(known[name]))
     if law == "chunk sizes":
         scan = modeling_mamba2.mamba2_chunk_scan
         monkeypatch.setattr(modeling_mamba2, "mamba2_chunk_scan", _scale_by_chunk(scan))
@@ -274,7 +276,7 @@ def plant(monkeypatch, law):
 @pytest.mark.parametrize(
     "law",
     ["dropout in eval", "cropped cache", "grouped heads", "attention implementations",
-     "chunk sizes"],
+     "chunk sizes", pytest.param("flex attention", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_fault_planted_in_transformers_breaks_its_law(monkeypatch, law):
     name = plant(monkeypatch, law)
@@ -284,7 +286,7 @@ def test_fault_planted_in_transformers_breaks_its_law(monkeypatch, law):
 def test_every_law_is_broken_by_a_fault_above():
     planted = {*OF_RECURRENCES, *(law for laws in KNOWN.values() for law in laws)}
     planted |= {"dropout in eval", "cropped cache", "grouped heads", "attention implementations"}
-    assert planted | {"chunk sizes"} == {law.name for law in LAWS}
+    assert planted | {"chunk sizes", "flex attention"} == {law.name for law in LAWS}
 
 
 @PINNED
