@@ -1,6 +1,11 @@
 """What an audit of many networks shows: a matrix, the broken laws, and their scripts."""
 
+import tomllib
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -34,7 +39,7 @@ def broken_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
     """What holds, then what is broken, then the matrix of networks and laws."""
-    return [*_counts(table), "", *_sound(table), "", *_broken(table), "", *_matrix(table)]
+    return [*_counts(table), "", *_sound(table), "", *_causes(table), *_broken(table), "", *_matrix(table)]
 
 
 def _counts(table: pd.DataFrame) -> list[str]:
@@ -66,20 +71,68 @@ def _short(network: str) -> str:
     return network.partition("/")[2] or network
 
 
+def read_causes() -> list[dict[str, Any]]:
+    """What is known of broken laws: of which networks and laws, whether by design, and why."""
+    text = files("twinsolve.bench.audit").joinpath("causes.toml").read_text()
+    found: list[dict[str, Any]] = tomllib.loads(text)["cause"]
+    return found
+
+
+def explained_by(cause: Mapping[str, Any], table: pd.DataFrame) -> pd.Series:
+    """Which rows a cause explains: its networks may be patterns; without laws it means all."""
+    named = table.network.map(lambda name: any(fnmatch(name, x) for x in cause["networks"]))
+    laws = cause.get("laws")
+    return named if laws is None else named & table.law.isin(laws)
+
+
+_KINDS = {
+    "fault": "**Broken, and why:**",
+    "design": "**Broken by design or by a documented limit:**",
+}
+
+
+def _causes(table: pd.DataFrame) -> list[str]:
+    """The broken laws by what causes them; then those that nobody has looked into."""
+    broken, causes, lines = broken_rows(table), read_causes(), []
+    explained = pd.Series(False, index=broken.index)
+    for kind, title in _KINDS.items():
+        cells = []
+        for cause in (cause for cause in causes if cause["kind"] == kind):
+            rows = broken[explained_by(cause, broken) & ~explained]
+            explained |= explained_by(cause, broken)
+            if len(rows):
+                names = ", ".join(map(_short, rows.network.unique()))
+                laws = ", ".join(rows.law.unique())
+                cells.append((names, laws, _largest(rows), cause["why"], cause.get("issue", "")))
+        if cells:
+            headings = ("networks", "laws", "largest error", "why", "upstream")
+            lines += [title, "", *markdown(headings, cells), ""]
+    names = sorted(broken[~explained].network.unique())
+    return [*lines, *([f"Not looked into: {', '.join(names)}.", ""] if names else [])]
+
+
+def _largest(rows: pd.DataFrame) -> str:
+    return _error(rows.error.astype(float).max())
+
+
+def _error(error: float) -> str:
+    return f"{error:.1e}" if error == error and error < 1e9 else "shape or NaN"
+
+
 def _broken(table: pd.DataFrame) -> list[str]:
     cells = [
         (
             row.network,
             f"{row.package} {row.version}",
             f"[{row.law}]({script_name(row)})",
-            f"{row.error:.1e}" if row.error == row.error and row.error < 1e9 else "shape or NaN",
+            _error(row.error),
             f"{row.tolerance:.0e}",
             row.start,
         )
         for row in broken_rows(table).itertuples()
     ]
     headings = ("network", "package", "law, with its script", "error", "tolerance", "starts at")
-    return ["**Broken:**", "", *markdown(headings, cells)] if cells else []
+    return ["**Every broken law, with a program that shows it:**", "", *markdown(headings, cells)] if cells else []
 
 
 def _matrix(table: pd.DataFrame) -> list[str]:
