@@ -206,7 +206,7 @@ def _find_start(
 
 def _find_layer(law: NetworkLaw, model: Model) -> str:
     """Hold the hidden states to the law; name the first layer after which it is broken."""
-    if "hidden states" not in model.offers or law.tolerance is not None:
+    if "hidden states" not in model.offers or law.tolerance is not None or "generate" in law.needs:
         return ""
     for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
         inner = replace(model, layer=layer)

@@ -83,7 +83,8 @@ def find_convention(network: Callable[..., Any]) -> Convention:
 
 def _find_first_position(network: Any, config: Any) -> int:
     if getattr(config, "model_type", None) in AFTER_PADDING:
-        return int(config.pad_token_id) + 1
+        owners = [x for x in _modules(network) if hasattr(x, "position_embeddings")]
+        return int(owners[0].padding_idx) + 1
     buffers = network.named_buffers() if isinstance(network, nn.Module) else ()
     starts = [int(x.flatten()[0]) for name, x in buffers if name.endswith("position_ids")]
     return starts[0] if starts else 0
