@@ -273,8 +273,8 @@ _X_OPTIONS: dict[str, dict[str, Any]] = {
 
 def _x_decoder(options: dict[str, Any]) -> Callable[[], Any]:
     def build() -> dict[str, Any]:
-        names = Convention(cache="state", mask="mask")
-        return _of_ids(_XTransformer(_x_transformer("Decoder", **options)), causal=True, convention=names)
+        network = _XTransformer(_x_transformer("Decoder", **options))
+        return _of_ids(network, causal=True, convention=Convention(cache="state", mask="mask"))
 
     return build
 

@@ -402,7 +402,7 @@ def differ(
     """Derivatives along three random directions: of the slopes, and the nearest of differences.
 
     Central differences have four sizes. A choice, as of experts, may jump within larger ones, and
-    float32 inside a network rounds smaller ones. Where no two sizes in a row agree, nothing is said.
+    float32 inside a network rounds smaller ones. If no two sizes in a row agree, nothing is said.
     """
     draw, pairs, settled = torch.Generator().manual_seed(1), [], True
     for _ in range(3):
@@ -420,8 +420,8 @@ def differ(
             differences.append((values[0] - values[1]) / (2 * size))
         nearest = [abs(slope.item() - found.item()) for slope in differences]
         pairs.append((found, differences[nearest.index(min(nearest))]))
-        rows = zip(differences, differences[1:], strict=False)
-        settled &= any(bool((x - y).abs() <= 0.1 * x.abs()) for x, y in rows)
+        sizes = torch.stack(differences)
+        settled &= bool((sizes.diff().abs() <= 0.1 * sizes[1:].abs()).any())
     found, expected = torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
     if not settled and (found - expected).abs().max() > 0.03 * expected.abs().max():
         raise NotApplicable("differences of no size settle")
