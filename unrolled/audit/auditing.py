@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .architectures import find_architecture, load_folder
 from .laws import LAWS, NetworkLaw, NotApplicable
-from .model import Convention, Model, difference, find_convention
+from .model import CAUSAL, Convention, Model, difference, find_convention
 from .report import Report, Row
 from .scripts import Origin, write_script
 from .weights import draw_weights
@@ -148,7 +148,8 @@ def _make_model(
         convention = replace(convention, returns_cache=False)
         model = replace(model, convention=convention)
     if causal is None:
-        causal = convention.cache is not None
+        known = getattr(model.config, "model_type", None) in CAUSAL
+        causal = known or convention.cache is not None
         causal &= getattr(model.config, "is_decoder", True) is not False
     if not causal:
         convention = replace(convention, cache=None)

@@ -185,6 +185,7 @@ KNOWN = {
     "roberta": ("generation",),
     "camembert": ("generation",),  # its tokens agree, their scores do not
     "moshi": ("decoding with positions",),
+    "reformer": ("generation of left padded",),
     "NystromformerModel": ("content of padding",),
     "ConvBertModel": ("right padding",),
 }
