@@ -51,7 +51,8 @@ def audit(
     convention : Convention, optional
         Names of the arguments; by default found in the signature.
     causal : bool, optional
-        Whether later tokens must change nothing. By default this is so for a network with a cache.
+        Whether later tokens must change nothing. By default this is so for a network with a cache,
+        and for what `model.CAUSAL` lists.
     weights : {"drawn", "own"}, default="drawn"
         Draw weights that bite in a copy of the network, as `draw_weights` does: at the
         initialisation of a library a layer does nearly nothing, which hides faults. Or audit the

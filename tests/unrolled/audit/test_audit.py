@@ -310,7 +310,8 @@ def test_every_law_is_broken_by_a_fault_above():
 @pytest.mark.parametrize(
     ("name", "law"),
     [("mamba", "prefill in pieces"), ("minimax", "decoding of left padded"),
-     ("rwkv", "generation"), ("recurrent_gemma", "prefill in pieces"), ("roberta", "generation")],
+     ("rwkv", "generation"), ("recurrent_gemma", "prefill in pieces"), ("roberta", "generation"),
+     ("YosoModel", "second derivatives")],
 )  # fmt: skip
 def test_script_shows_the_error_of_the_report(name, law):
     (row,) = audit(name, laws=(law,)).rows
