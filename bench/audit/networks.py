@@ -227,17 +227,24 @@ class _Masked(nn.Module):
 _MASK = Convention(mask="mask")
 
 
-class _Cached(nn.Module):
-    """A decoder of x-transformers, which gets the new tokens alone beside its cache."""
+class _XTransformer(nn.Module):
+    """A network of x-transformers: it gets the new tokens alone beside its cache.
+
+    It is told how many tokens are new, and where the rows of a batch start behind padding.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor, mask: Tensor | None = None, state: Any = None) -> Any:
-        given: dict[str, Any] = {} if mask is None else {"mask": mask.bool()}
+        given: dict[str, Any] = {}
+        if mask is not None:
+            given["mask"] = mask.bool()
+            if not mask[:, 0].all():  # else padding on the right would be seen
+                given["seq_start_pos"] = mask.int().argmax(1)
         if state is not None:
-            given |= {"cache": state, "input_not_include_cache": True}
+            given |= {"cache": state, "input_not_include_cache": True, "cache_age": x.shape[1]}
         return self.network(x, return_intermediates=True, **given)
 
 
@@ -266,8 +273,8 @@ _X_OPTIONS: dict[str, dict[str, Any]] = {
 
 def _x_decoder(options: dict[str, Any]) -> Callable[[], Any]:
     def build() -> dict[str, Any]:
-        names = Convention(cache="state", mask="mask")
-        return _of_ids(_Cached(_x_transformer("Decoder", **options)), causal=True, convention=names)
+        network = _XTransformer(_x_transformer("Decoder", **options))
+        return _of_ids(network, causal=True, convention=Convention(cache="state", mask="mask"))
 
     return build
 
@@ -275,7 +282,7 @@ def _x_decoder(options: dict[str, Any]) -> Callable[[], Any]:
 def _x_encoder(options: dict[str, Any]) -> Callable[[], Any]:
     def build() -> dict[str, Any]:
         return _of_ids(
-            _Masked(_x_transformer("Encoder", **options)), causal=False, convention=_MASK
+            _XTransformer(_x_transformer("Encoder", **options)), causal=False, convention=_MASK
         )
 
     return build

@@ -74,7 +74,7 @@ def _short(network: str) -> str:
 def read_causes() -> list[dict[str, Any]]:
     """What is known of broken laws: of which networks and laws, whether by design, and why."""
     text = files("twinsolve.bench.audit").joinpath("causes.toml").read_text()
-    found: list[dict[str, Any]] = tomllib.loads(text)["cause"]
+    found: list[dict[str, Any]] = tomllib.loads(text)["causes"]
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .architectures import find_architecture, load_folder
 from .laws import LAWS, NetworkLaw, NotApplicable
-from .model import Convention, Model, difference, find_convention
+from .model import CAUSAL, Convention, Model, difference, find_convention
 from .report import Report, Row
 from .scripts import Origin, write_script
 from .weights import draw_weights
@@ -51,7 +51,8 @@ def audit(
     convention : Convention, optional
         Names of the arguments; by default found in the signature.
     causal : bool, optional
-        Whether later tokens must change nothing. By default this is so for a network with a cache.
+        Whether later tokens must change nothing. By default this is so for a network with a cache,
+        and for what `model.CAUSAL` lists.
     weights : {"drawn", "own"}, default="drawn"
         Draw weights that bite in a copy of the network, as `draw_weights` does: at the
         initialisation of a library a layer does nearly nothing, which hides faults. Or audit the
@@ -148,7 +149,8 @@ def _make_model(
         convention = replace(convention, returns_cache=False)
         model = replace(model, convention=convention)
     if causal is None:
-        causal = convention.cache is not None
+        known = getattr(model.config, "model_type", None) in CAUSAL
+        causal = known or convention.cache is not None
         causal &= getattr(model.config, "is_decoder", True) is not False
     if not causal:
         convention = replace(convention, cache=None)
@@ -206,7 +208,7 @@ def _find_start(
 
 def _find_layer(law: NetworkLaw, model: Model) -> str:
     """Hold the hidden states to the law; name the first layer after which it is broken."""
-    if "hidden states" not in model.offers or law.tolerance is not None:
+    if "hidden states" not in model.offers or law.tolerance is not None or "generate" in law.needs:
         return ""
     for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
         inner = replace(model, layer=layer)

@@ -23,6 +23,7 @@ AFTER_PADDING = (
     "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta",
     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 )  # fmt: skip
+CAUSAL = ("openai-gpt", "reformer")  # model types that are so without a cache
 MASK_OF_CALL = ("falcon_mamba", "mamba", "mamba2")  # model types whose `generate` does so
 _OUTPUTS = ("logits", "last_hidden_state")
 _LEAST, _MOST, _FACTOR = 1e-5, 1e-3, 30
@@ -83,7 +84,8 @@ def find_convention(network: Callable[..., Any]) -> Convention:
 
 def _find_first_position(network: Any, config: Any) -> int:
     if getattr(config, "model_type", None) in AFTER_PADDING:
-        return int(config.pad_token_id) + 1
+        owner: Any = next(x for x in _modules(network) if hasattr(x, "position_embeddings"))
+        return int(owner.padding_idx) + 1
     buffers = network.named_buffers() if isinstance(network, nn.Module) else ()
     starts = [int(x.flatten()[0]) for name, x in buffers if name.endswith("position_ids")]
     return starts[0] if starts else 0

@@ -163,8 +163,10 @@ def _source(function: FunctionType) -> str:
     """The source without decorators and annotations."""
     tree = ast.parse(inspect.getsource(function)).body[0]
     assert isinstance(tree, ast.FunctionDef)
-    tree.decorator_list, tree.returns = [], None
-    for argument in (*tree.args.args, *tree.args.kwonlyargs, tree.args.kwarg):
-        if argument:
-            argument.annotation = None
+    tree.decorator_list = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
     return ast.unparse(tree)

@@ -15,13 +15,16 @@ def draw_weights(network: nn.Module) -> nn.Module:
 
     Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
     layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried.
+    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
+    gradient, such as a table of sines, stays as it is.
     """
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, "get_input_embeddings")
     head = _weight_of(network, "get_output_embeddings")
     with torch.no_grad():
         for name, weight in network.named_parameters():
+            if not weight.requires_grad:
+                continue
             noise = torch.randn(weight.shape, generator=draw)
             gate = GATES.get(name.rpartition(".")[2])
             if gate is not None:

@@ -2,11 +2,15 @@
 
 import json
 import runpy
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from twinsolve.bench import audit as audited
 from twinsolve.bench.audit.networks import PEERS, list_architectures
 from twinsolve.bench.audit.report import summary_lines
 from twinsolve.bench.audit.study import audit_networks
@@ -126,3 +130,18 @@ def test_own_networks_get_no_exemption(name):
     allowed = {"left padding"} if "LanguageModel" in name and "alibi" not in name else set()
     assert set(table[table.verdict == "broken"].law) == allowed
     assert (table.verdict == "holds").sum() >= 6
+
+
+def test_causes_name_networks_and_laws_that_exist_and_no_cell_twice():
+    text = Path(audited.__file__).with_name("causes.toml").read_text()
+    networks, laws = [*list_architectures(), *PEERS], {law.name for law in LAWS}
+    cells = []
+    for cause in tomllib.loads(text)["causes"]:
+        assert set(cause) == {"networks", "laws", "kind", "why", "issue"}
+        assert cause["kind"] in ("fault", "design")
+        assert set(cause["laws"]) <= laws
+        for pattern in cause["networks"]:
+            found = [name for name in networks if fnmatchcase(name, pattern)]
+            assert found, pattern
+            cells += [(name, law) for name in found for law in cause["laws"]]
+    assert len(cells) == len(set(cells))
