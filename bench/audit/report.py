@@ -39,7 +39,8 @@ def broken_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
     """What holds, then what is broken, then the matrix of networks and laws."""
-    return [*_counts(table), "", *_sound(table), "", *_causes(table), *_broken(table), "", *_matrix(table)]
+    broken = [*_causes(table), *_broken(table)]
+    return [*_counts(table), "", *_sound(table), "", *broken, "", *_matrix(table)]
 
 
 def _counts(table: pd.DataFrame) -> list[str]:
@@ -80,9 +81,10 @@ def read_causes() -> list[dict[str, Any]]:
 
 def explained_by(cause: Mapping[str, Any], table: pd.DataFrame) -> pd.Series:
     """Which rows a cause explains: its networks may be patterns; without laws it means all."""
-    named = table.network.map(lambda name: any(fnmatch(name, x) for x in cause["networks"]))
+    named = [any(fnmatch(name, x) for x in cause["networks"]) for name in table.network]
     laws = cause.get("laws")
-    return named if laws is None else named & table.law.isin(laws)
+    explained = pd.Series(named, index=table.index, dtype=bool)
+    return explained if laws is None else explained & table.law.isin(laws)
 
 
 _KINDS = {
@@ -132,7 +134,11 @@ def _broken(table: pd.DataFrame) -> list[str]:
         for row in broken_rows(table).itertuples()
     ]
     headings = ("network", "package", "law, with its script", "error", "tolerance", "starts at")
-    return ["**Every broken law, with a program that shows it:**", "", *markdown(headings, cells)] if cells else []
+    return (
+        ["**Every broken law, with a program that shows it:**", "", *markdown(headings, cells)]
+        if cells
+        else []
+    )
 
 
 def _matrix(table: pd.DataFrame) -> list[str]:
