@@ -28,6 +28,10 @@ def audit(
     everything: Annotated[
         bool, typer.Option("--all", help="Every known architecture and layer that is installed.")
     ] = False,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --all: only this package; may be repeated."),
+    ] = None,
     list_all: Annotated[
         bool, typer.Option("--list", help="Print the laws and what --all audits, and exit.")
     ] = False,
@@ -59,14 +63,29 @@ def audit(
     if everything == bool(networks):
         raise typer.BadParameter("name networks, or give --all")
     table = (
-        _audit_all([*list_architectures(), *PEERS], law or [], n_jobs, output)
+        _audit_all(_list_installed(package or []), law or [], n_jobs, output)
         if everything
         else _audit_named(networks or [], law or [], own_weights)
     )
-    _write(table, {"networks": networks, "law": law, "own_weights": own_weights}, output)
+    settings = {"networks": networks, "law": law, "own_weights": own_weights, "package": package}
+    _write(table, settings, output)
     broken = table[table.verdict == "broken"]
     screen.print(f"{len(broken)} broken laws. Written to {output}/")
     raise typer.Exit(code=int(len(broken) > 0))
+
+
+def _list_installed(packages: list[str]) -> list[str]:
+    from .networks import PEERS, list_architectures
+    from .study import find_versions
+
+    known = {name: name.partition("/")[0] for name in PEERS}
+    known |= dict.fromkeys(list_architectures(), "transformers")
+    unknown = set(packages) - set(known.values())
+    if unknown:
+        names = ", ".join(sorted(set(known.values())))
+        raise typer.BadParameter(f"--package: no {sorted(unknown)[0]!r}; there are: {names}")
+    installed = set(find_versions()) & set(packages or known.values())
+    return [name for name, package in known.items() if package in installed]
 
 
 def _audit_all(networks: list[str], laws: list[str], n_jobs: int, output: Path) -> Any:
@@ -85,6 +104,7 @@ def _audit_named(networks: list[str], laws: list[str], own_weights: bool) -> Any
     import pandas as pd
 
     from ...unrolled.audit import Row, audit
+    from .networks import PEERS, build_peer
 
     screen = console()
 
@@ -99,7 +119,8 @@ def _audit_named(networks: list[str], laws: list[str], own_weights: bool) -> Any
         own = own_weights or Path(name).is_dir()
         weights: Literal["own", "drawn"] = "own" if own else "drawn"
         try:
-            report = audit(name, weights=weights, laws=tuple(laws), progress=show)
+            given = build_peer(name) if name in PEERS else {"network": name, "weights": weights}
+            report = audit(**given, laws=tuple(laws), progress=show)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         tables.append(report.to_frame().assign(network=name, package="", version=""))

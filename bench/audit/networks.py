@@ -73,7 +73,11 @@ def peer(name: str) -> Callable[[Callable[[], dict[str, Any]]], Callable[[], dic
 def build_peer(name: str) -> dict[str, Any]:
     """The arguments of `twinsolve.audit` for a layer of another package."""
     torch.manual_seed(0)
-    return PEERS[name]()
+    source = f"""from twinsolve.bench.audit.networks import build_peer
+
+made = build_peer({name!r})
+network, inputs = made["network"], made["inputs"]"""
+    return {**PEERS[name](), "source": source}
 
 
 def _features(width: int = _WIDTH) -> Tensor:

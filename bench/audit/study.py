@@ -44,7 +44,7 @@ def audit_networks(
         The rows of each `Report`. A network that cannot be built or called has one row with the
         law "build" and the verdict "refused".
     """
-    jobs = [{"network": name, "laws": list(laws), "versions": _versions()} for name in networks]
+    jobs = [{"network": name, "laws": list(laws), "versions": find_versions()} for name in networks]
     options = Options(n_jobs=n_jobs, directory=directory, progress=progress)
     modules = ("twinsolve.unrolled.audit",)
     return run_jobs(_audit_one, jobs, options, modules=modules)
@@ -63,7 +63,8 @@ def _audit_one(network: str, laws: list[str], versions: dict[str, str]) -> list[
     return [{"network": network, **kind, **asdict(row)} for row in report.rows]
 
 
-def _versions() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
+    """Versions of the packages whose networks can be audited, as far as they are installed."""
     found = {}
     for package in AUDITED:
         try:

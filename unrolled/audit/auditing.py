@@ -32,6 +32,7 @@ def audit(
     convention: Convention | None = None,
     causal: bool | None = None,
     weights: Literal["drawn", "own"] = "drawn",
+    source: str = "",
     laws: tuple[str, ...] = (),
     progress: Callable[[Row], None] | None = None,
 ) -> Report:
@@ -57,6 +58,9 @@ def audit(
         Draw weights that bite in a copy of the network, as `draw_weights` does: at the
         initialisation of a library a layer does nearly nothing, which hides faults. Or audit the
         network's own, such as trained ones.
+    source : str, optional
+        Lines of Python that make ``network`` and ``inputs``, for the scripts of broken laws. By
+        default a script of a module or function leaves a place for them.
     laws : tuple of str, optional
         Names of the laws; by default all but `flex attention`, which compiles.
     progress : callable, optional
@@ -92,6 +96,8 @@ def audit(
         known = ", ".join(law.name for law in LAWS)
         raise ValueError(f"audit: no law {sorted(unknown)[0]!r}; there are: {known}")
     name, network, inputs, origin = _find(network, inputs, weights)
+    if source:
+        origin = replace(origin, source=source)
     model = _make_model(network, inputs, convention, causal)
     rows = []
     for law in LAWS:

@@ -298,6 +298,20 @@ def cropped_cache(model: Model, inputs: Tensor) -> Pair:
     return step_after(model, inputs, cache, half - 3)
 
 
+@network_law("cache", "cache object", "generate")
+def static_cache(model: Model, inputs: Tensor) -> Pair:
+    """In a `StaticCache` of transformers, outputs are those of the full pass."""
+    from transformers import StaticCache
+
+    n, outputs, start = inputs.shape[1], [], 0
+    cache = StaticCache(config=model.network.config, max_cache_len=n + 3)
+    for end in range(n // 2, n + 1):
+        positions = torch.arange(start, end).expand(len(inputs), -1)
+        outputs.append(model(inputs[:, start:end], cache=cache, positions=positions)[0])
+        start = end
+    return torch.cat(outputs, 1), model(inputs)[0]
+
+
 def rebuild(network: Any, **changes: Any) -> Any:
     """A network of the same weights, whose configuration has other values."""
     config = copy.deepcopy(network.config)

@@ -179,6 +179,7 @@ KNOWN = {
     "zamba": ("prefill in pieces",),
     "zamba2": ("decoding with positions", "decoding after prefill"),
     "nemotron_h": ("decoding with positions", "decoding after prefill"),
+    "gpt_neo": ("static cache",),
     "bamba": ("decoding",),
     "mamba2": ("generation from cache",),
     "bart": ("left padding", "generation of left padded"),
