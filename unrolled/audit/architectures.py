@@ -145,6 +145,8 @@ def _shrink(config: Any, model_type: str) -> dict[str, Any]:
         value = getattr(config, name, None)
         if ("drop" in name or "jitter" in name) and isinstance(value, float):
             settings[name] = 0.0
+        elif "soft" in name and "cap" in name and isinstance(value, float):
+            settings[name] = 2.0  # logits of unit size feel it
         elif name == "tie_word_embeddings" and value:
             settings[name] = False  # else the likeliest next token is the last one
         elif name == "pad_token_id":

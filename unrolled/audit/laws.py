@@ -28,6 +28,7 @@ class NotApplicable(Exception):
 
 EXACT = "nothing is computed"
 HALF = "the error is a share"
+HALF_OF_FLOAT32 = "half the digits of float32"
 DIFFERENCES = "float32 inside moves differences by up to 1 %"
 
 
@@ -116,14 +117,16 @@ def shorter_inputs(model: Model, inputs: Tensor) -> Pair:
     return torch.cat(alone, 1), torch.cat([whole[:, :length] for length in lengths], 1)
 
 
-def in_pieces(model: Model, inputs: Tensor, ends: Sequence[int], *, positions: bool) -> Tensor:
+def in_pieces(
+    model: Model, inputs: Tensor, ends: Sequence[int], *, positions: bool, grad: bool = False
+) -> Tensor:
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
     cache, outputs, start = None, [], 0
     for end in ends:
         given: dict[str, Any] = {}
         if positions:
             given["positions"] = torch.arange(start, end).expand(len(inputs), -1)
-        output, cache = model(inputs[:, start:end], cache=cache, **given)
+        output, cache = model(inputs[:, start:end], cache=cache, grad=grad, **given)
         outputs.append(output)
         start = end
     return torch.cat(outputs, 1)
@@ -161,6 +164,16 @@ def prefill_in_pieces(model: Model, inputs: Tensor) -> Pair:
     return in_pieces(model, inputs, ends, positions=True), model(inputs)[0]
 
 
+@network_law("cache", "use_cache")
+def without_cache(model: Model, inputs: Tensor) -> Pair:
+    """A call that makes no cache gives the output of a call that makes one."""
+
+    def call(ids: Tensor, **given: Any) -> Any:
+        return model.network(ids, **(given | {"use_cache": False}))
+
+    return model.of(call)(inputs)[0], model(inputs)[0]
+
+
 def pad_left(inputs: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """The inputs behind n tokens of padding (id 0), their mask and their positions."""
     mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (n, 0))
@@ -170,10 +183,14 @@ def pad_left(inputs: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @network_law("mask")
 def left_padding(model: Model, inputs: Tensor) -> Pair:
-    """Behind masked padding, tokens have the output that they have alone."""
+    """Behind masked padding, tokens have the output that they have alone, in batches and not."""
     padded, mask, positions = pad_left(inputs, 3)
-    output = model(padded, mask=mask, positions=positions)[0]
-    return output[:, 3:], model(inputs)[0]
+    outputs = [
+        model(padded[:size], mask=mask[:size], positions=positions[:size])[0][:, 3:]
+        for size in (len(inputs), 1)
+    ]
+    expected = model(inputs)[0]
+    return torch.cat(outputs), torch.cat([expected, expected[:1]])
 
 
 @network_law("mask")
@@ -187,22 +204,25 @@ def right_padding(model: Model, inputs: Tensor) -> Pair:
 
 @network_law("mask")
 def content_of_padding(model: Model, inputs: Tensor) -> Pair:
-    """Which tokens stand under the mask changes nothing."""
-    padded, mask, positions = pad_left(inputs, 3)
-    other = torch.cat([inputs[:, -3:], inputs], 1)
-    outputs = [model(x, mask=mask, positions=positions)[0][:, 3:] for x in (other, padded)]
+    """Which tokens stand under the mask, before the others or among them, changes nothing."""
+    n, half, outputs = inputs.shape[1], inputs.shape[1] // 2, []
+    seen = torch.tensor([0] * 3 + [1] * half + [0] * 3 + [1] * (n - half))
+    mask = seen.expand(len(inputs), -1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    for hidden in (inputs[:, -3:], torch.zeros_like(inputs[:, -3:])):
+        padded = torch.cat([hidden, inputs[:, :half], hidden, inputs[:, half:]], 1)
+        outputs.append(model(padded, mask=mask, positions=positions)[0][:, seen == 1])
     return outputs[0], outputs[1]
 
 
-@network_law("mask", "cache")
-def decoding_of_left_padded(model: Model, inputs: Tensor) -> Pair:
-    """Rows behind paddings that differ decode to the outputs that they have alone."""
+def padded_in_pieces(model: Model, inputs: Tensor, ends: Sequence[int]) -> Pair:
+    """Outputs of rows behind paddings that differ, in pieces, and those that rows have alone."""
     n = inputs.shape[1]
     short, mask_, positions_ = pad_left(inputs[1:, 4:], 4)
     padded, mask = torch.cat([inputs[:1], short]), torch.cat([torch.ones_like(mask_), mask_])
     positions = torch.cat([torch.arange(n)[None], positions_])
     cache, outputs, start = None, [], 0
-    for end in range(n // 2, n + 1):
+    for end in ends:
         piece = slice(start, end)
         seen = mask[:, piece] if model.mask_of_call else mask[:, :end]
         output, cache = model(
@@ -213,6 +233,20 @@ def decoding_of_left_padded(model: Model, inputs: Tensor) -> Pair:
     found = torch.cat(outputs, 1)
     alone = model(inputs[:1])[0][0], model(inputs[1:, 4:])[0][0]
     return torch.cat([found[0], found[1, 4:]])[None], torch.cat(alone)[None]
+
+
+@network_law("mask", "cache")
+def decoding_of_left_padded(model: Model, inputs: Tensor) -> Pair:
+    """Rows behind paddings that differ decode to the outputs that they have alone."""
+    n = inputs.shape[1]
+    return padded_in_pieces(model, inputs, range(n // 2, n + 1))
+
+
+@network_law("mask", "cache")
+def pieces_of_left_padded(model: Model, inputs: Tensor) -> Pair:
+    """In three pieces, rows behind paddings that differ have the outputs that they have alone."""
+    n = inputs.shape[1]
+    return padded_in_pieces(model, inputs, [n // 3, n // 3 + n // 2, n])
 
 
 def generate(model: Model, ids: Tensor, n: int, **given: Any) -> Any:
@@ -383,8 +417,7 @@ def compare_implementations(model: Model, inputs: Tensor, names: Sequence[str]) 
         given.append((padded, {"mask": mask, "positions": positions}))
     outputs = []
     for name in names:
-        other = rebuild(model.network)
-        other.set_attn_implementation(name)
+        other = rebuild(model.network, _attn_implementation=name)
         outputs.append(torch.cat([model.of(other)(x, **more)[0][:, -3:] for x, more in given], 1))
     return outputs[0], outputs[1]
 
@@ -473,6 +506,21 @@ def gradients(model: Model, inputs: Tensor) -> Pair:
     return differ(lambda: (exact(inputs)[0] * upstream).sum(), weights, slopes)
 
 
+@network_law("module", "cache", tolerance=2**-11.5, why=HALF_OF_FLOAT32)
+def gradients_in_pieces(model: Model, inputs: Tensor) -> Pair:
+    """In pieces through the cache, one of them short, the gradient is that of the full pass."""
+    exact = convert(model, torch.float64)
+    weights, inputs = variables(exact.network, cast(inputs, torch.float64))
+    n, slopes = inputs.shape[1], []
+    for ends in ([n // 3, n // 3 + 2, n], [n]):
+        output = in_pieces(exact, inputs, ends, positions=True, grad=True)
+        draw = torch.Generator().manual_seed(0)
+        upstream = torch.randn(output.shape, generator=draw).double()
+        found = torch.autograd.grad((output * upstream).sum(), weights, allow_unused=True)
+        slopes.append(torch.cat([slope.flatten() for slope in found if slope is not None]))
+    return slopes[0], slopes[1]
+
+
 @network_law("module", "smooth", tolerance=3e-2, why=DIFFERENCES)
 def second_derivatives(model: Model, inputs: Tensor) -> Pair:
     """The derivative of the gradient agrees with differences of the gradient, or is refused."""
@@ -508,7 +556,7 @@ def grouped_heads(model: Model, inputs: Tensor) -> Pair:
     return model(inputs)[0], model.of(other)(inputs)[0]
 
 
-@network_law("module", "cache", "smooth", tolerance=2**-11.5, why="half the digits of float32")
+@network_law("module", "cache", "smooth", tolerance=2**-11.5, why=HALF_OF_FLOAT32)
 def long_inputs(model: Model, inputs: Tensor) -> Pair:
     """Over 16 times as many tokens, float32 stays with float64."""
     many = inputs.repeat(1, 16, *[1] * (inputs.ndim - 2))[:, : model.longest]

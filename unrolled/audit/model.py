@@ -175,6 +175,7 @@ class Model:
             "causal": self.causal,
             "cache": cache is not None,
             "cache object": hasattr(cache, "reorder_cache"),
+            "use_cache": "use_cache" in names.asks and names.returns_cache,
             "mask": names.mask is not None and self.inputs.ndim < 4,
             "positions": names.positions is not None,
             "module": isinstance(network, nn.Module),
