@@ -7,7 +7,7 @@ import typer
 
 from ..terminal import Output, console, progress
 
-_VERDICTS = {"broken": "red", "refused": "yellow", "not applicable": "dim"}
+_VERDICTS = {"holds": "", "broken": "red", "refused": "yellow", "not applicable": "dim"}
 
 
 def audit(
@@ -69,9 +69,11 @@ def audit(
     )
     settings = {"networks": networks, "law": law, "own_weights": own_weights, "package": package}
     _write(table, settings, output)
-    broken = table[table.verdict == "broken"]
-    screen.print(f"{len(broken)} broken laws. Written to {output}/")
-    raise typer.Exit(code=int(len(broken) > 0))
+    counts = table.verdict.value_counts()
+    words = (f"{counts.get(verdict, 0)} {verdict}" for verdict in _VERDICTS)
+    screen.print(f"Of {len(table)} laws: {', '.join(words)}.")
+    screen.print(f"Causes that are known are in {output}/summary.md, scripts in {output}/scripts/.")
+    raise typer.Exit(code=int(counts.get("broken", 0) > 0))
 
 
 def _list_installed(packages: list[str]) -> list[str]:
@@ -111,6 +113,8 @@ def _audit_named(networks: list[str], laws: list[str], own_weights: bool) -> Any
     def show(row: Row) -> None:
         numbers = "" if row.error is None else f"{row.error:.1e} of {row.tolerance:.0e}"
         text = f"  {row.law:28} {row.verdict:14} {numbers:20} {row.start or row.why}"
+        if row.verdict == "broken":
+            text = f"{text}\n    {row.statement}"
         screen.print(text.rstrip(), style=_VERDICTS.get(row.verdict), markup=False, highlight=False)
 
     tables = []

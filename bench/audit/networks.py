@@ -245,8 +245,9 @@ class _XTransformer(nn.Module):
         given: dict[str, Any] = {}
         if mask is not None:
             given["mask"] = mask.bool()
-            if not mask[:, 0].all():  # else padding on the right would be seen
-                given["seq_start_pos"] = mask.int().argmax(1)
+            starts = mask.int().argmax(1)
+            if bool(((torch.arange(mask.shape[1]) >= starts[:, None]) == mask).all()):
+                given["seq_start_pos"] = starts  # it takes the place of the mask
         if state is not None:
             given |= {"cache": state, "input_not_include_cache": True, "cache_age": x.shape[1]}
         return self.network(x, return_intermediates=True, **given)

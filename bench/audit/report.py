@@ -40,7 +40,7 @@ def broken_rows(table: pd.DataFrame) -> pd.DataFrame:
 def summary_lines(table: pd.DataFrame) -> list[str]:
     """What holds, then what is broken, then the matrix of networks and laws."""
     broken = [*_causes(table), *_broken(table)]
-    return [*_counts(table), "", *_sound(table), "", *broken, "", *_matrix(table)]
+    return [*_counts(table), "", *_sound(table), *broken, "", *_matrix(table)]
 
 
 def _counts(table: pd.DataFrame) -> list[str]:
@@ -56,7 +56,7 @@ def _counts(table: pd.DataFrame) -> list[str]:
 
 def _sound(table: pd.DataFrame) -> list[str]:
     """The networks that break nothing, by package."""
-    lines = ["**No law is broken by:**", ""]
+    lines = []
     built = table[table.law != "build"]
     sound = built.groupby(["package", "version", "network"]).verdict.agg(
         lambda x: "broken" not in set(x)
@@ -64,8 +64,9 @@ def _sound(table: pd.DataFrame) -> list[str]:
     for (package, version), group in sound.groupby(level=[0, 1]):
         names = [_short(name) for (_, _, name), holds in group.items() if holds]
         if names:
-            lines.append(f"- {package} {version} ({len(names)}): {', '.join(names)}")
-    return lines
+            where = f"{package} {version} ({len(names)}): " if package else ""
+            lines.append(f"- {where}{', '.join(names)}")
+    return ["**No law is broken by:**", "", *lines, ""] if lines else []
 
 
 def _short(network: str) -> str:
@@ -109,8 +110,8 @@ def _causes(table: pd.DataFrame) -> list[str]:
         if cells:
             headings = ("networks", "laws", "largest error", "why", "upstream")
             lines += [title, "", *markdown(headings, cells), ""]
-    names = sorted(broken[~explained].network.unique())
-    return [*lines, *([f"Not looked into: {', '.join(names)}.", ""] if names else [])]
+    others = ", ".join(sorted(broken[~explained].network.unique()))
+    return [*lines, *([f"Not looked into: {others}.", ""] if others else [])]
 
 
 def _largest(rows: pd.DataFrame) -> str:
@@ -149,9 +150,8 @@ def _matrix(table: pd.DataFrame) -> list[str]:
     )
     cells = [(name, *(signs.loc[name].get(law, "·") for law in laws)) for name in signs.index]
     headings = ("network", *(str(i + 1) for i in range(len(laws))))
-    names = [
-        f"{i + 1}. {law.name}: {law.statement}" for i, law in enumerate(LAWS) if law.name in laws
-    ]
+    statements = {law.name: law.statement for law in LAWS}
+    names = [f"{i + 1}. {law}: {statements[law]}" for i, law in enumerate(laws)]
     failed = table[table.law == "build"]
     lines = [f"- {row.network}: {row.why}" for row in failed.itertuples()]
     return [

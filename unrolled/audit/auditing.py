@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from .architectures import find_architecture, load_folder
 from .laws import LAWS, NetworkLaw, NotApplicable
-from .model import CAUSAL, Convention, Model, difference, find_convention
+from .model import CACHES, CAUSAL, Convention, Model, difference, find_convention
 from .report import Report, Row
 from .scripts import Origin, write_script
 from .weights import draw_weights
@@ -98,7 +99,10 @@ def audit(
     name, network, inputs, origin = _find(network, inputs, weights)
     if source:
         origin = replace(origin, source=source)
-    model = _make_model(network, inputs, convention, causal)
+    try:
+        model = _make_model(network, inputs, convention, causal)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise ValueError(f"audit: {name} cannot be called with inputs alone: {error}") from error
     rows = []
     for law in LAWS:
         if law.name in laws or not (laws or law.slow):
@@ -121,7 +125,8 @@ def _find(
     made: Any = network
     if isinstance(network, str):
         module, _, maker = network.partition(":")
-        source = f"from {module} import {maker}\n\nnetwork = {maker}()"
+        source = f"sys.path.insert(0, {str(Path.cwd())!r})\n"
+        source += f"from {module} import {maker}\n\nnetwork = {maker}()"
         made = _make(network)
         if isinstance(made, tuple):
             made, inputs = made
@@ -146,10 +151,31 @@ def _make(name: str) -> Any:
         sys.path.remove("")
 
 
+def _check_state(network: Any, convention: Convention, inputs: Tensor) -> None:
+    """Raise where a network returns more than its output, and takes no state that is known."""
+    call = network.forward if isinstance(network, nn.Module) else network
+    if convention.cache is None and not hasattr(network, "config"):
+        try:
+            with torch.no_grad():
+                output = network(inputs)
+        except Exception:  # each law will tell
+            return
+        if isinstance(output, tuple) and len(output) > 1:
+            names = ", ".join(inspect.signature(call).parameters)
+            raise ValueError(
+                f"audit: the network returns {len(output)} values, and none of its arguments "
+                f"({names}) is a known name of a state: {', '.join(CACHES)}; give "
+                'convention=Convention(cache="NAME"), or Convention() if it keeps no state'
+            )
+
+
 def _make_model(
     network: Any, inputs: Tensor | None, convention: Convention | None, causal: bool | None
 ) -> Model:
-    convention = convention or find_convention(network)
+    if convention is None:
+        convention = find_convention(network)
+        if inputs is not None:
+            _check_state(network, convention, inputs)
     model = Model(network, _draw_inputs(network) if inputs is None else inputs, convention, True)
     if convention.cache and model.config is not None and model(model.inputs)[1] is None:
         convention = replace(convention, returns_cache=False)

@@ -175,9 +175,9 @@ def without_cache(model: Model, inputs: Tensor) -> Pair:
 
 
 def pad_left(inputs: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The inputs behind n tokens of padding (id 0), their mask and their positions."""
+    """The inputs behind n tokens of padding (id 0, or features), their mask and positions."""
     mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (n, 0))
-    padding = inputs.new_zeros((len(inputs), n, *inputs.shape[2:]))
+    padding = inputs[:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[:, :n])
     return torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0)
 
 
@@ -312,6 +312,15 @@ def copied_cache(model: Model, inputs: Tensor) -> Pair:
     copied = copy.deepcopy(cache)
     step_after(model, inputs.flip(0), cache, half)
     return step_after(model, inputs, copied, half)
+
+
+@network_law("cache", "state of tensors")
+def state_of_the_caller(model: Model, inputs: Tensor) -> Pair:
+    """A state that is given twice gives the same output twice."""
+    half = inputs.shape[1] // 2
+    state = model(inputs[:, :half])[1]
+    step_after(model, inputs.flip(0), state, half)
+    return step_after(model, inputs, state, half)
 
 
 @network_law("cache", "cache object")

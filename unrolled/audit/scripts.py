@@ -59,7 +59,14 @@ def _title(origin: Origin, model: Model) -> str:
 
 
 def _imports(origin: Origin) -> str:
-    lines = ["import copy", "import math", "", "import torch", "import torch.nn.functional as F"]
+    lines = [
+        "import copy",
+        "import math",
+        "import sys",
+        "",
+        "import torch",
+        "import torch.nn.functional as F",
+    ]
     if origin.architecture:
         names = sorted({origin.architecture.config.__name__, origin.architecture.network.__name__})
         lines += ["import transformers", f"from transformers import {', '.join(names)}"]

@@ -62,7 +62,7 @@ def test_right_layer_passes(own, tmp_path):
     code, output = run(own("right_decay", "hidden"))
     assert code == 0
     assert "decoding holds" in output
-    assert "0 broken laws. Written to results/audit/" in output
+    assert "0 broken, 0 refused" in output
     rows = json.loads((tmp_path / "results/audit/table.json").read_text())
     assert {row["verdict"] for row in rows} == {"holds"}
 

@@ -59,6 +59,8 @@ class Recurrence(nn.Module):
         first = fault == "pieces of left padded" and n > 1
         seen = (seen[:, :n] if first else seen[:, -n:])[..., None].to(x.dtype)
         hidden = torch.zeros_like(value[:, 0]) if state is None else state
+        if fault == "state of the caller" and state is not None:
+            state.mul_(0.9)
         if fault == "gradients in pieces":
             hidden = hidden.detach()
         if fault in ("decoding", "copied cache") and state is not None:
@@ -91,10 +93,18 @@ class Recurrence(nn.Module):
         return output
 
 
+class Unknown(nn.Module):
+    """A network whose state has a name of its own."""
+
+    def forward(self, x, past=None):
+        return x, x[:, -1]
+
+
 OF_RECURRENCES = (
     "determinism", "arguments", "rows of a batch", "later tokens", "shorter inputs", "decoding",
     "decoding after prefill", "prefill in pieces", "left padding", "right padding",
     "content of padding", "decoding of left padded", "pieces of left padded", "copied cache",
+    "state of the caller",
     "training mode", "half precision", "gradients", "gradients in pieces", "second derivatives",
     "long inputs",
 )  # fmt: skip
@@ -163,6 +173,7 @@ def test_function_without_state_is_causal_only_by_promise():
         ("nosuch", {}, "has no architecture 'nosuch'"),
         ("nosuch:net", {}, "cannot find 'nosuch:net'"),
         (Recurrence(), {}, "give inputs="),
+        (Unknown(), {"inputs": INPUTS}, r"none of its arguments \(x, past\) is a known name"),
         (Recurrence(), {"laws": ("no law",)}, "no law 'no law'; there are: determinism"),
     ],
 )
