@@ -137,5 +137,6 @@ def _write(table: Any, settings: dict[str, Any], output: Path) -> None:
 
     write_scripts(table, output)
     tried = table[table.verdict != "not applicable"]
+    tried = tried.assign(why=tried.why.where(tried.verdict != "holds", ""))
     write_table(tried.drop(columns=["script", "statement"], errors="ignore"), output)
     write_summary("twinsolve audit", summary_lines(table), settings, output)
