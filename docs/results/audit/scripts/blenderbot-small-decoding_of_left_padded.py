@@ -1,0 +1,145 @@
+"""BlenderbotSmallForCausalLM of transformers 5.24.0: decoding of left padded.
+
+Rows behind paddings that differ decode to the outputs that they have alone. Error: 4.4e-01.
+"""
+
+
+import copy
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers import BlenderbotSmallConfig, BlenderbotSmallForCausalLM
+
+
+def pad_left(inputs, n):
+    """The inputs behind n tokens of padding (id 0, or features), their mask and positions."""
+    mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (n, 0))
+    padding = inputs[:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[:, :n])
+    return (torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0))
+
+
+def padded_in_pieces(model, inputs, ends):
+    """Outputs of rows behind paddings that differ, in pieces, and those that rows have alone."""
+    n = inputs.shape[1]
+    short, mask_, positions_ = pad_left(inputs[1:, 4:], 4)
+    padded, mask = (torch.cat([inputs[:1], short]), torch.cat([torch.ones_like(mask_), mask_]))
+    positions = torch.cat([torch.arange(n)[None], positions_])
+    cache, outputs, start = (None, [], 0)
+    for end in ends:
+        piece = slice(start, end)
+        seen = mask[:, piece] if model.mask_of_call else mask[:, :end]
+        output, cache = model(padded[:, piece], cache=cache, mask=seen, positions=positions[:, piece])
+        outputs.append(output)
+        start = end
+    found = torch.cat(outputs, 1)
+    alone = (model(inputs[:1])[0][0], model(inputs[1:, 4:])[0][0])
+    return (torch.cat([found[0], found[1, 4:]])[None], torch.cat(alone)[None])
+
+
+def decoding_of_left_padded(model, inputs):
+    """Rows behind paddings that differ decode to the outputs that they have alone."""
+    n = inputs.shape[1]
+    return padded_in_pieces(model, inputs, range(n // 2, n + 1))
+
+
+class Model:
+    mask_of_call = False
+    def __init__(self, network):
+        self.network = network
+
+    def of(self, network):
+        return Model(network)
+
+    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
+        given = {'use_cache': True}
+        if cache is not None:
+            given["cache"] = cache
+        if mask is not None:
+            given["attention_mask"] = mask
+        with torch.set_grad_enabled(grad):
+            output = self.network(inputs, **given)
+        return output.logits, output.cache
+
+
+SEED = 0
+GATES = {'A_log': 0.0, 'dt_bias': 0.0, 'time_decay': -0.5, 'recurrent_param': 0.0}
+
+
+def _weight_of(network, getter):
+    """The weight of the embedding or of the head; None where a network has or tells none."""
+    try:
+        return getattr(getattr(network, getter)(), 'weight', None)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _fan_in(weight):
+    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
+    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
+    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
+
+
+def draw_weights(network):
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
+
+    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
+    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
+    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
+    gradient, such as a table of sines, stays as it is.
+    """
+    draw = torch.Generator().manual_seed(SEED)
+    embedding = _weight_of(network, 'get_input_embeddings')
+    head = _weight_of(network, 'get_output_embeddings')
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if not weight.requires_grad:
+                continue
+            noise = torch.randn(weight.shape, generator=draw)
+            gate = GATES.get(name.rpartition('.')[2])
+            if gate is not None:
+                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
+            elif weight is embedding:
+                shared = weight is head
+                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
+            elif weight.ndim < 2:
+                weight.add_(0.1 * noise)
+            else:
+                weight.copy_(noise / math.sqrt(_fan_in(weight)))
+    return network
+
+
+settings = {'activation_dropout': 0.0,
+ 'attention_dropout': 0.0,
+ 'bos_token_id': 1,
+ 'd_model': 32,
+ 'decoder_attention_heads': 4,
+ 'decoder_ffn_dim': 48,
+ 'decoder_layerdrop': 0.0,
+ 'decoder_layers': 4,
+ 'dropout': 0.0,
+ 'encoder_attention_heads': 4,
+ 'encoder_ffn_dim': 48,
+ 'encoder_layerdrop': 0.0,
+ 'encoder_layers': 4,
+ 'eos_token_id': 2,
+ 'is_decoder': True,
+ 'max_position_embeddings': 512,
+ 'pad_token_id': 0,
+ 'tie_word_embeddings': False,
+ 'vocab_size': 97}
+torch.manual_seed(0)
+network = BlenderbotSmallForCausalLM(BlenderbotSmallConfig(**settings)).eval()
+draw_weights(network)
+inputs = torch.randint(3, 97, (2, 21), generator=torch.Generator().manual_seed(1))
+
+
+found, expected = decoding_of_left_padded(Model(network), inputs)
+if found.shape != expected.shape:
+    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
+elif expected.is_floating_point():
+    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
+else:
+    print("share of wrong tokens", (found != expected).double().mean().item())

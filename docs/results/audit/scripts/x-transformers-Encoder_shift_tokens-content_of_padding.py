@@ -1,0 +1,104 @@
+"""_XTransformer: content of padding.
+
+Which tokens stand under the mask, before the others or among them, changes nothing. Error: 5.4e-01.
+"""
+
+
+import copy
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+
+
+def content_of_padding(model, inputs):
+    """Which tokens stand under the mask, before the others or among them, changes nothing."""
+    n, half, outputs = (inputs.shape[1], inputs.shape[1] // 2, [])
+    seen = torch.tensor([0] * 3 + [1] * half + [0] * 3 + [1] * (n - half))
+    mask = seen.expand(len(inputs), -1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    for hidden in (inputs[:, -3:], torch.zeros_like(inputs[:, -3:])):
+        padded = torch.cat([hidden, inputs[:, :half], hidden, inputs[:, half:]], 1)
+        outputs.append(model(padded, mask=mask, positions=positions)[0][:, seen == 1])
+    return (outputs[0], outputs[1])
+
+
+class Model:
+    def __init__(self, network):
+        self.network = network
+
+    def of(self, network):
+        return Model(network)
+
+    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
+        given = {}
+        if mask is not None:
+            given["mask"] = mask
+        with torch.set_grad_enabled(grad):
+            output = self.network(inputs, **given)
+        return output if isinstance(output, tuple) else (output, None)
+
+
+SEED = 0
+GATES = {'A_log': 0.0, 'dt_bias': 0.0, 'time_decay': -0.5, 'recurrent_param': 0.0}
+
+
+def _weight_of(network, getter):
+    """The weight of the embedding or of the head; None where a network has or tells none."""
+    try:
+        return getattr(getattr(network, getter)(), 'weight', None)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _fan_in(weight):
+    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
+    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
+    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
+
+
+def draw_weights(network):
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
+
+    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
+    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
+    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
+    gradient, such as a table of sines, stays as it is.
+    """
+    draw = torch.Generator().manual_seed(SEED)
+    embedding = _weight_of(network, 'get_input_embeddings')
+    head = _weight_of(network, 'get_output_embeddings')
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if not weight.requires_grad:
+                continue
+            noise = torch.randn(weight.shape, generator=draw)
+            gate = GATES.get(name.rpartition('.')[2])
+            if gate is not None:
+                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
+            elif weight is embedding:
+                shared = weight is head
+                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
+            elif weight.ndim < 2:
+                weight.add_(0.1 * noise)
+            else:
+                weight.copy_(noise / math.sqrt(_fan_in(weight)))
+    return network
+
+
+torch.manual_seed(0)
+from twinsolve.bench.audit.networks import build_peer
+
+made = build_peer('x-transformers/Encoder, shift tokens')
+network, inputs = made["network"], made["inputs"]
+draw_weights(network.eval())
+
+
+found, expected = content_of_padding(Model(network), inputs)
+if found.shape != expected.shape:
+    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
+elif expected.is_floating_point():
+    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
+else:
+    print("share of wrong tokens", (found != expected).double().mean().item())

@@ -1,0 +1,126 @@
+"""Zamba2ForCausalLM of transformers 5.24.0: static cache.
+
+In a `StaticCache` of transformers, outputs are those of the full pass. Error: 1.1e-03.
+"""
+
+
+import copy
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers import Zamba2Config, Zamba2ForCausalLM
+
+
+def static_cache(model, inputs):
+    """In a `StaticCache` of transformers, outputs are those of the full pass."""
+    from transformers import StaticCache
+    n, outputs, start = (inputs.shape[1], [], 0)
+    cache = StaticCache(config=model.network.config, max_cache_len=n + 3)
+    for end in range(n // 2, n + 1):
+        positions = torch.arange(start, end).expand(len(inputs), -1)
+        outputs.append(model(inputs[:, start:end], cache=cache, positions=positions)[0])
+        start = end
+    return (torch.cat(outputs, 1), model(inputs)[0])
+
+
+class Model:
+    def __init__(self, network):
+        self.network = network
+
+    def of(self, network):
+        return Model(network)
+
+    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
+        given = {'use_cache': True}
+        if cache is not None:
+            given["cache"] = cache
+        if mask is not None:
+            given["attention_mask"] = mask
+        if positions is not None:
+            given["position_ids"] = positions + 0
+        with torch.set_grad_enabled(grad):
+            output = self.network(inputs, **given)
+        return output.logits, output.cache
+
+
+SEED = 0
+GATES = {'A_log': 0.0, 'dt_bias': 0.0, 'time_decay': -0.5, 'recurrent_param': 0.0}
+
+
+def _weight_of(network, getter):
+    """The weight of the embedding or of the head; None where a network has or tells none."""
+    try:
+        return getattr(getattr(network, getter)(), 'weight', None)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _fan_in(weight):
+    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
+    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
+    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
+
+
+def draw_weights(network):
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
+
+    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
+    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
+    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
+    gradient, such as a table of sines, stays as it is.
+    """
+    draw = torch.Generator().manual_seed(SEED)
+    embedding = _weight_of(network, 'get_input_embeddings')
+    head = _weight_of(network, 'get_output_embeddings')
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if not weight.requires_grad:
+                continue
+            noise = torch.randn(weight.shape, generator=draw)
+            gate = GATES.get(name.rpartition('.')[2])
+            if gate is not None:
+                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
+            elif weight is embedding:
+                shared = weight is head
+                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
+            elif weight.ndim < 2:
+                weight.add_(0.1 * noise)
+            else:
+                weight.copy_(noise / math.sqrt(_fan_in(weight)))
+    return network
+
+
+settings = {'attention_dropout': 0.0,
+ 'bos_token_id': 1,
+ 'chunk_size': 8,
+ 'eos_token_id': 2,
+ 'hidden_size': 32,
+ 'intermediate_size': 48,
+ 'layers_block_type': ['mamba', 'hybrid', 'mamba', 'hybrid', 'mamba', 'hybrid'],
+ 'mamba_d_state': 8,
+ 'mamba_headdim': 8,
+ 'mamba_ngroups': 1,
+ 'max_position_embeddings': 512,
+ 'n_mamba_heads': 8,
+ 'num_attention_heads': 4,
+ 'num_hidden_layers': 6,
+ 'num_key_value_heads': 4,
+ 'pad_token_id': 0,
+ 'tie_word_embeddings': False,
+ 'vocab_size': 97}
+torch.manual_seed(0)
+network = Zamba2ForCausalLM(Zamba2Config(**settings)).eval()
+draw_weights(network)
+inputs = torch.randint(3, 97, (2, 21), generator=torch.Generator().manual_seed(1))
+
+
+found, expected = static_cache(Model(network), inputs)
+if found.shape != expected.shape:
+    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
+elif expected.is_floating_point():
+    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
+else:
+    print("share of wrong tokens", (found != expected).double().mean().item())
