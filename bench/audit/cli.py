@@ -67,7 +67,12 @@ def audit(
         if everything
         else _audit_named(networks or [], law or [], own_weights)
     )
-    settings = {"networks": networks, "law": law, "own_weights": own_weights, "package": package}
+    settings = {
+        "networks": networks or "all",
+        "law": law,
+        "own_weights": own_weights,
+        "package": package,
+    }
     _write(table, settings, output)
     counts = table.verdict.value_counts()
     words = (f"{counts.get(verdict, 0)} {verdict}" for verdict in _VERDICTS)

@@ -65,7 +65,7 @@ def _sound(table: pd.DataFrame) -> list[str]:
         names = [_short(name) for (_, _, name), holds in group.items() if holds]
         if names:
             where = f"{package} {version} ({len(names)}): " if package else ""
-            lines.append(f"- {where}{', '.join(names)}")
+            lines.append(f"- {where}{'; '.join(names)}")
     return ["**No law is broken by:**", "", *lines, ""] if lines else []
 
 
@@ -104,13 +104,13 @@ def _causes(table: pd.DataFrame) -> list[str]:
             rows = broken[explained_by(cause, broken) & ~explained]
             explained |= explained_by(cause, broken)
             if len(rows):
-                names = ", ".join(map(_short, rows.network.unique()))
+                names = "; ".join(map(_short, rows.network.unique()))
                 laws = ", ".join(rows.law.unique())
                 cells.append((names, laws, _largest(rows), cause["why"], cause.get("issue", "")))
         if cells:
             headings = ("networks", "laws", "largest error", "why", "upstream")
             lines += [title, "", *markdown(headings, cells), ""]
-    others = ", ".join(sorted(broken[~explained].network.unique()))
+    others = "; ".join(sorted(broken[~explained].network.unique()))
     return [*lines, *([f"Not looked into: {others}.", ""] if others else [])]
 
 

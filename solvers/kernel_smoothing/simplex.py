@@ -191,7 +191,10 @@ def _log_entmax(z: Array, excess: Array, c: Array) -> Array:
 
 def _check_alpha(alpha: ArrayLike, logits: Array) -> Array:
     """Return ``alpha - 1`` as a column."""
-    excess = np.asarray(alpha, dtype=np.float64) - 1
+    try:
+        excess = np.asarray(alpha, dtype=np.float64) - 1
+    except (TypeError, ValueError):
+        raise ValueError(f"alpha: must be numbers from 1 to 2, got {alpha!r:.60}") from None
     if not ((excess >= 0) & (excess <= 1)).all():
         raise ValueError(f"alpha: must be from 1 to 2, got {alpha!r:.60}")
     try:

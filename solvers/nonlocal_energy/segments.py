@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..kernels.total_variation import denoise_rows
-from ..solution import Array, Solution, certified, check_matrix
+from ..solution import Array, Solution, certified, check_lam, check_matrix
 from .problem import default_tol
 
 
@@ -49,10 +49,7 @@ def signal_variation(signals: ArrayLike, *, lam: ArrayLike) -> Solution:
     array([[0.05, 0.05, 0.95, 0.95]])
     """
     checked = check_matrix(signals, "signals")
-    weights = np.asarray(lam, dtype=np.float64)
-    if not ((weights > 0) & np.isfinite(weights)).all():
-        raise ValueError(f"lam: must be finite and > 0, got {lam!r:.60}")
-    weights = np.broadcast_to(weights, len(checked))
+    weights = check_lam(lam, len(checked))
     f = np.ascontiguousarray(checked, dtype=np.float64)
     level = f[:, :1]  # the solution moves with it
     u = np.empty_like(f)

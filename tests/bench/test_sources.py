@@ -87,9 +87,11 @@ def test_solvers_of_other_families_decide_clusters_but_no_trained_classifier():
     solvers = {path for path in imported_files(_CLUSTERS) if PACKAGE / "solvers" in path.parents}
     assert PACKAGE / "solvers/clustering/sparse.py" in solvers
     shared = imported_files("twinsolve.bench.study", _STUDY) & solvers
-    # What `Solved` runs, and packages around it.
+    # What solved layers run, and packages around it.
     families = {path.parent.name for path in shared if path.name != "__init__.py"}
-    assert families == {"kernels", "solvers", "sparse_coding"}
+    assert families == {
+        "kernels", "solvers", "sparse_coding", "kernel_smoothing", "nonlocal_energy"
+    }  # fmt: skip
 
 
 def test_a_script_may_use_the_whole_package():

@@ -162,9 +162,9 @@ def test_every_solver_that_returns_a_solution_is_a_case():
     }
     tree = ast.parse(Path(solution_cases.__file__).read_text())
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert len(returning) == 21
-    # Its gap is a length in grey levels: see nonlocal_energy/test_learned_filters.py.
-    assert returning - called == {"minimize_convex_ridge"}
+    assert len(returning) == 22
+    # Gaps in grey levels, and of a direct solver: see test_learned_filters.py and test_segments.py.
+    assert returning - called == {"minimize_convex_ridge", "signal_variation"}
 
 
 def test_only_the_one_place_makes_a_solution():
