@@ -20,14 +20,17 @@ from ...unrolled import (
 )
 from ...unrolled.audit import Convention
 
-# Causal language models of transformers that need more than their own configuration, or are none.
 _LEFT_OUT = {
-    "blt fuyu gemma3 gemma3n gemma4 gemma4_unified got_ocr2 mllama moss_transcribe_diarize "
-    "musicgen musicgen_melody phi4_multimodal emu3 llama4 git dots3_note qwen3_5 qwen3_5_moe "
-    "qwen4_exp": "reads pictures or sound too; its language model has a name of its own",
-    "gemma4_assistant gemma4_unified_assistant": "drafts for another network",
-    "inkling2_loop_text inkling2_text xlm": "has no tiny configuration",
-    "cpmant prophetnet": "is not causal by design",
+    # They read pictures or sound too; their language models have names of their own.
+    *("blt", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "got_ocr2", "mllama"),
+    *("moss_transcribe_diarize", "musicgen", "musicgen_melody", "phi4_multimodal", "emu3"),
+    *("llama4", "git", "dots3_note", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
+    # They draft for another network.
+    *("gemma4_assistant", "gemma4_unified_assistant"),
+    # They have no tiny configuration.
+    *("inkling2_loop_text", "inkling2_text", "xlm"),
+    # They are not causal by design.
+    *("cpmant", "prophetnet"),
 }
 ENCODERS = [
     f"{name}Model"
@@ -47,11 +50,10 @@ def list_architectures() -> list[str]:
     """Model types of transformers that have a causal language model of their own, and encoders."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-    left_out = {name for names in _LEFT_OUT for name in names.split()}
     seen: set[str] = set()
     found = []
     for name, network in sorted(CAUSAL.items()):
-        if name not in left_out and network not in seen:
+        if name not in _LEFT_OUT and network not in seen:
             seen.add(network)
             found.append(name)
     return [*found, *ENCODERS]
@@ -155,12 +157,6 @@ _HEAD = 8
 _DECAY, _STEP = nn.functional.logsigmoid, torch.sigmoid
 
 
-def _add_functions() -> None:
-    """The float references of fla-core that need no kernel."""
-    for name, arguments, options in _FLA:
-        PEERS[f"fla-core/{name}"] = _fla_builder(name, arguments, options)
-
-
 def _fla_builder(name: str, arguments: str, options: dict[str, Any]) -> Callable[[], Any]:
     def build() -> dict[str, Any]:
         module, _, function = name.partition(":")
@@ -194,7 +190,7 @@ _FLA: list[tuple[str, str, dict[str, Any]]] = [
     ("retention:naive_retention", "q k v", {"layout": "bhtd", **_NO_STATE}),
     ("forgetting_attn:naive_forgetting_attn", "q k v g", {"gates": {"g": _DECAY}, **_NO_STATE}),
 ]
-_add_functions()
+PEERS |= {f"fla-core/{row[0]}": _fla_builder(*row) for row in _FLA}
 
 
 @peer("fla-core/ttt:chunk_ttt_linear_ref")
@@ -211,10 +207,7 @@ def _ttt() -> dict[str, Any]:
 
 
 def _of_ids(network: nn.Module, *, causal: bool, convention: Convention | None = None) -> Any:
-    return {
-        "network": network, "inputs": _ids(), "causal": causal,
-        "convention": convention,
-    }  # fmt: skip
+    return {"network": network, "inputs": _ids(), "causal": causal, "convention": convention}
 
 
 class _Masked(nn.Module):

@@ -148,7 +148,7 @@ def _matrix(table: pd.DataFrame) -> list[str]:
     signs = built.assign(sign=built.verdict.map(_SIGNS)).pivot_table(
         index="network", columns="law", values="sign", aggfunc="first"
     )
-    cells = [(name, *(signs.loc[name].get(law, "·") for law in laws)) for name in signs.index]
+    cells = list(signs[laws].fillna("·").itertuples(name=None))
     headings = ("network", *(str(i + 1) for i in range(len(laws))))
     statements = {law.name: law.statement for law in LAWS}
     names = [f"{i + 1}. {law}: {statements[law]}" for i, law in enumerate(laws)]

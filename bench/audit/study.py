@@ -44,15 +44,15 @@ def audit_networks(
         The rows of each `Report`. A network that cannot be built or called has one row with the
         law "build" and the verdict "refused".
     """
-    jobs = [{"network": name, "laws": list(laws), "versions": find_versions()} for name in networks]
+    jobs = [{"network": name, "laws": list(laws), "packages": find_versions()} for name in networks]
     options = Options(n_jobs=n_jobs, directory=directory, progress=progress)
     modules = ("twinsolve.unrolled.audit",)
     return run_jobs(_audit_one, jobs, options, modules=modules)
 
 
-def _audit_one(network: str, laws: list[str], versions: dict[str, str]) -> list[dict[str, Any]]:
+def _audit_one(network: str, laws: list[str], packages: dict[str, str]) -> list[dict[str, Any]]:
     package = network.partition("/")[0] if network in PEERS else "transformers"
-    kind = {"package": package, "version": versions.get(package, "")}
+    kind = {"package": package, "version": packages.get(package, "")}
     try:
         found = build_peer(network) if network in PEERS else {"network": network}
         report = audit(**found, laws=tuple(laws))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import sys
 import warnings
 from collections.abc import Callable
@@ -22,7 +21,8 @@ from .report import Report, Row
 from .scripts import Origin, write_script
 from .weights import draw_weights
 
-SEED, BATCH, TOKENS, FEATURES = 1, 2, 21, 32
+SEED, BATCH, TOKENS = 1, 2, 21
+_LEAST_TOKENS = 12  # laws cut three pieces and pads of four
 _FIRST_ID = 3  # ids below have meanings: padding, begin, end
 
 
@@ -45,11 +45,12 @@ def audit(
         An architecture of transformers by name, such as ``"mamba"`` or ``"BertModel"``, which is
         built tiny; a folder that ``save_pretrained`` wrote; ``"module:callable"``, which is called
         without arguments and returns a network, or a pair of network and inputs; or a module or
-        function. A module of your own takes features of shape (batch, tokens, width), or ids. It
-        returns outputs, or a pair of outputs and a state that it takes back as ``state``.
+        function. One of 16 bits is turned to float32. A module of your own takes features of shape
+        (batch, tokens, width), or ids. It returns outputs, or a pair of outputs and a state that it
+        takes back as ``state``.
     inputs : Tensor, optional
-        Token ids, features or images, with two rows at least. Drawn by default, where the network
-        tells their size.
+        Token ids, features or images: two rows or more, of 12 tokens or more. Drawn by default,
+        where the network tells their size.
     convention : Convention, optional
         Names of the arguments; by default found in the signature.
     causal : bool, optional
@@ -75,7 +76,8 @@ def audit(
     Raises
     ------
     ValueError
-        If the architecture or a law is unknown, or inputs must be given and are not.
+        If the architecture or a law is unknown, inputs must be given and are not or are too small,
+        the network raises on them, or it returns a state and takes none.
 
     Examples
     --------
@@ -99,10 +101,7 @@ def audit(
     name, network, inputs, origin = _find(network, inputs, weights)
     if source:
         origin = replace(origin, source=source)
-    try:
-        model = _make_model(network, inputs, convention, causal)
-    except (AttributeError, RuntimeError, TypeError) as error:
-        raise ValueError(f"audit: {name} cannot be called with inputs alone: {error}") from error
+    model = _make_model(network, inputs, convention, causal)
     rows = []
     for law in LAWS:
         if law.name in laws or not (laws or law.slow):
@@ -117,7 +116,7 @@ def _find(
 ) -> tuple[str, Any, Tensor | None, Origin]:
     """The name, the network to audit, its inputs where known, and what a script builds."""
     if isinstance(network, str) and Path(network).is_dir():
-        return network, load_folder(network), inputs, Origin(drawn=False)
+        return network, _widen(load_folder(network)), inputs, Origin(drawn=False)
     source = ""
     if isinstance(network, str) and ":" not in network:
         found = find_architecture(network)
@@ -133,10 +132,16 @@ def _find(
             source = source.replace("network =", "network, inputs =")
     if not isinstance(made, nn.Module):
         return made.__name__, made, inputs, Origin(source=source, drawn=False)
-    made = copy.deepcopy(made).eval()
+    made = _widen(copy.deepcopy(made).eval())
     if weights == "drawn":
         draw_weights(made)
     return type(made).__name__, made, inputs, Origin(source=source, drawn=weights == "drawn")
+
+
+def _widen(network: nn.Module) -> nn.Module:
+    """Turn a network of 16 bits to float32: a law needs more digits than it has."""
+    narrow = any(p.is_floating_point() and p.itemsize == 2 for p in network.parameters())
+    return network.float() if narrow else network
 
 
 def _make(name: str) -> Any:
@@ -151,42 +156,47 @@ def _make(name: str) -> Any:
         sys.path.remove("")
 
 
-def _check_state(network: Any, convention: Convention, inputs: Tensor) -> None:
-    """Raise where a network returns more than its output, and takes no state that is known."""
-    call = network.forward if isinstance(network, nn.Module) else network
-    if convention.cache is None and not hasattr(network, "config"):
-        try:
-            with torch.no_grad():
-                output = network(inputs)
-        except Exception:  # each law will tell
-            return
-        if isinstance(output, tuple) and len(output) > 1:
-            names = ", ".join(inspect.signature(call).parameters)
-            raise ValueError(
-                f"audit: the network returns {len(output)} values, and none of its arguments "
-                f"({names}) is a known name of a state: {', '.join(CACHES)}; give "
-                'convention=Convention(cache="NAME"), or Convention() if it keeps no state'
-            )
-
-
 def _make_model(
     network: Any, inputs: Tensor | None, convention: Convention | None, causal: bool | None
 ) -> Model:
-    if convention is None:
-        convention = find_convention(network)
-        if inputs is not None:
-            _check_state(network, convention, inputs)
-    model = Model(network, _draw_inputs(network) if inputs is None else inputs, convention, True)
-    if convention.cache and model.config is not None and model(model.inputs)[1] is None:
-        convention = replace(convention, returns_cache=False)
-        model = replace(model, convention=convention)
+    names = convention or find_convention(network)
+    inputs = _draw_inputs(network) if inputs is None else _check_inputs(inputs)
+    model = Model(network, inputs, names, True)
+    try:
+        cache = model(inputs)[1]
+    except Exception as error:  # whatever the network raises
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"audit: the network cannot be called with inputs alone: {why}") from error
+    if names.cache and model.config is not None and cache is None:
+        names = replace(names, returns_cache=False)
+    if convention is None and not names.cache and model.config is None and cache is not None:
+        raise ValueError(
+            "audit: the network returns more than its output, and takes no argument that is known "
+            f'as a state ({", ".join(CACHES)}); give convention=Convention(cache="NAME"), or '
+            "Convention() if it keeps no state"
+        )
     if causal is None:
         known = getattr(model.config, "model_type", None) in CAUSAL
-        causal = known or convention.cache is not None
+        causal = known or names.cache is not None
         causal &= getattr(model.config, "is_decoder", True) is not False
     if not causal:
-        convention = replace(convention, cache=None)
-    return replace(model, causal=causal, convention=convention)
+        names = replace(names, cache=None)
+    return replace(model, causal=causal, convention=names)
+
+
+def _check_inputs(inputs: Tensor) -> Tensor:
+    """Return inputs that every law can cut and pad."""
+    images = inputs.ndim == 4
+    if inputs.ndim not in (2, 3, 4) or len(inputs) < BATCH:
+        raise ValueError(
+            f"audit: inputs must have two rows or more and 2, 3 or 4 axes: ids (batch, tokens), "
+            f"features (batch, tokens, width) or images; got shape {tuple(inputs.shape)}"
+        )
+    if not images and inputs.shape[1] < _LEAST_TOKENS:
+        raise ValueError(
+            f"audit: inputs must have {_LEAST_TOKENS} tokens or more, got {inputs.shape[1]}"
+        )
+    return inputs.float() if inputs.is_floating_point() and inputs.itemsize == 2 else inputs
 
 
 def _draw_inputs(network: Any) -> Tensor:

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..laws import largest_difference
+from ..laws.subject import as_array
 from .laws import cast, convert
 
 CACHES = ("past_key_values", "cache", "cache_params", "state", "states", "hidden", "hx")
@@ -146,7 +149,12 @@ class Model:
         state = getattr(output, names.cache, None) if names.cache else None
         if self.layer is not None:
             return output.hidden_states[self.layer], state if names.returns_cache else cache
-        found = next(getattr(output, name) for name in _OUTPUTS if hasattr(output, name))
+        found = next((getattr(output, name) for name in _OUTPUTS if hasattr(output, name)), None)
+        if not isinstance(found, Tensor):
+            raise TypeError(
+                f"the output, {type(output).__name__}, is no tensor or tuple, and has none of "
+                f"{', '.join(_OUTPUTS)}"
+            )
         return found, state if names.returns_cache else cache
 
     def _make_cache(self) -> Any:
@@ -162,14 +170,14 @@ class Model:
 
     @cached_property
     def offers(self) -> frozenset[str]:
-        """What laws may need: see `Law.needs`."""
+        """What laws may need: see `NetworkLaw.needs`."""
         names, network, cache = self.convention, self.network, None
         if names.cache:
             cache = self(self.inputs)[1]
         drops = [x.p for x in _modules(network) if isinstance(x, nn.Dropout)]
-        drops += [
-            v for k, v in vars(self.config or object).items() if "drop" in k and _is_number(v)
-        ]
+        settings = vars(self.config) if self.config is not None else {}
+        drops += [x for name, x in settings.items() if "drop" in name and isinstance(x, float)]
+        normed = any(isinstance(x, _BatchNorm) for x in _modules(network))
         experts = any("expert" in name for name, _ in _parameters(network))
         offered = {
             "causal": self.causal,
@@ -181,7 +189,7 @@ class Model:
             "positions": names.positions is not None,
             "module": isinstance(network, nn.Module),
             "generate": bool(getattr(network, "can_generate", bool)()),
-            "dropout off": not any(drops),
+            "same in training": not any(drops) and not normed,
             "config": self.config is not None,
             "chunks": bool(self.chunks),
             "implementations": self.config is not None
@@ -243,13 +251,8 @@ def difference(found: Tensor, expected: Tensor) -> float:
         return float("inf")
     if not expected.is_floating_point():
         return (found != expected).double().mean().item()
-    found, expected = found.double(), expected.double()
-    error = ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-300)).item()
+    error = largest_difference(as_array(found), as_array(expected))
     return error if error == error else float("inf")
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, float | int) and not isinstance(x, bool)
 
 
 def _modules(network: Any) -> list[nn.Module]:

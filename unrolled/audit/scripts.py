@@ -46,7 +46,7 @@ _PRINT = """if found.shape != expected.shape:
 elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
-    print("share of wrong tokens", (found != expected).double().mean().item())"""
+    print("share of entries that differ", (found != expected).double().mean().item())"""
 
 
 def _title(origin: Origin, model: Model) -> str:

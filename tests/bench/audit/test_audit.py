@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from twinsolve.bench import audit as audited
+from twinsolve.bench.audit import report, study
 from twinsolve.bench.audit.networks import PEERS, list_architectures
 from twinsolve.bench.audit.report import summary_lines
 from twinsolve.bench.audit.study import audit_networks
@@ -109,6 +110,30 @@ def test_finished_networks_are_kept(tmp_path):
     again = audit_networks(names, laws=["decoding", "left padding"], directory=tmp_path)
     pd.testing.assert_frame_equal(table, again)
     assert list(table.package.unique()) == ["transformers", "twinsolve"]
+
+
+def test_other_versions_are_other_jobs(tmp_path, monkeypatch):
+    for version in ("1", "2"):
+        monkeypatch.setattr(study, "find_versions", lambda v=version: {"transformers": v})
+        audit_networks(["gpt2"], laws=["determinism"], directory=tmp_path)
+    assert len(list(tmp_path.glob("*.npz"))) == 2
+
+
+def test_each_broken_law_has_the_first_cause_that_explains_it(monkeypatch):
+    causes = [
+        {"networks": ["a*"], "laws": ["decoding"], "kind": "fault", "why": "first"},
+        {"networks": ["ab"], "kind": "fault", "why": "second"},
+    ]
+    monkeypatch.setattr(report, "read_causes", lambda: causes)
+    broken = {"package": "p", "version": "1", "verdict": "broken", "error": 1.0, "tolerance": 0.0}
+    rows = [("ab", "decoding"), ("ab", "rows of a batch"), ("b", "decoding")]
+    table = pd.DataFrame(
+        [broken | {"network": name, "law": law, "start": "", "why": ""} for name, law in rows]
+    )
+    text = "\n".join(report.summary_lines(table))
+    assert "| ab | decoding | 1.0e+00 | first |" in text
+    assert "| ab | rows of a batch | 1.0e+00 | second |" in text
+    assert "Not looked into: b." in text
 
 
 def test_network_that_cannot_be_built_is_a_row(tmp_path):

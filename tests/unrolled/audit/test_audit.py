@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from twinsolve import audit
-from twinsolve.unrolled.audit import LAWS, Convention
+from twinsolve.unrolled.audit import LAWS, Convention, draw_weights
 
 INPUTS = torch.randn(2, 21, 6, generator=torch.Generator().manual_seed(0))
 
@@ -74,7 +74,7 @@ class Recurrence(nn.Module):
             step = gate[:, t] * hidden + value[:, t]
             hidden = seen[:, t] * step + (1 - seen[:, t]) * hidden
             if fault == "long inputs" and x.dtype == torch.float32:
-                hidden = (hidden * 2**8).round() / 2**8
+                hidden = hidden.bfloat16().float()
             outputs.append(hidden)
         self.kept = hidden.detach()
         return self._spoil(torch.stack(outputs, 1)), hidden
@@ -98,6 +98,17 @@ class Unknown(nn.Module):
 
     def forward(self, x, past=None):
         return x, x[:, -1]
+
+
+class Saturated(nn.Module):
+    """A network whose slopes are less than what a difference of outputs can show."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return torch.sigmoid(50 + self.weight * x)
 
 
 OF_RECURRENCES = (
@@ -125,9 +136,58 @@ def test_planted_fault_breaks_its_law(fault):
     assert row.error > row.tolerance
 
 
+@pytest.mark.parametrize(
+    ("network", "inputs"),
+    [
+        (nn.GRU(6, 6, batch_first=True), 1e5 * INPUTS + 100),
+        (Saturated(), INPUTS),
+        (nn.LSTM(6, 6, batch_first=True).bfloat16(), INPUTS.bfloat16()),
+        (nn.GRU(6, 6, batch_first=True).double(), INPUTS.double().repeat(2, 1, 1)),
+        (nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(21)), INPUTS),
+    ],
+    ids=["large", "saturated", "bfloat16", "float64", "batch norm"],
+)
+def test_right_networks_of_torch_break_nothing(network, inputs):
+    report = audit(network, inputs)
+    assert report, report
+
+
 def test_broken_law_names_where_it_starts():
     (row,) = audit(Recurrence("decoding"), INPUTS, laws=("decoding",)).rows
     assert row.start == "token 1"
+
+
+def test_output_of_nan_is_broken():
+    assert not audit(lambda x: x * torch.nan, INPUTS, laws=("determinism",))
+
+
+def test_weights_bite_at_both_ends_of_gates_and_leave_what_is_frozen():
+    network = nn.Module()
+    network.A_log = nn.Parameter(torch.full((200,), 9.0))
+    network.weight = nn.Parameter(torch.zeros(50, 400))
+    network.sines = nn.Parameter(torch.ones(4), requires_grad=False)
+    draw_weights(network)
+    moved, kept = network.A_log[::2], network.A_log[1::2]
+    assert abs(moved.mean()) < 0.2
+    assert 0.4 < moved.std() < 0.6
+    assert (kept == 9).all()
+    assert abs(network.weight.std() - 400**-0.5) < 0.01 * 400**-0.5
+    assert (network.sines == 1).all()
+
+
+def test_script_calls_the_network_as_the_convention_says():
+    names = Convention("state", "mask", "at", mask_hides=True, first_position=1)
+
+    class Positioned(Recurrence):
+        def forward(self, x, mask=None, at=None, state=None):
+            mask = None if mask is None else (~mask).float()
+            output, state = super().forward(x, mask, state)
+            return (output if at is None else at[..., None] * output), state
+
+    (row,) = audit(Positioned(), INPUTS, convention=names, laws=("left padding",)).rows
+    assert row.verdict == "broken"
+    assert 'given["mask"] = mask == 0' in row.script
+    assert 'given["at"] = positions + 1' in row.script
 
 
 def test_report_prints_and_becomes_a_table():
@@ -148,14 +208,14 @@ def test_own_weights_are_left_alone():
 def test_error_of_a_network_is_a_refusal():
     class Alone(nn.Module):
         def forward(self, x):
-            if len(x) > 1:
-                raise ValueError("takes one row")
+            if len(x) == 1:
+                raise ValueError("takes no single row")
             return x
 
     report = audit(Alone(), INPUTS, laws=("rows of a batch",))
     assert report
     assert report.rows[0].verdict == "refused"
-    assert report.rows[0].why == "ValueError: takes one row"
+    assert report.rows[0].why == "ValueError: takes no single row"
 
 
 def test_function_without_state_is_causal_only_by_promise():
@@ -173,7 +233,11 @@ def test_function_without_state_is_causal_only_by_promise():
         ("nosuch", {}, "has no architecture 'nosuch'"),
         ("nosuch:net", {}, "cannot find 'nosuch:net'"),
         (Recurrence(), {}, "give inputs="),
-        (Unknown(), {"inputs": INPUTS}, r"none of its arguments \(x, past\) is a known name"),
+        (Unknown(), {"inputs": INPUTS}, "takes no argument that is known as a state"),
+        (Recurrence(), {"inputs": INPUTS[:1]}, "must have two rows or more"),
+        (Recurrence(), {"inputs": INPUTS[:, :11]}, "must have 12 tokens or more, got 11"),
+        (lambda x: {"y": x}, {"inputs": INPUTS}, "TypeError: the output, dict, is no tensor"),
+        (lambda x: x.nothing, {"inputs": INPUTS}, "cannot be called with inputs alone: Attrib"),
         (Recurrence(), {"laws": ("no law",)}, "no law 'no law'; there are: determinism"),
     ],
 )
@@ -233,6 +297,7 @@ def test_sound_families_break_nothing(name):
     [
         ("RoFormerModel", "left padding", "holds"),  # rotates by a table that takes no gradient
         ("MPNetModel", "left padding", "holds"),  # first position 2, whatever the padding id
+        ("mamba", "decoding of left padded", "holds"),  # the mask is that of the call
         ("LongformerModel", "gradients", "not applicable"),  # NaN in float64 alone
         ("T5EncoderModel", "second derivatives", "not applicable"),  # kinks, and float32 inside
     ],
@@ -240,6 +305,20 @@ def test_sound_families_break_nothing(name):
 def test_sound_network_is_not_accused(name, law, verdict):
     (row,) = audit(name, laws=(law,)).rows
     assert row.verdict == verdict, row
+
+
+@PINNED
+def test_first_wrong_layer_is_named():
+    (row,) = audit("bamba", laws=("decoding",)).rows
+    assert row.start == "token 1, layer 1"
+
+
+def test_tiny_networks_predict_more_than_their_last_token():
+    from twinsolve.unrolled.audit.architectures import find_architecture
+
+    network = find_architecture("gpt2").build()
+    assert network.lm_head.weight is not network.transformer.wte.weight
+    assert find_architecture("gemma2").settings["attn_logit_softcapping"] == 2
 
 
 def test_folder_is_audited_at_its_own_weights(tmp_path):
