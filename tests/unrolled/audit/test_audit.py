@@ -108,7 +108,7 @@ class Saturated(nn.Module):
         self.weight = nn.Parameter(torch.ones(6))
 
     def forward(self, x):
-        return torch.sigmoid(50 + self.weight * x)
+        return 1 + torch.exp(self.weight * x - 50)
 
 
 OF_RECURRENCES = (
