@@ -1,6 +1,6 @@
 """_Function: arguments.
 
-The caller's inputs stay as they were. Error: 8.3e-03.
+The caller's inputs stay as they were. Error: 2.9e-03.
 """
 
 
@@ -96,4 +96,4 @@ if found.shape != expected.shape:
 elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
-    print("share of wrong tokens", (found != expected).double().mean().item())
+    print("share of entries that differ", (found != expected).double().mean().item())

@@ -75,6 +75,8 @@ def differ(evaluate, weights, slopes):
         sizes = torch.stack(differences)
         settled &= bool((sizes.diff().abs() <= 0.1 * sizes[1:].abs()).any())
     found, expected = (torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs]))
+    if max(found.abs().max(), expected.abs().max()) <= 1e-09 * values[-1].abs():
+        raise NotApplicable('the output does not move')
     if not settled and (found - expected).abs().max() > 0.03 * expected.abs().max():
         raise NotApplicable('differences of no size settle')
     return (found, expected)
@@ -186,4 +188,4 @@ if found.shape != expected.shape:
 elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
-    print("share of wrong tokens", (found != expected).double().mean().item())
+    print("share of entries that differ", (found != expected).double().mean().item())

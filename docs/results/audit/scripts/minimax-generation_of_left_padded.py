@@ -21,6 +21,18 @@ def pad_left(inputs, n):
     return (torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0))
 
 
+def count_positions(inputs):
+    """Positions 0 to n - 1 for each row."""
+    return torch.arange(inputs.shape[1]).expand(len(inputs), -1)
+
+
+def pad_later_rows(inputs):
+    """The rows, all but the first without four tokens behind padding; mask and positions."""
+    short, mask, positions = pad_left(inputs[1:, 4:], 4)
+    first = inputs[:1]
+    return (torch.cat([first, short]), torch.cat([torch.ones_like(mask[:1]), mask]), torch.cat([count_positions(first), positions]))
+
+
 def scores_of(model, generated, lengths):
     """What `generate` scored its tokens with, and the full passes of rows of these lengths."""
     found, ids = (torch.stack(generated.logits, 1), generated.sequences)
@@ -39,9 +51,9 @@ def generate(model, ids, n, **given):
 def generation_of_left_padded(model, inputs):
     """`generate` scores the tokens of a row of a padded batch as the row alone is scored."""
     n = inputs.shape[1]
-    short, mask, _ = pad_left(inputs[1:, 4:], 4)
-    padded, mask = (torch.cat([inputs[:1], short]), torch.cat([torch.ones_like(mask), mask]))
-    return scores_of(model, generate(model, padded, 8, mask=mask), [n, *[n - 4] * len(short)])
+    padded, mask, _ = pad_later_rows(inputs)
+    lengths = [n, *[n - 4] * (len(inputs) - 1)]
+    return scores_of(model, generate(model, padded, 8, mask=mask), lengths)
 
 
 class Model:
@@ -141,4 +153,4 @@ if found.shape != expected.shape:
 elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
-    print("share of wrong tokens", (found != expected).double().mean().item())
+    print("share of entries that differ", (found != expected).double().mean().item())

@@ -14,27 +14,35 @@ import transformers
 from transformers import MoshiConfig, MoshiForCausalLM
 
 
-def in_pieces(model, inputs, ends, *, positions, grad=False):
+def in_pieces(model, inputs, ends, *, positions=None, mask=None, cache=None, grad=False):
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
-    cache, outputs, start = (None, [], 0)
+    outputs, start = ([], 0)
     for end in ends:
         given: dict[str, Any] = {}
-        if positions:
-            given['positions'] = torch.arange(start, end).expand(len(inputs), -1)
+        if positions is not None:
+            given['positions'] = positions[:, start:end]
+        if mask is not None:
+            given['mask'] = mask[:, start:end] if model.mask_of_call else mask[:, :end]
         output, cache = model(inputs[:, start:end], cache=cache, grad=grad, **given)
         outputs.append(output)
         start = end
     return torch.cat(outputs, 1)
 
 
+def count_positions(inputs):
+    """Positions 0 to n - 1 for each row."""
+    return torch.arange(inputs.shape[1]).expand(len(inputs), -1)
+
+
 def decoding_with_positions(model, inputs):
     """Token by token with positions, the output is that of the full pass."""
     expected = model(inputs)[0]
     ends = range(1, inputs.shape[1] + 1)
-    return (in_pieces(model, inputs, ends, positions=True), expected)
+    return (in_pieces(model, inputs, ends, positions=count_positions(inputs)), expected)
 
 
 class Model:
+    mask_of_call = False
     def __init__(self, network):
         self.network = network
 
@@ -124,4 +132,4 @@ if found.shape != expected.shape:
 elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
-    print("share of wrong tokens", (found != expected).double().mean().item())
+    print("share of entries that differ", (found != expected).double().mean().item())

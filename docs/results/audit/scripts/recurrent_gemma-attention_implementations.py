@@ -57,7 +57,7 @@ def attention_implementations(model, inputs):
 
 
 class Model:
-    offers = ['cache', 'cache object', 'causal', 'config', 'dropout off', 'flex', 'generate', 'grouped', 'hidden states', 'implementations', 'mask', 'module', 'positions', 'smooth']
+    offers = ['cache', 'cache object', 'causal', 'config', 'flex', 'generate', 'grouped', 'hidden states', 'implementations', 'mask', 'module', 'positions', 'same in training', 'smooth']
     def __init__(self, network):
         self.network = network
 
@@ -153,4 +153,4 @@ if found.shape != expected.shape:
 elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
-    print("share of wrong tokens", (found != expected).double().mean().item())
+    print("share of entries that differ", (found != expected).double().mean().item())

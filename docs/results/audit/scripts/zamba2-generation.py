@@ -131,4 +131,4 @@ if found.shape != expected.shape:
 elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
-    print("share of wrong tokens", (found != expected).double().mean().item())
+    print("share of entries that differ", (found != expected).double().mean().item())
