@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import unrolled
-from ..unrolled import SparseMixtureOfExperts
+from ..unrolled import Solved, SparseMixtureOfExperts
 from ..unrolled.attention import Context, Operator
 from ..unrolled.boosting import GeneralizedResidual, Residual, Twicing
 from ..unrolled.conditioning import TokenGraying
@@ -58,6 +58,7 @@ _CORRECTIONS: dict[str, Callable[..., Operator]] = {
     "attn_scale": lambda base, heads, **settings: AttnScale(base, num_heads=heads, **settings),
     "neutreno": lambda base, heads, **settings: Neutreno(base, **settings),
     "re_attention": lambda base, heads, **settings: ReAttention(base, heads, **settings),
+    "solved": lambda base, heads, **settings: Solved(base, **settings),
     "twicing": lambda base, heads, **settings: Twicing(base, **settings),
 }
 _SCALES = {"FeatScale": FeatScale, "LayerScale": LayerScale}

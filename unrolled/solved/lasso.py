@@ -12,6 +12,8 @@ from .implicit import Array, Inexact, refuse_tracing
 from .inputs import check_finite, check_numbers, check_rows, expand, find_batch
 from .proof import Proved, SolvedRecord, Standard, solve_certified
 
+_ATOMS_OF_PACK = 256  # dictionaries with fewer atoms are solved several at a time
+
 
 def solved_lasso(
     signals: Tensor,
@@ -196,48 +198,77 @@ class _Lasso:
         return codes.view(*batch, n, m), SolvedRecord(*(x.view(*batch, n) for x in record))
 
     def _solve(self, X: Array, A: Array, lam: Array, ridge: Array) -> Proved:
+        from scipy.linalg import block_diag
+
         from ...solvers.kernels.workers import spread
 
-        # Threads share the dictionaries if there are several, else the rows.
-        n_jobs = self.n_jobs if len(A) == 1 else None
-        tasks = [
-            (group, X[group], A[group], lam[group, :, 0], ridge[group, :, 0], n_jobs)
-            for group in range(len(A))
-        ]
-        solved = list(spread(self._solve_group, tasks, self.n_jobs))
+        # Threads share the packs if there are several, else the rows.
+        size = max(_ATOMS_OF_PACK // A.shape[1], 1) if _have_like_sizes(A) else 1
+        packs = [slice(first, first + size) for first in range(0, len(A), size)]
+        n_jobs = self.n_jobs if len(packs) == 1 else None
+        tasks = [(p, X[p], A[p], lam[p], ridge[p], n_jobs) for p in packs]
+        solved = list(spread(self._solve_pack, tasks, self.n_jobs))
 
         def pull(gradient: Array) -> tuple[Array, ...]:
             W = gradient.reshape(len(A), X.shape[1], A.shape[1])
-            pulled = [x.gradients(w) for x, w in zip(solved, W, strict=True)]
-            to_X, to_A, to_lam, to_ridge, error = map(np.stack, zip(*pulled, strict=True))
+            pulled = [x.gradients(block_diag(*W[p])) for x, p in zip(solved, packs, strict=True)]
+            *gradients, error = map(np.concatenate, zip(*pulled, strict=True))
             tol = self.standard.tol
             what = f"gradients are not proved to be within tol={tol:.3g}"
             self.standard.refuse(~(error <= tol), what, f"largest bound {error.max():.3g}")
-            return to_X, to_A, to_lam[..., None], to_ridge[..., None]
+            inputs = X, A, lam, ridge
+            return tuple(g.reshape(x.shape) for g, x in zip(gradients, inputs, strict=True))
 
-        codes, gap, margin = (
-            np.stack(parts)
-            for parts in zip(*((x.coef.toarray(), x.gap, x.margin) for x in solved), strict=True)
+        codes = np.concatenate([_read_blocks(x.coef.toarray(), X.shape[1]) for x in solved])
+        gap, margin = (
+            np.concatenate([getattr(x, name) for x in solved]).reshape(lam.shape[:-1])
+            for name in ("gap", "margin")
         )
         return codes, pull, gap, margin
 
-    def _solve_group(
-        self, group: int, X: Array, A: Array, lam: Array, ridge: Array, n_jobs: int | None
+    def _solve_pack(
+        self, pack: slice, X: Array, A: Array, lam: Array, ridge: Array, n_jobs: int | None
     ) -> Any:
+        """Solve the problems of several dictionaries as one, which hides the others from a row."""
+        from scipy.linalg import block_diag
         from scipy.sparse import csr_array
 
         from ...solvers.sparse_coding.implicit import implicit_codes
         from ...solvers.sparse_coding.penalty import Penalty
 
-        hidden = None if self._hidden is None else self._hidden[group]
-        both = lam + 2 * ridge
-        penalty = Penalty(both, lam / both, self.nonnegative, self._own, hidden)
+        g, n, m = len(A), X.shape[1], A.shape[1]
+        hidden = None if self._hidden is None else self._hidden[pack]
+        if g > 1:
+            visible = np.ones((g, n, m), dtype=bool) if hidden is None else ~hidden
+            hidden = ~block_diag(*visible)
+        elif hidden is not None:
+            hidden = hidden[0]
+        own = None
+        if self._own is not None:
+            own = (self._own + m * np.arange(g)[:, None]).ravel()
+        both = (lam + 2 * ridge).ravel()
+        penalty = Penalty(both, lam.ravel() / both, self.nonnegative, own, hidden)
         start = None
         if self._start is not None:
-            start = self._start[group].clip(min=0 if self.nonnegative else None)
+            start = block_diag(*self._start[pack].clip(min=0 if self.nonnegative else None))
             start[penalty.excluded] = 0
             start = csr_array(start)
-        return implicit_codes(X, A, penalty, start=start, max_iter=self.max_iter, n_jobs=n_jobs)
+        rows, atoms = (x.reshape(-1, x.shape[-1]) for x in (X, A))
+        return implicit_codes(
+            rows, atoms, penalty, start=start, max_iter=self.max_iter, n_jobs=n_jobs
+        )
+
+
+def _have_like_sizes(A: Array) -> bool:
+    """Whether the rounding of one dictionary's products is small beside another's."""
+    largest = np.abs(A).max(axis=(1, 2))
+    return bool(largest.max() <= 1e3 * largest[largest > 0].min(initial=np.inf))
+
+
+def _read_blocks(C: Array, n: int) -> Array:
+    """The diagonal blocks, of n rows each, of a matrix that is zero outside."""
+    g = len(C) // n
+    return np.einsum("gngm->gnm", C.reshape(g, n, g, -1))
 
 
 def _scale_atoms(

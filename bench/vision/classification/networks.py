@@ -35,7 +35,7 @@ class Classifier(nn.Module):
         ``architecture`` ("ViT", "Swin", "CaiT", "ConvMixer", "SelfExpression", or a class of your
         own, "package.module:Class", which takes further options alone), ``operator`` (a
         name of `operator_names`, or a class of `twinsolve.unrolled`: "Local:radius=1"),
-        ``correction`` (attn_scale, neutreno, re_attention, twicing), ``residual`` (plain or
+        ``correction`` (attn_scale, neutreno, re_attention, solved, twicing), ``residual`` (plain or
         boosting, around attention), ``feed_forward_residual`` (the same around the feed-forward
         part), ``scale`` (FeatScale, LayerScale), ``token_graying`` (dct or svd), ``drop_path``,
         ``identity`` (parts of a ViT that do nothing: embedding, projections, norms), ``positions``

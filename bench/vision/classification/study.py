@@ -65,6 +65,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "ConvMixer": {"architecture": "ConvMixer"},
     "ConvMixer, no skip": {"architecture": "ConvMixer", "skip": False},
     "sparse coding": {"operator": "sparse_coding"},
+    "solved codes": {"operator": "sparse_coding", "correction": "solved"},
     "NeuTRENO": {"correction": "neutreno"},
     "twicing": {"correction": "twicing"},
     "GRC": {"residual": "boosting"},
