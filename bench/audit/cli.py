@@ -1,7 +1,7 @@
 """Command `twinsolve audit`."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -125,11 +125,10 @@ def _audit_named(networks: list[str], laws: list[str], own_weights: bool) -> Any
     tables = []
     for name in networks:
         screen.print(name, style="bold", markup=False)
-        own = own_weights or Path(name).is_dir()
-        weights: Literal["own", "drawn"] = "own" if own else "drawn"
+        weights = "own" if own_weights or Path(name).is_dir() else "drawn"
         try:
-            given = build_peer(name) if name in PEERS else {"network": name, "weights": weights}
-            report = audit(**given, laws=tuple(laws), progress=show)
+            own = {"network": name, "weights": weights, "laws": tuple(laws)}
+            report = audit(**(build_peer(name, laws) if name in PEERS else own), progress=show)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         tables.append(report.to_frame().assign(network=name, package="", version=""))

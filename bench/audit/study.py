@@ -54,8 +54,9 @@ def _audit_one(network: str, laws: list[str], packages: dict[str, str]) -> list[
     package = network.partition("/")[0] if network in PEERS else "transformers"
     kind = {"package": package, "version": packages.get(package, "")}
     try:
-        found = build_peer(network) if network in PEERS else {"network": network}
-        report = audit(**found, laws=tuple(laws))
+        peer = network in PEERS
+        found = build_peer(network, laws) if peer else {"network": network, "laws": tuple(laws)}
+        report = audit(**found)
     except Exception as error:  # of a package that another wrote
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         row = {"law": "build", "statement": "", "verdict": "refused", "error": None}

@@ -1,18 +1,11 @@
 """Command `twinsolve vectors`."""
 
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..terminal import Output, console, progress
 
 
 def vectors(
-    peers: Annotated[
-        bool, typer.Option("--peers", help="Also hold flash-linear-attention to them.")
-    ] = False,
     output: Output = Path("results/vectors"),
 ) -> None:
     """Write reference vectors that kernels in any framework can be tested with.
@@ -27,27 +20,10 @@ def vectors(
     Every number is computed twice, by the solver in NumPy and by a form in torch, and every
     gradient is held to differences. Writes NAME.npz, NAME.safetensors and manifest.json in a
     quarter of a minute. A run writes the same bytes as the run before.
-
-    --peers needs the packages fla-core and triton, takes a minute, and also writes table.json,
-    settings.json and summary.md. Without a GPU the kernels run in the interpreter of Triton.
     """
-    from ..tables import Report, write_table
     from .writing import write_vectors
 
-    if peers and not (find_spec("fla") and find_spec("triton")):
-        raise typer.BadParameter("needs fla-core and triton", param_hint="--peers")
     table = write_vectors(output, progress=progress("Vectors"))
     cases = table.groupby(["subject", "case"]).ngroups
     console().print(f"{table.subject.nunique()} subjects, {cases} cases, {len(table)} arrays.")
     console().print(f"Written to {output}/")
-    if peers:
-        from importlib.metadata import version
-
-        from .peers import hold_peers, lines_of
-
-        found = hold_peers(output)
-        write_table(found, output)
-        used = {name: version(name) for name in ("fla-core", "triton")}
-        report = Report("twinsolve vectors --peers", used, output)
-        report.add_table("flash-linear-attention", lines_of(found), heading="")
-        report.write()

@@ -402,7 +402,6 @@ WRONG = [
         for name, *quick in (("classify",), ("language", "--quick"), ("longrange",))
     ),
     (("speed", "attention", "--device", "nowhere"), "device: .nowhere. is not there"),
-    (("vectors", "--peers"), "--peers: needs fla-core and triton"),
 ]
 
 

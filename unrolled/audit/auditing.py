@@ -163,7 +163,7 @@ def _make_model(
     inputs = _draw_inputs(network) if inputs is None else _check_inputs(inputs)
     model = Model(network, inputs, names, True)
     try:
-        cache = model(inputs)[1]
+        cache = model(inputs.clone())[1]
     except Exception as error:  # whatever the network raises
         why = f"{type(error).__name__}: {error}"
         raise ValueError(f"audit: the network cannot be called with inputs alone: {why}") from error
@@ -222,7 +222,7 @@ def _hold(law: NetworkLaw, model: Model, origin: Origin) -> Row:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found, expected = law.check(model, model.inputs)
+            found, expected = law.check(model, model.inputs.clone())
     except NotApplicable as reason:
         return Row(law.name, law.statement, "not applicable", why=str(reason))
     except Exception as raised:  # whatever a network raises is loud
@@ -255,7 +255,7 @@ def _find_layer(law: NetworkLaw, model: Model) -> str:
     for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
         inner = replace(model, layer=layer)
         try:
-            if difference(*law.check(inner, model.inputs)) > model.tolerance[0]:
+            if difference(*law.check(inner, model.inputs.clone())) > model.tolerance[0]:
                 return f", layer {layer - 1}"
         except Exception:  # a network need not give hidden states
             return ""

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..laws import largest_difference
 from ..laws.subject import as_array
+from .functions import Adapter
 from .laws import cast, convert
 
 CACHES = ("past_key_values", "cache", "cache_params", "state", "states", "hidden", "hx")
@@ -41,9 +42,9 @@ class Convention:
     cache, mask, positions : str, optional
         The argument of the state of earlier tokens, of the mask of the tokens, and of the position
         ids.
-    mask_hides : bool
-        Whether true entries of the mask are booleans that hide tokens, as in `torch.nn`, not ones
-        that show them.
+    mask_hides, mask_shows : bool
+        Whether true entries of the mask are booleans that hide tokens, as in `torch.nn`, or that
+        show them. By default it has ones and zeros, and ones show.
     first_position : int
         The position of the first token.
     mask_of_call : bool
@@ -58,6 +59,7 @@ class Convention:
     mask: str | None = None
     positions: str | None = None
     mask_hides: bool = False
+    mask_shows: bool = False
     first_position: int = 0
     mask_of_call: bool = False
     returns_cache: bool = True
@@ -131,8 +133,8 @@ class Model:
         given: dict[str, Any] = dict.fromkeys(names.asks, True)
         if not names.returns_cache and cache is None:
             cache = self._make_cache()
-        if mask is not None and names.mask_hides:
-            mask = mask == 0
+        if mask is not None and (names.mask_hides or names.mask_shows):
+            mask = (mask == 0) == names.mask_hides
         if positions is not None:
             positions = positions + names.first_position
         for name, value in ((names.cache, cache), (names.mask, mask), (names.positions, positions)):
@@ -173,11 +175,12 @@ class Model:
         """What laws may need: see `NetworkLaw.needs`."""
         names, network, cache = self.convention, self.network, None
         if names.cache:
-            cache = self(self.inputs)[1]
+            cache = self(self.inputs.clone())[1]
         drops = [x.p for x in _modules(network) if isinstance(x, nn.Dropout)]
         settings = vars(self.config) if self.config is not None else {}
         drops += [x for name, x in settings.items() if "drop" in name and isinstance(x, float)]
         normed = any(isinstance(x, _BatchNorm) for x in _modules(network))
+        adapter = network if isinstance(network, Adapter) else None
         experts = any("expert" in name for name, _ in _parameters(network))
         offered = {
             "causal": self.causal,
@@ -198,6 +201,9 @@ class Model:
             "smooth": not experts,
             "grouped": self._has_grouped_heads(),
             "hidden states": self.config is not None,
+            "recurrence": adapter is not None and adapter.recurrence is not None,
+            "forget gate": adapter is not None and "forget" in adapter.parts,
+            "system": adapter is not None and {*adapter.states.values()} == {"H", "G"},
         }
         return frozenset(name for name, has in offered.items() if has)
 
@@ -237,8 +243,8 @@ class Model:
         try:
             inputs = cast(self.inputs, torch.float64)
             exact = convert(self, torch.float64)(inputs)[0]
-            found = difference(self(self.inputs)[0], exact)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
+            found = difference(self(self.inputs.clone())[0], exact)
+        except Exception:  # whatever the network raises
             return 1e-4, "does not run in float64"
         if _FACTOR * found > _MOST:
             return _MOST, f"the most that is allowed; float32 is {found:.1e} from float64"

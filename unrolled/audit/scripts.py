@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pprint import pformat
 from types import FunctionType
 from typing import Any
 
+from torch import Tensor
+
 from . import weights
 from .architectures import Architecture
+from .functions import Adapter
 from .laws import NetworkLaw
-from .model import Model
-
-_DRAW: Any = weights.draw_weights
+from .model import Convention, Model
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,15 @@ class Origin:
 def write_script(law: NetworkLaw, model: Model, origin: Origin, error: float) -> str:
     """Write a program that builds the network, holds it to the law and prints the error."""
     check: Any = law.check
-    source = "\n\n\n".join(_source(f) for f in _functions_of(check))
-    parts = [
-        f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}.\n"""',
-        _imports(origin),
+    source = write_sources([check])
+    body = [
         source,
         _adapter(model, source),
         _network(origin, model),
         f"found, expected = {check.__name__}(Model(network), inputs)\n" + _PRINT,
     ]
-    return "\n\n\n".join(parts) + "\n"
+    title = f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}.\n"""'
+    return "\n\n\n".join([title, _imports(origin, "\n".join(body)), *body]) + "\n"
 
 
 _PRINT = """if found.shape != expected.shape:
@@ -51,32 +53,30 @@ else:
 
 def _title(origin: Origin, model: Model) -> str:
     if origin.architecture is None:
-        name: str = getattr(model.network, "__name__", type(model.network).__name__)
+        named = model.network.function if isinstance(model.network, Adapter) else model.network
+        name: str = getattr(named, "__name__", type(named).__name__)
         return name
     import transformers
 
     return f"{origin.architecture.network.__name__} of transformers {transformers.__version__}"
 
 
-def _imports(origin: Origin) -> str:
-    lines = [
-        "import copy",
-        "import math",
-        "import sys",
-        "",
-        "import torch",
-        "import torch.nn.functional as F",
-    ]
+def _imports(origin: Origin, body: str) -> str:
+    modules = ("copy", "importlib", "math", "os", "sys")
+    lines = [f"import {name}" for name in modules if re.search(rf"\b{name}\.", body)]
+    lines += ["", "import torch", "import torch.nn.functional as F", "from torch import nn"]
     if origin.architecture:
         names = sorted({origin.architecture.config.__name__, origin.architecture.network.__name__})
         lines += ["import transformers", f"from transformers import {', '.join(names)}"]
-    return "\n".join(lines)
+    return "\n".join(lines).strip()
 
 
 def _network(origin: Origin, model: Model) -> str:
+    drawn = origin.drawn and any(True for _ in model.network.parameters())
     if origin.architecture is None:
-        lines = ["torch.manual_seed(0)", origin.source or "network = ...  # in eval mode"]
-        if origin.drawn:
+        source = origin.source or "network = ...  # in eval mode"
+        lines = [re.sub(r"^network\b", "torch.manual_seed(0)\n\\g<0>", source, flags=re.M)]
+        if drawn:
             lines.append("draw_weights(network.eval())")
     else:
         found = origin.architecture
@@ -87,25 +87,20 @@ def _network(origin: Origin, model: Model) -> str:
             f"network = {found.network.__name__}({found.config.__name__}(**settings)).eval()",
             "draw_weights(network)",
         ]
-    if "inputs" in origin.source:
-        return _with_draw(origin, lines)
-    shape = ", ".join(map(str, model.inputs.shape))
-    if model.inputs.is_floating_point():
-        lines.append(f"inputs = torch.randn({shape}, generator=torch.Generator().manual_seed(1))")
-    else:
-        top = getattr(model.config, "vocab_size", int(model.inputs.max()) + 1)
-        draw = "generator=torch.Generator().manual_seed(1)"
-        lines.append(f"inputs = torch.randint(3, {top}, ({shape}), {draw})")
-    return _with_draw(origin, lines)
-
-
-def _with_draw(origin: Origin, lines: list[str]) -> str:
-    if not origin.drawn:
+    if "inputs" not in origin.source:
+        lines.append(write_inputs(model.inputs, getattr(model.config, "vocab_size", None)))
+    if not drawn:
         return "\n".join(lines)
-    sources = [_source(f) for f in _functions_of(_DRAW)]
-    return "\n\n\n".join(
-        [f"SEED = {weights.SEED}\nGATES = {weights.GATES}", *sources, "\n".join(lines)]
-    )
+    constants = f"SEED = {weights.SEED}\nGATES = {weights.GATES}"
+    return "\n\n\n".join([constants, write_sources([weights.draw_weights]), "\n".join(lines)])
+
+
+def write_inputs(inputs: Tensor, top: int | None = None) -> str:
+    """A line that draws features, or ids below `top`."""
+    shape, draw = ", ".join(map(str, inputs.shape)), "generator=torch.Generator().manual_seed(1)"
+    if inputs.is_floating_point():
+        return f"inputs = torch.randn({shape}, {draw})"
+    return f"inputs = torch.randint(3, {top or int(inputs.max()) + 1}, ({shape}), {draw})"
 
 
 def _adapter(model: Model, source: str) -> str:
@@ -133,7 +128,7 @@ def _adapter(model: Model, source: str) -> str:
     for ours, theirs in given.items():
         value = {
             "positions": f"positions + {names.first_position}",
-            "mask": "mask == 0" if names.mask_hides else "mask",
+            "mask": _mask_of(names),
         }.get(ours, ours)
         if theirs:
             lines += [f"        if {ours} is not None:", f'            given["{theirs}"] = {value}']
@@ -146,6 +141,10 @@ def _adapter(model: Model, source: str) -> str:
     return "\n".join(["class Model:", *lines])
 
 
+def _mask_of(names: Convention) -> str:
+    return "mask == 0" if names.mask_hides else "mask != 0" if names.mask_shows else "mask"
+
+
 def _output_of(model: Model, cache: str) -> str:
     if model.config is not None:
         name = "logits" if "generate" in model.offers else "last_hidden_state"
@@ -153,27 +152,53 @@ def _output_of(model: Model, cache: str) -> str:
     return "output if isinstance(output, tuple) else (output, None)"
 
 
-def _functions_of(function: FunctionType) -> list[FunctionType]:
-    """The function, after those of its module that it calls."""
-    module = inspect.getmodule(function)
-    called = [getattr(module, name, None) for name in function.__code__.co_names]
+def write_sources(objects: Iterable[Any]) -> str:
+    """The source of functions and classes, after the functions of this package that they call."""
+    called = dict.fromkeys(x for y in objects for x in _objects_of(y))
+    return "\n\n\n".join(map(_source, called))
+
+
+def _objects_of(thing: Any) -> list[Any]:
+    if not isinstance(thing, FunctionType):
+        return [thing]
+    known = [thing.__globals__.get(name) for name in thing.__code__.co_names]
+    package = __name__.partition(".")[0]
     own = [
-        f
-        for f in called
-        if inspect.isfunction(f) and inspect.getmodule(f) is module and f is not function
+        x
+        for x in known
+        if isinstance(x, FunctionType | type)
+        and x is not thing
+        and x.__module__.startswith(package)
     ]
-    before = dict.fromkeys(g for f in own for g in _functions_of(f))
-    return [*before, function]
+    return [*dict.fromkeys(y for x in own for y in _objects_of(x)), thing]
 
 
-def _source(function: FunctionType) -> str:
-    """The source without decorators and annotations."""
-    tree = ast.parse(inspect.getsource(function)).body[0]
-    assert isinstance(tree, ast.FunctionDef)
+class _Strip(ast.NodeTransformer):
+    """Remove annotations, and all but the first line of docstrings."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.Assign | None:
+        return ast.Assign([node.target], node.value) if node.value else None
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        return ast.arg(node.arg)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return self._shorten(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.returns = None
+        return self._shorten(node)
+
+    def _shorten(self, node: ast.FunctionDef | ast.ClassDef) -> Any:
+        text = ast.get_docstring(node)
+        if text is not None:
+            node.body[0] = ast.Expr(ast.Constant(text.partition("\n")[0]))
+        return self.generic_visit(node)
+
+
+def _source(thing: Any) -> str:
+    """The source without its decorators, annotations and long docstrings."""
+    tree = ast.parse(inspect.getsource(thing)).body[0]
+    assert isinstance(tree, ast.FunctionDef | ast.ClassDef)
     tree.decorator_list = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            node.returns = None
-        elif isinstance(node, ast.arg):
-            node.annotation = None
-    return ast.unparse(tree)
+    return ast.unparse(ast.fix_missing_locations(_Strip().visit(tree)))

@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from twinsolve.bench.tables import read_table
-from twinsolve.bench.vectors import hold, peers, write_vectors, writing
+from twinsolve.bench.vectors import hold, write_vectors, writing
 from twinsolve.bench.vectors.operators import operators
 from twinsolve.bench.vectors.recurrences import recurrences
 from twinsolve.solvers.online_regression import delta_rule
@@ -191,57 +190,3 @@ def test_the_page_counts_right_and_names_every_case(folder, manifest):
     assert f"{len(entries)} subjects, {total} cases, 3 MB" in text
     assert f"sparse coding, ...: {len(entries) - n_recurrences} in all" in text
     assert [case for case in cases if not re.search(rf"[|,] {case}[ ,]", text)] == []
-
-
-def test_what_the_page_says_of_flash_linear_attention_stands_in_the_table():
-    table = read_table(PAGE.parent / "results/vectors-peers/table.json")
-    table["comba"] = table.function.str.contains("comba")
-    by_cg = table.function.str.endswith("_CG")
-    failing = table[table.failed.ne("") & ~table.comba & ~by_cg]
-    assert set(failing.failed) == {"forget-all"}
-    assert failing.function.str.contains("chunk").all()
-    assert table[by_cg].error.between(1.5e-4, 2.5e-4).all()
-    fine = table.comba & ~table.failed.str.contains("plain")
-    assert set(table[fine].function.str.rpartition(":")[2] + ", " + table[fine].note) == {
-        "naive_recurrent_comba, p = k", "naive_chunk_comba, p = a k", "chunk_comba, ",
-    }  # fmt: skip
-    assert (table[~table.comba & ~by_cg].of_tolerance < 1).all()
-    assert table.raised.eq("").all()
-
-
-def peer(monkeypatch, function):
-    monkeypatch.setattr(peers, "_function", lambda place: function)
-    name = "gated_delta_rule.naive:naive_recurrent_gated_delta_rule"
-    return next(x for x in peers._peers() if x.place == name)
-
-
-def of_others(q, k, v, beta, g, scale, initial_state, output_final_state):
-    """A reference in the conventions of flash-linear-attention; it casts to float32."""
-    q, k, v, beta, g = (x.transpose(1, 2).to(torch.float32) for x in (q, k, v, beta, g))
-    S, out = initial_state, torch.zeros(v.shape)
-    for t in range(q.shape[2]):
-        S = S.float() * g[:, :, t].exp()[..., None, None]
-        e = (v[:, :, t] - (S * k[:, :, t, :, None]).sum(-2)).to(torch.float32)
-        S = S + k[:, :, t, :, None] * (beta[:, :, t, None] * e)[..., None, :]
-        out[:, :, t] = scale * (q[:, :, t, :, None] * S).sum(-2)
-    return out.transpose(1, 2), S if output_final_state else None
-
-
-def test_a_reference_of_others_is_held_in_float64_through_its_adapter(folder, monkeypatch):
-    row = peers._hold(peer(monkeypatch, of_others), folder)
-    assert (row["passed"], row["failed"], row["raised"]) == (13, "", "")
-    assert row["error"] < 1e-13
-    assert torch.get_default_dtype() == torch.float32 != torch.float64
-
-
-def test_a_peer_that_changes_its_arguments_or_fails_is_told(folder, monkeypatch):
-    def mutating(q, **more):
-        q *= 1.5
-        return of_others(q, **more)
-
-    row = peers._hold(peer(monkeypatch, mutating), folder)
-    assert row["raised"] == "RuntimeError: changes its arguments q"
-    assert row["not_computed"] == 12  # all but queries of zero
-    row = peers._hold(peer(monkeypatch, lambda **given: 1 / 0), folder)
-    assert (row["passed"], row["not_computed"]) == (0, 13)
-    assert row["raised"] == "ZeroDivisionError: division by zero"

@@ -1,9 +1,15 @@
-"""The recurrences in torch, written a second time: they give gradients and other dtypes."""
+"""The recurrences of test-time regression, literally: a loop over tokens, in any dtype.
+
+Each takes tensors by name: ``q``, ``k``, ``v`` of shape (..., tokens, width), gates of shape
+(..., tokens) or (..., tokens, width), and states ``initial_...``, zero by default. It returns
+``out`` and the states ``last_...``. Functions of others are held to them, and
+`twinsolve.bench.vectors` holds them to the solvers of `twinsolve.solvers.online_regression`.
+"""
 
 import torch
 from torch import Tensor
 
-from .cases import Tensors
+Tensors = dict[str, Tensor]
 
 
 def _token(x: Tensors, t: int, *names: str) -> list[Tensor]:
@@ -12,13 +18,20 @@ def _token(x: Tensors, t: int, *names: str) -> list[Tensor]:
     return [y[..., t : t + 1, :] for y in wide]
 
 
+def _start(x: Tensors, state: str, columns: str = "v") -> Tensor:
+    """Return the state before the first token, of the width of keys and of `columns`."""
+    zeros = torch.zeros_like(x["k"][..., :1, :].mT @ x[columns][..., :1, :])
+    return x.get(f"initial_{state}", zeros)
+
+
 def _join(rows: list[Tensor]) -> Tensor:
     return torch.cat(rows, dim=-2)
 
 
 def sum_outer_products(x: Tensors) -> Tensors:
     """TR-1."""
-    S, out = x["initial_S"], []
+    x = {"forget": torch.ones_like(x["k"])} | x
+    S, out = _start(x, "S"), []
     for t in range(x["k"].shape[-2]):
         q, k, v, a = _token(x, t, "q", "k", "v", "forget")
         S = a.mT * S + k.mT @ v
@@ -29,11 +42,21 @@ def sum_outer_products(x: Tensors) -> Tensors:
 def step_delta(x: Tensors) -> Tensors:
     """TR-2, TR-3 and TR-6."""
     x = {"forget": torch.ones_like(x["k"]), "metric": torch.ones_like(x["k"])} | x
-    S, out = x["initial_S"], []
+    S, out = _start(x, "S"), []
     for t in range(x["k"].shape[-2]):
         q, k, v, beta, a, m = _token(x, t, "q", "k", "v", "beta", "forget", "metric")
         S = a.mT * S
         S = S + beta * (m * k).mT @ (v - k @ S)
+        out.append(q @ S)
+    return {"out": _join(out), "last_S": S}
+
+
+def step_comba(x: Tensors) -> Tensors:
+    """Comba: the error is that of p, before the state forgets; p = a k is TR-3."""
+    S, out = _start(x, "S"), []
+    for t in range(x["k"].shape[-2]):
+        q, k, v, p, beta, a = _token(x, t, "q", "k", "v", "p", "beta", "forget")
+        S = a.mT * S + beta * k.mT @ (v - p @ S)
         out.append(q @ S)
     return {"out": _join(out), "last_S": S}
 
@@ -46,7 +69,7 @@ def step_proximal(x: Tensors) -> Tensors:
 
 def solve_ridge(x: Tensors, n_iter: int | None = None) -> Tensors:
     """TR-5, or TR-5c with a number of steps of conjugate gradients."""
-    H, G, out = x["initial_H"], x["initial_G"], []
+    H, G, out = _start(x, "H", "k"), _start(x, "G"), []
     for t in range(x["k"].shape[-2]):
         q, k, v, beta, a = _token(x, t, "q", "k", "v", "beta", "forget")
         H, G = a * H + beta * k.mT @ k, a * G + beta * k.mT @ v
@@ -73,7 +96,7 @@ def _divide(above: Tensor, below: Tensor) -> Tensor:
 
 def step_titans(x: Tensors) -> Tensors:
     """TR-8."""
-    M, Z, out = x["initial_M"], x["initial_Z"], []
+    M, Z, out = _start(x, "M"), _start(x, "Z"), []
     names = ("q", "k", "v", "step", "momentum", "decay")
     for t in range(x["k"].shape[-2]):
         q, k, v, theta, eta, alpha = _token(x, t, *names)
@@ -83,9 +106,10 @@ def step_titans(x: Tensors) -> Tensors:
     return {"out": _join(out), "last_M": M, "last_Z": Z}
 
 
-def attend_with_probe(x: Tensors, scale: float, reg: float | None = None) -> Tensors:
+def attend_with_probe(x: Tensors, scale: float = 1.0, reg: float | None = None) -> Tensors:
     """TR-9, with the exact probe if there is a `reg`."""
-    K, V = _join([x["initial_K"], x["k"]]), _join([x["initial_V"], x["v"]])
+    K = _join([x.get("initial_K", x["k"][..., :0, :]), x["k"]])
+    V = _join([x.get("initial_V", x["v"][..., :0, :]), x["v"]])
     n, all_ = x["k"].shape[-2], K.shape[-2]
     seen = torch.ones(n, all_).tril(all_ - n) > 0
     p = (scale * x["q"] @ K.mT).masked_fill(~seen, -torch.inf).softmax(-1)
