@@ -9,7 +9,7 @@ from typing import Any
 
 from ...unrolled.audit.scripts import write_sources
 
-_OWN = ("twinsolve.unrolled.audit.", "twinsolve.bench.audit.")  # scripts contain their source
+_OWN = ("twinsolve.unrolled.audit", "twinsolve.bench.audit")  # scripts contain their source
 
 
 @dataclass(frozen=True, repr=False)

@@ -86,7 +86,7 @@ def kernels() -> Iterator[tuple[str, Call]]:
 
 
 def _adapt(function: Name | Call, equation: str, arguments: str, options: dict[str, Any]) -> Call:
-    adapter = Name("twinsolve.unrolled.audit.functions:Adapter")
+    adapter = Name("twinsolve.unrolled.audit:Adapter")
     named = {}
     if equation:
         place = f"twinsolve.unrolled.audit.recurrences:{_RECURRENCES[equation]}"

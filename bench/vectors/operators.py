@@ -2,8 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from ...unrolled.twins.registry import is_exact
 from ...unrolled.twins.subjects import as_built, speaks_for_layer
 from .cases import Arrays, Case, Subject, Tensors, round_to_bfloat16
 
-_SIZES = {"n": 11, "width": 2, "n_values": 2}
+_N, _WIDTHS = 11, {"width": 2, "n_values": 2}
 _PLAIN = (int, float, str, type(None))
 
 
@@ -28,7 +27,7 @@ def operators() -> Iterator[Subject]:
         any_points = twin.inputs.kind == "tokens" and twin.inputs.pairing != "self"
         if any_points and is_exact(twin) and speaks_for_layer(twin):
             rng = np.random.default_rng([*twin.name.encode()])
-            subject = as_built(twin, rng).resized(rng, **_SIZES)
+            subject = as_built(twin, rng).resized(rng, n=_N, **_WIDTHS)
             words = f"{type(subject.layer).__name__}: {_first_line(type(subject.layer))}"
             cases = list(_cases(subject, rng, ties=not twin.numerics.chooses))
             settings = _settings(subject.layer)
@@ -50,24 +49,56 @@ def _settings(layer: torch.nn.Module) -> dict[str, Any]:
     }
 
 
+class _Edge(NamedTuple):
+    catches: str
+    change: Callable[[Arrays], None] = lambda x: None
+    n: int = _N
+    by: tuple[str, ...] = ("q", "k", "v")
+    ties: bool = False  # kinks of some operators in their keys
+
+
+def _scale(x: Arrays) -> None:
+    x["q"] *= 16
+    x["k"] *= 16
+
+
+def _repeat_first_key(x: Arrays) -> None:
+    x["k"][...] = x["k"][:, :1]
+
+
+def _clear_even_keys(x: Arrays) -> None:
+    x["k"][:, ::2] = 0
+
+
+_EDGES = {
+    "plain": _Edge("axes that are swapped; parameters of heads"),
+    "large-logits": _Edge("overflow of exp", _scale),
+    "equal-keys": _Edge("systems that are singular, ties", _repeat_first_key, by=("v",), ties=True),
+    "zero-keys": _Edge("normalisation of keys of zero", _clear_even_keys, by=("v",), ties=True),
+    "one-token": _Edge("sums and statistics of one token", n=1),
+    "long": _Edge("growth of rounding over 128 tokens", n=128, by=()),
+}
+
+
 def _cases(subject: laws.Subject, rng: np.random.Generator, *, ties: bool) -> Iterator[Case]:
-    n = _SIZES["n"]
-    tokens = zip("qkv", map(as_array, subject.inputs), strict=True)
-    inputs = {name: round_to_bfloat16(x) for name, x in tokens}
-    make = partial(_make_case, subject, rng)
-    yield make("plain", "axes that are swapped; parameters of heads", inputs)
-    large = {name: x if name == "v" else 16 * x for name, x in inputs.items()}
-    yield make("large-logits", "overflow of exp", large)
-    if ties:  # kinks of some operators in their keys
-        equal = inputs | {"k": np.repeat(inputs["k"][:, :1], n, axis=1)}
-        yield make("equal-keys", "systems that are singular, ties", equal, by=("v",))
+    for name, edge in _EDGES.items():
+        if ties or not edge.ties:
+            sized = subject if edge.n == _N else subject.drawn(rng, n=edge.n, **_WIDTHS)
+            inputs = _tokens(sized)
+            edge.change(inputs)
+            yield _make_case(sized, rng, name, edge.catches, inputs, by=edge.by)
     if subject.declared is not None:
         causal = subject.declared.causal
-        masks = laws.masks.causal(n, n) if causal else laws.NO_MASKS
+        masks = laws.masks.causal(_N, _N) if causal else laws.NO_MASKS
         name = "causal-hidden-key" if causal else "hidden-key"
         catches = "rows without a key: -inf - -inf; statistics over hidden keys; off by one"
-        masks = masks.hiding(np.arange(n)[None] != 0, name)
-        yield make(name, catches, inputs, masks)
+        masks = masks.hiding(np.arange(_N)[None] != 0, name)
+        yield _make_case(subject, rng, name, catches, _tokens(subject), masks)
+
+
+def _tokens(subject: laws.Subject) -> Arrays:
+    tokens = zip("qkv", map(as_array, subject.inputs), strict=True)
+    return {name: round_to_bfloat16(x) for name, x in tokens}
 
 
 def _make_case(
@@ -85,7 +116,8 @@ def _make_case(
     given |= {f"parameter.{name}": as_array(x) for name, x in parameters.items()}
     if masks.visible is not None:
         given["mask"] = np.where(masks.visible, 0.0, -np.inf)
-    given["weights"] = round_to_bfloat16(rng.standard_normal(inputs["v"].shape))
+    if by:
+        given["weights"] = round_to_bfloat16(rng.standard_normal(inputs["v"].shape))
 
     def call(x: Tensors) -> tuple[tuple[Tensor, ...], Context | None]:
         tokens = tuple(x[name] for name in "qkv")

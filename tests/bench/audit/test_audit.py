@@ -2,6 +2,8 @@
 
 import json
 import runpy
+import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,8 +12,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from twinsolve import audit
 from twinsolve.bench import audit as audited
-from twinsolve.bench.audit import report, study
+from twinsolve.bench.audit import networks, report, study
+from twinsolve.bench.audit.construction import Name
 from twinsolve.bench.audit.networks import PEERS, list_architectures
 from twinsolve.bench.audit.report import summary_lines
 from twinsolve.bench.audit.study import audit_networks
@@ -110,6 +114,44 @@ def test_finished_networks_are_kept(tmp_path):
     again = audit_networks(names, laws=["decoding", "left padding"], directory=tmp_path)
     pd.testing.assert_frame_equal(table, again)
     assert list(table.package.unique()) == ["transformers", "twinsolve"]
+
+
+BROKEN = """
+import torch
+
+def twice(q, k, v):
+    return 2 * (q @ k.mT).tril() @ v
+"""
+
+
+def test_script_of_a_layer_of_others_runs_without_this_package(tmp_path, monkeypatch):
+    """It contains the adapter, the recurrence and the law, and finds the same error."""
+    (tmp_path / "others.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    recurrence = Name("twinsolve.unrolled.audit.recurrences:sum_outer_products")
+    adapter = Name("twinsolve.unrolled.audit:Adapter")
+    call = adapter(Name("others:twice"), "q, k, v", heads_first=True, recurrence=recurrence)
+    monkeypatch.setitem(networks.PEERS, "others/twice", networks.Peer(call))
+    (row,) = audit(**networks.build_peer("others/twice", ["equation"])).broken
+    (tmp_path / "script.py").write_text(row.script)
+    blocked = "import runpy, sys; sys.modules['twinsolve'] = None; sys.path.insert(0, '.')"
+    command = [sys.executable, "-c", f"{blocked}; runpy.run_path('script.py')"]
+    printed = subprocess.check_output(command, cwd=tmp_path, text=True)
+    assert float(printed.split()[-1]) == pytest.approx(row.error)
+    assert row.error == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "name", ["torch/LSTM", "torch/TransformerEncoder", "twinsolve/LanguageModel, top_k"]
+)
+def test_source_of_a_peer_makes_what_is_audited(name):
+    made = networks.build_peer(name)
+    found = {}
+    exec(f"import torch\ntorch.manual_seed(0)\n{made['source']}", found)
+    assert found["inputs"].equal(made["inputs"])
+    weights = found["network"].state_dict()
+    assert weights.keys() == made["network"].state_dict().keys()
+    assert all(x.equal(weights[key]) for key, x in made["network"].state_dict().items())
 
 
 def test_other_versions_are_other_jobs(tmp_path, monkeypatch):

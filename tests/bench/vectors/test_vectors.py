@@ -43,7 +43,7 @@ def test_two_runs_write_the_same_bytes_and_they_are_few(folder, tmp_path):
     names = sorted(path.name for path in folder.iterdir())
     assert names == sorted(path.name for path in tmp_path.iterdir())
     assert all((folder / x).read_bytes() == (tmp_path / x).read_bytes() for x in names)
-    assert sum((folder / x).stat().st_size for x in names) < 3.1e6
+    assert sum((folder / x).stat().st_size for x in names) < 4.8e6
 
 
 def test_every_recurrence_and_every_operator_with_an_exact_twin_is_there(manifest):
@@ -65,7 +65,18 @@ def test_what_is_left_out_is_few_and_said(manifest):
     assert left_out == {
         ("symmetric-attention", "large-logits"),
         ("sinkhorn-iterates", "large-logits"),
+        ("ridge-attention-zero-diagonal", "one-token"),  # it has no other token
     }
+
+
+def test_operators_have_the_cases_that_break_kernels(folder, manifest):
+    for subject in operators():
+        cases = manifest["subjects"][subject.name]["cases"]
+        assert {"one-token", "long"} <= {*cases, *manifest["subjects"][subject.name]["left_out"]}
+        with np.load(folder / f"{subject.name}.npz") as arrays:
+            assert arrays["long/q"].shape[-2] == 128
+            if "zero-keys" in cases:
+                assert not arrays["zero-keys/k"][..., ::2, :].any()
 
 
 def test_both_formats_hold_the_same_and_the_shapes_are_those_of_the_manifest(folder, manifest):
@@ -187,6 +198,6 @@ def test_the_page_counts_right_and_names_every_case(folder, manifest):
     cases = {case for entry in entries for case in entry["cases"]}
     total = sum(len(entry["cases"]) for entry in entries)
     n_recurrences = len([*recurrences()])
-    assert f"{len(entries)} subjects, {total} cases, 3 MB" in text
+    assert f"{len(entries)} subjects, {total} cases, 5 MB" in text
     assert f"sparse coding, ...: {len(entries) - n_recurrences} in all" in text
     assert [case for case in cases if not re.search(rf"[|,] {case}[ ,]", text)] == []

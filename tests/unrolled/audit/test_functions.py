@@ -1,5 +1,8 @@
 """Functions of q, k, v and gates: their equation, closed gates and residual, by planted faults."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -128,7 +131,7 @@ def test_argument_gets_what_its_words_say(words):
 
 
 def test_unknown_quantity_is_told():
-    with pytest.raises(ValueError, match="arguments: must get q, k, v, .* or lam, got 'gate'"):
+    with pytest.raises(ValueError, match=r"arguments: must get q, k, v, .* or lam, got 'gate'"):
         Adapter(in_chunks, "q, k, v, g=log gate")
 
 
@@ -141,3 +144,8 @@ def test_inputs_of_the_caller_are_not_changed_by_a_faulty_function():
     inputs = torch.ones(2, 21, adapter.width)
     assert not audit(adapter, inputs, laws=("arguments",))
     assert (inputs == 1).all()
+
+
+def test_the_code_of_the_page_runs():
+    page = (Path(__file__).parents[3] / "docs/audit.md").read_text()
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {"__name__": "page"})
