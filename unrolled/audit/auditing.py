@@ -135,7 +135,8 @@ def _find(
     made = _widen(copy.deepcopy(made).eval())
     if weights == "drawn":
         draw_weights(made)
-    return type(made).__name__, made, inputs, Origin(source=source, drawn=weights == "drawn")
+    name = getattr(made, "__name__", type(made).__name__)
+    return name, made, inputs, Origin(source=source, drawn=weights == "drawn")
 
 
 def _widen(network: nn.Module) -> nn.Module:

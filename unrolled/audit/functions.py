@@ -76,6 +76,7 @@ class Adapter(nn.Module):
     ) -> None:
         super().__init__()
         self.function, self.recurrence, self.options = function, recurrence, options
+        self.__name__ = getattr(function, "__name__", "Adapter")
         self.arguments, self.states = self._pairs(arguments), self._pairs(states)
         self.scale, self.transposed, self.heads_first = scale, transposed, heads_first
         self.heads, self.dim, self.parts = heads, dim, {}

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from . import weights
 from .architectures import Architecture
-from .functions import Adapter
 from .laws import NetworkLaw
 from .model import Convention, Model
 
@@ -53,8 +52,7 @@ else:
 
 def _title(origin: Origin, model: Model) -> str:
     if origin.architecture is None:
-        named = model.network.function if isinstance(model.network, Adapter) else model.network
-        name: str = getattr(named, "__name__", type(named).__name__)
+        name: str = getattr(model.network, "__name__", type(model.network).__name__)
         return name
     import transformers
 

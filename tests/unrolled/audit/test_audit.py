@@ -190,6 +190,24 @@ def test_script_calls_the_network_as_the_convention_says():
     assert 'given["at"] = positions + 1' in row.script
 
 
+def test_mask_of_booleans_that_show_is_data():
+    class Boolean(Recurrence):
+        def forward(self, x, mask=None, state=None):
+            assert mask is None or mask.dtype == torch.bool
+            return super().forward(x, None if mask is None else mask.float(), state)
+
+    laws = ("left padding", "right padding", "content of padding")
+    report = audit(
+        Boolean(), INPUTS, convention=Convention(mask="mask", mask_shows=True), laws=laws
+    )
+    assert [row.verdict for row in report.rows] == ["holds"] * 3
+    (row,) = audit(
+        Boolean("left padding"), INPUTS, laws=laws[:1],
+        convention=Convention("state", "mask", mask_shows=True),
+    ).rows  # fmt: skip
+    assert 'given["mask"] = mask != 0' in row.script
+
+
 def test_report_prints_and_becomes_a_table():
     report = audit(Recurrence("rows of a batch"), INPUTS, laws=("rows of a batch", "later tokens"))
     assert [row.law for row in report.broken] == ["rows of a batch"]
