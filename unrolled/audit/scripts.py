@@ -159,15 +159,9 @@ def write_sources(objects: Iterable[Any]) -> str:
 def _objects_of(thing: Any) -> list[Any]:
     if not isinstance(thing, FunctionType):
         return [thing]
-    known = [thing.__globals__.get(name) for name in thing.__code__.co_names]
-    package = __name__.partition(".")[0]
-    own = [
-        x
-        for x in known
-        if isinstance(x, FunctionType | type)
-        and x is not thing
-        and x.__module__.startswith(package)
-    ]
+    known = map(thing.__globals__.get, thing.__code__.co_names)
+    parts = (x for x in known if isinstance(x, FunctionType | type) and x is not thing)
+    own = [x for x in parts if x.__module__ == thing.__module__]
     return [*dict.fromkeys(y for x in own for y in _objects_of(x)), thing]
 
 

@@ -8,7 +8,12 @@ import torch
 
 from twinsolve import audit
 from twinsolve.unrolled.audit import Adapter
-from twinsolve.unrolled.audit.recurrences import solve_ridge, step_delta, sum_outer_products
+from twinsolve.unrolled.audit.recurrences import (
+    solve_ridge,
+    step_comba,
+    step_delta,
+    sum_outer_products,
+)
 
 LAWS = ("equation", "closed gates", "residual")
 
@@ -130,6 +135,14 @@ def test_argument_gets_what_its_words_say(words):
     assert torch.equal(given[0], MADE[words](adapter.quantities(features)))
 
 
+def test_comba_is_the_gated_delta_rule_where_p_is_the_key_that_forgot():
+    adapter = Adapter(lambda **x: x["q"], "q, k, v, beta, forget")
+    x = adapter.quantities(torch.randn(2, 9, adapter.width).double())
+    found = step_comba(x | {"p": x["forget"][..., None] * x["k"]})
+    for name, expected in step_delta(x).items():
+        torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-12)
+
+
 def test_unknown_quantity_is_told():
     with pytest.raises(ValueError, match=r"arguments: must get q, k, v, .* or lam, got 'gate'"):
         Adapter(in_chunks, "q, k, v, g=log gate")
@@ -138,11 +151,11 @@ def test_unknown_quantity_is_told():
 def test_inputs_of_the_caller_are_not_changed_by_a_faulty_function():
     def scale(q):
         q *= 2
-        return q
+        return 1 * q
 
     adapter = Adapter(scale, "q")
     inputs = torch.ones(2, 21, adapter.width)
-    assert not audit(adapter, inputs, laws=("arguments",))
+    assert not audit(adapter, inputs, laws=("determinism",))
     assert (inputs == 1).all()
 
 
