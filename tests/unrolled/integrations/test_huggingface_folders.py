@@ -97,6 +97,27 @@ def assert_same(found, expected):
     assert str(found) == str(expected)
 
 
+@torch.no_grad()
+def test_a_model_of_two_towers_comes_back_with_the_operators_of_each(tmp_path):
+    sizes = {**SIZES, "projection_dim": 8}
+    config = transformers.CLIPConfig(
+        text_config={**TEXT, **sizes, "max_position_embeddings": 16},
+        vision_config={**sizes, "image_size": 8, "patch_size": 4, "num_channels": 1},
+        projection_dim=8,
+    )
+    model = transformers.CLIPModel(config).eval()
+    kinds = {"text_model": SparseCoding, "vision_model": Twicing}
+    chosen = {"text_model": SparseCoding(0.1, learnable=True), "vision_model": Twicing(Softmax())}
+    attach_huggingface(model, lambda name: chosen[name.partition(".")[0]])
+    save_huggingface(model, tmp_path)
+    found = load_huggingface(tmp_path)
+    for tower, kind in kinds.items():
+        assert sum(isinstance(x, kind) for x in getattr(found, tower).modules()) == 2
+    assert_same(found, model)
+    batch = {"input_ids": IDS, "pixel_values": PIXELS}
+    assert torch.equal(found(**batch).logits_per_text, model(**batch).logits_per_text)
+
+
 @pytest.mark.filterwarnings("ignore:positions. .* takes them as a separate feature")
 @pytest.mark.parametrize(
     ("kind", "name"),
