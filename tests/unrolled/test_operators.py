@@ -81,7 +81,7 @@ def test_shapes_without_values(name):
             with pytest.raises(RuntimeError, match="cannot run on the meta device, as"):
                 layer(*inputs, context=context, **given)
             continue
-        with small_blocks(4):
+        with small_blocks(8):
             out = layer(*inputs, context=context, **given)
             gradients = torch.autograd.grad(out.sum(), inputs, materialize_grads=True)
         assert out.is_meta
