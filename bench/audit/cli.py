@@ -52,7 +52,8 @@ def audit(
     table.json, summary.md and settings.json. The status is 1 if a law is broken.
     """
     from ...unrolled.audit import LAWS
-    from .networks import PEERS, list_architectures
+    from .architectures import list_architectures
+    from .networks import PEERS
 
     screen = console()
     if list_all:
@@ -82,7 +83,8 @@ def audit(
 
 
 def _list_installed(packages: list[str]) -> list[str]:
-    from .networks import PEERS, list_architectures
+    from .architectures import list_architectures
+    from .networks import PEERS
     from .study import find_versions
 
     known = {name: name.partition("/")[0] for name in PEERS}

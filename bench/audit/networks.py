@@ -1,4 +1,4 @@
-"""Networks that the page audits: architectures of transformers, and layers of other packages."""
+"""Layers of other packages that the page audits."""
 
 from __future__ import annotations
 
@@ -16,43 +16,7 @@ from ...unrolled.audit.scripts import write_inputs
 from .construction import Call, Name, build, write
 from .functions import KERNEL_LAWS, kernels, references
 
-_LEFT_OUT = {
-    # They read pictures or sound too; their language models have names of their own.
-    *("blt", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "got_ocr2", "mllama"),
-    *("moss_transcribe_diarize", "musicgen", "musicgen_melody", "phi4_multimodal", "emu3"),
-    *("llama4", "git", "dots3_note", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
-    # They draft for another network.
-    *("gemma4_assistant", "gemma4_unified_assistant"),
-    # They have no tiny configuration.
-    *("inkling2_loop_text", "inkling2_text", "xlm"),
-    # They are not causal by design.
-    *("cpmant", "prophetnet"),
-}
-ENCODERS = [
-    f"{name}Model"
-    for name in (
-        *("Albert", "Beit", "Bert", "BigBird", "CLIPText", "ConvBert", "Deberta", "DebertaV2"),
-        *("DeiT", "Dinov2", "DINOv3ViT", "DistilBert", "Electra", "Ernie", "EuroBert", "FNet"),
-        *("Funnel", "IBert", "IJepa", "Longformer", "Luke", "MobileBert", "ModernBert", "MPNet"),
-        *("Mra", "NomicBert", "Nystromformer", "Pvt", "RemBert", "RoFormer", "Roberta"),
-        *("SiglipText", "SiglipVision", "SqueezeBert", "T5Encoder", "ViT", "ViTMSN"),
-        *("XLMRoberta", "Yoso"),
-    )
-]
 _BATCH, _TOKENS, _WIDTH, _HEADS, _IDS = 2, 21, 32, 4, 97
-
-
-def list_architectures() -> list[str]:
-    """Model types of transformers that have a causal language model of their own, and encoders."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
-
-    seen: set[str] = set()
-    found = []
-    for name, network in sorted(CAUSAL.items()):
-        if name not in _LEFT_OUT and network not in seen:
-            seen.add(network)
-            found.append(name)
-    return [*found, *ENCODERS]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,8 +25,9 @@ POSITIONS = ("position_ids", "positions")
 CHUNKS = ("chunk_size", "mamba_chunk_size", "block_size")
 # Model types whose first position is that after the padding id.
 AFTER_PADDING = (
-    "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta",
-    "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+    "altclip_text_model", "camembert", "data2vec-text", "ibert", "kosmos_2_5_text_model",
+    "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl", "xmod",
 )  # fmt: skip
 CAUSAL = ("openai-gpt", "reformer")  # model types that are so without a cache
 MASK_OF_CALL = ("falcon_mamba", "mamba", "mamba2")  # model types whose `generate` does so
@@ -53,6 +55,9 @@ class Convention:
         Whether the output has the cache. If not, the caller makes one and passes it to every call.
     asks : tuple of str
         Arguments that must be true, such as ``use_cache``.
+    inputs, source, source_mask : str, optional
+        Of an encoder-decoder: the arguments of the decoder's inputs, which laws change, and of what
+        the encoder reads and its mask. The cache, mask and positions are then the decoder's.
     """
 
     cache: str | None = None
@@ -64,6 +69,9 @@ class Convention:
     mask_of_call: bool = False
     returns_cache: bool = True
     asks: tuple[str, ...] = ()
+    inputs: str | None = None
+    source: str | None = None
+    source_mask: str | None = None
 
 
 def find_convention(network: Callable[..., Any]) -> Convention:
@@ -76,21 +84,31 @@ def find_convention(network: Callable[..., Any]) -> Convention:
 
     cache = first(CACHES)
     config = getattr(network, "config", None)
+    paired = "decoder_input_ids" in names
+    prefix = "decoder_" if paired else ""
     return Convention(
         cache,
-        first((*HIDING, *MASKS)),
-        first(POSITIONS),
+        first((*HIDING, *(prefix + name for name in MASKS))),
+        first(tuple(prefix + name for name in POSITIONS)),
         mask_hides=first(HIDING) is not None,
         first_position=_find_first_position(network, config),
         mask_of_call=getattr(config, "model_type", None) in MASK_OF_CALL,
         asks=("use_cache",) if cache and "use_cache" in names else (),
+        inputs="decoder_input_ids" if paired else None,
+        source=getattr(network, "main_input_name", "input_ids") if paired else None,
+        source_mask=first(MASKS) if paired else None,
     )
 
 
 def _find_first_position(network: Any, config: Any) -> int:
-    if getattr(config, "model_type", None) in AFTER_PADDING:
-        owner: Any = next(x for x in _modules(network) if hasattr(x, "position_embeddings"))
-        return int(owner.padding_idx) + 1
+    text = config.get_text_config(decoder=True) if hasattr(config, "model_type") else None
+    if getattr(text, "model_type", None) in AFTER_PADDING:
+        tables = (
+            x
+            for name, x in network.named_modules()
+            if hasattr(x, "position_embeddings") or name.endswith("embed_positions")
+        )
+        return next(int(x.padding_idx) for x in tables if hasattr(x, "padding_idx")) + 1
     buffers = network.named_buffers() if isinstance(network, nn.Module) else ()
     starts = [int(x.flatten()[0]) for name, x in buffers if name.endswith("position_ids")]
     return starts[0] if starts else 0
@@ -111,6 +129,10 @@ class Model:
         Whether the network promises that later tokens change nothing.
     layer : int, optional
         Return the hidden states after this layer in place of the output.
+    module : str, optional
+        Return what this module of the network takes in place of the output.
+    source, source_mask : Tensor, optional
+        What the encoder of an encoder-decoder reads, and its mask: see `source_of`.
     """
 
     network: Any
@@ -118,6 +140,9 @@ class Model:
     convention: Convention
     causal: bool
     layer: int | None = None
+    module: str | None = None
+    source: Any = None
+    source_mask: Tensor | None = None
 
     def __call__(
         self,
@@ -142,16 +167,22 @@ class Model:
                 given[name] = value
         if self.layer is not None:
             given["output_hidden_states"] = True
-        with torch.set_grad_enabled(grad):
-            output = self.network(inputs, **given)
+        given |= self.source_of(inputs)
+        with torch.set_grad_enabled(grad), _taken(self.network, self.module) as taken:
+            if names.inputs:
+                output = self.network(**{names.inputs: inputs}, **given)
+            else:
+                output = self.network(inputs, **given)
         if isinstance(output, Tensor):
             return output, None
         if isinstance(output, tuple) and not hasattr(output, "_fields"):
             return output[0], output[1] if len(output) > 1 else None
         state = getattr(output, names.cache, None) if names.cache else None
+        states = "decoder_hidden_states" if names.source else "hidden_states"
         if self.layer is not None:
-            return output.hidden_states[self.layer], state if names.returns_cache else cache
+            return getattr(output, states)[self.layer], state if names.returns_cache else cache
         found = next((getattr(output, name) for name in _OUTPUTS if hasattr(output, name)), None)
+        found = taken[-1] if self.module else found
         if not isinstance(found, Tensor):
             raise TypeError(
                 f"the output, {type(output).__name__}, is no tensor or tuple, and has none of "
@@ -164,11 +195,30 @@ class Model:
 
         return DynamicCache(config=self.network.config)
 
+    def source_of(self, inputs: Tensor) -> dict[str, Tensor]:
+        """What the encoder gets beside these inputs; nothing where the network has no encoder.
+
+        The first token of a row that is no padding tells which row of the source is its own: the
+        rest of its id by their number.
+        """
+        if self.source is None or self.convention.source is None:
+            return {}
+        first = (inputs != 0).int().argmax(1, keepdim=True)
+        rows = inputs.gather(1, first)[:, 0] % len(self.source)
+        given = {self.convention.source: self.source[rows]}
+        if self.source_mask is not None and self.convention.source_mask:
+            given[self.convention.source_mask] = self.source_mask[rows]
+        return given
+
+    def reading(self, source: Tensor, mask: Tensor | None) -> Model:
+        """The same network with another source."""
+        return replace(self, source=source, source_mask=mask)
+
     @cached_property
     def config(self) -> Any:
-        """The configuration of a network of transformers; None for others."""
-        config = getattr(self.network, "config", None)
-        return config if hasattr(config, "model_type") else None
+        """The configuration of a network of transformers, or of its decoder; None for others."""
+        config: Any = getattr(self.network, "config", None)
+        return config.get_text_config(decoder=True) if hasattr(config, "model_type") else None
 
     @cached_property
     def offers(self) -> frozenset[str]:
@@ -190,8 +240,14 @@ class Model:
             "use_cache": "use_cache" in names.asks and names.returns_cache,
             "mask": names.mask is not None and self.inputs.ndim < 4,
             "positions": names.positions is not None,
+            "all keys": cache is not None and self._keeps_all_keys(),
+            "source": self.source is not None,
+            "source mask": names.source_mask is not None
+            and self.source is not None
+            and not self.source.is_floating_point(),
             "module": isinstance(network, nn.Module),
-            "generate": bool(getattr(network, "can_generate", bool)()),
+            "generate": bool(getattr(network, "can_generate", bool)())
+            and type(network).generate.__module__ == "transformers.generation.utils",
             "same in training": not any(drops) and not normed,
             "config": self.config is not None,
             "chunks": bool(self.chunks),
@@ -206,6 +262,19 @@ class Model:
             "system": adapter is not None and {*adapter.states.values()} == {"H", "G"},
         }
         return frozenset(name for name, has in offered.items() if has)
+
+    def _keeps_all_keys(self) -> bool:
+        """Whether twice as many tokens make every part of the cache twice as large.
+
+        If not, the cache has a window, which counts padding, or a state, which takes it in.
+        """
+        half = self.inputs.shape[1] // 2
+        caches = [self(self.inputs[:, :n].clone())[1] for n in (half, 2 * half)]
+        short, long = [
+            [x.numel() for x in _tensors(getattr(cache, "self_attention_cache", cache))]
+            for cache in caches
+        ]
+        return len(short) == len(long) and all(2 * a == b for a, b in zip(short, long, strict=True))
 
     def _has_grouped_heads(self) -> bool:
         heads = getattr(self.config, "num_attention_heads", None) or 0
@@ -259,6 +328,32 @@ def difference(found: Tensor, expected: Tensor) -> float:
         return (found != expected).double().mean().item()
     error = largest_difference(as_array(found), as_array(expected))
     return error if error == error else float("inf")
+
+
+@contextmanager
+def _taken(network: Any, module: str | None) -> Iterator[list[Tensor]]:
+    """Collects what a module of the network takes in each call."""
+    taken: list[Tensor] = []
+    if module is None:
+        yield taken
+        return
+    hook = network.get_submodule(module).register_forward_pre_hook(
+        lambda _, given: taken.append(given[0])
+    )
+    try:
+        yield taken
+    finally:
+        hook.remove()
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    """The tensors of floats in a cache."""
+    if isinstance(x, Tensor):
+        yield from [x] if x.is_floating_point() else []
+        return
+    parts = x.values() if isinstance(x, dict) else x if isinstance(x, list | tuple) else ()
+    for part in parts or vars(x).values() if hasattr(x, "__dict__") else parts:
+        yield from _tensors(part)
 
 
 def _modules(network: Any) -> list[nn.Module]:

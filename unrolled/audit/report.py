@@ -26,7 +26,7 @@ class Row:
         Where the tolerance comes from, what the law needs and the network lacks, or the error that
         the network raised.
     start : str
-        The first token and the first layer where a broken law shows.
+        The first token, layer and heads where a broken law shows, as far as they can be told.
     script : str
         For a broken law, a program of plain torch that shows it.
     """

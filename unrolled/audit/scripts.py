@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from . import weights
+from . import laws, weights
 from .architectures import Architecture
 from .laws import NetworkLaw
 from .model import Convention, Model
@@ -36,7 +36,7 @@ def write_script(law: NetworkLaw, model: Model, origin: Origin, error: float) ->
         source,
         _adapter(model, source),
         _network(origin, model),
-        f"found, expected = {check.__name__}(Model(network), inputs)\n" + _PRINT,
+        f"found, expected = {check.__name__}({_model(model)}, inputs)\n" + _PRINT,
     ]
     title = f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}.\n"""'
     return "\n\n\n".join([title, _imports(origin, "\n".join(body)), *body]) + "\n"
@@ -85,8 +85,15 @@ def _network(origin: Origin, model: Model) -> str:
             f"network = {found.network.__name__}({found.config.__name__}(**settings)).eval()",
             "draw_weights(network)",
         ]
-    if "inputs" not in origin.source:
-        lines.append(write_inputs(model.inputs, getattr(model.config, "vocab_size", None)))
+    ids: Any = getattr(model.config, "vocab_size", None)
+    if model.source is not None:
+        both = model.source[:1].expand(2, *model.source.shape[1:])
+        lines.append(f"source = {_draw(both, 3, ids, 2)}[:{len(model.source)}]")
+    if "inputs" not in origin.source and model.source is not None:
+        rows = f"torch.arange({len(model.inputs)})[:, None]"
+        lines.append(f"inputs = 2 * {_draw(model.inputs, 2, ids // 2, 1)} + {rows}")
+    elif "inputs" not in origin.source:
+        lines.append(write_inputs(model.inputs, ids))
     if not drawn:
         return "\n".join(lines)
     constants = f"SEED = {weights.SEED}\nGATES = {weights.GATES}"
@@ -95,10 +102,18 @@ def _network(origin: Origin, model: Model) -> str:
 
 def write_inputs(inputs: Tensor, top: int | None = None) -> str:
     """A line that draws features, or ids below `top`."""
-    shape, draw = ", ".join(map(str, inputs.shape)), "generator=torch.Generator().manual_seed(1)"
-    if inputs.is_floating_point():
-        return f"inputs = torch.randn({shape}, {draw})"
-    return f"inputs = torch.randint(3, {top or int(inputs.max()) + 1}, ({shape}), {draw})"
+    return f"inputs = {_draw(inputs, 3, top or 0, 1)}"
+
+
+def _draw(x: Tensor, least: int, top: int, seed: int) -> str:
+    shape, draw = ", ".join(map(str, x.shape)), f"generator=torch.Generator().manual_seed({seed})"
+    if x.is_floating_point():
+        return f"torch.randn({shape}, {draw})"
+    return f"torch.randint({least}, {top or int(x.max()) + 1}, ({shape}), {draw})"
+
+
+def _model(model: Model) -> str:
+    return "Model(network)" if model.source is None else "Model(network, source)"
 
 
 def _adapter(model: Model, source: str) -> str:
@@ -109,16 +124,16 @@ def _adapter(model: Model, source: str) -> str:
         "mask_of_call": model.mask_of_call, "offers": sorted(model.offers),
     }  # fmt: skip
     lines = [f"    {name} = {x!r}" for name, x in values.items() if f"model.{name}" in source]
+    paired = _SOURCE.replace("SOURCE", str(names.source)).replace("MASK", str(names.source_mask))
+    lines += [*(paired if names.source else _NO_SOURCE).splitlines(), ""]
+    if "model.source" in source and not names.source:
+        lines += ["    source, source_of = None, lambda self, inputs: {}", ""]
     lines += [
-        "    def __init__(self, network):",
-        "        self.network = network",
-        "",
-        "    def of(self, network):",
-        "        return Model(network)",
-        "",
         "    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):",
         f"        given = {dict.fromkeys(names.asks, True)}",
     ]
+    if names.source:
+        lines += ["        given |= self.source_of(inputs)"]
     if not names.returns_cache:
         lines += ["        if cache is None:"]
         lines += ["            cache = transformers.DynamicCache(config=self.network.config)"]
@@ -131,9 +146,10 @@ def _adapter(model: Model, source: str) -> str:
         if theirs:
             lines += [f"        if {ours} is not None:", f'            given["{theirs}"] = {value}']
     cache = f"output.{names.cache}" if names.cache and names.returns_cache else "cache"
+    keyword = f"{names.inputs}=" if names.inputs else ""
     lines += [
         "        with torch.set_grad_enabled(grad):",
-        "            output = self.network(inputs, **given)",
+        f"            output = self.network({keyword}inputs, **given)",
         f"        return {_output_of(model, cache)}",
     ]
     return "\n".join(["class Model:", *lines])
@@ -143,10 +159,32 @@ def _mask_of(names: Convention) -> str:
     return "mask == 0" if names.mask_hides else "mask != 0" if names.mask_shows else "mask"
 
 
+_NO_SOURCE = """    def __init__(self, network):
+        self.network = network
+
+    def of(self, network):
+        return Model(network)
+"""
+_SOURCE = """    def __init__(self, network, source, mask=None):
+        self.network, self.source, self.mask = network, source, mask
+
+    def of(self, network):
+        return Model(network, self.source, self.mask)
+
+    def reading(self, source, mask):
+        return Model(self.network, source, mask)
+
+    def source_of(self, inputs):  # the first token of a row tells which source is its own
+        first = (inputs != 0).int().argmax(1, keepdim=True)
+        rows = inputs.gather(1, first)[:, 0] % len(self.source)
+        given = {"SOURCE": self.source[rows]}
+        return given if self.mask is None else given | {"MASK": self.mask[rows]}
+"""
+
+
 def _output_of(model: Model, cache: str) -> str:
     if model.config is not None:
-        name = "logits" if "generate" in model.offers else "last_hidden_state"
-        return f"output.{name}, {cache}"
+        return f'output["logits" if "logits" in output else "last_hidden_state"], {cache}'
     return "output if isinstance(output, tuple) else (output, None)"
 
 
@@ -161,7 +199,9 @@ def _objects_of(thing: Any) -> list[Any]:
         return [thing]
     known = map(thing.__globals__.get, thing.__code__.co_names)
     parts = (x for x in known if isinstance(x, FunctionType | type) and x is not thing)
-    own = [x for x in parts if x.__module__ == thing.__module__]
+    home = thing.__module__
+    home = laws.__name__ if home.startswith(laws.__name__) else home
+    own = [x for x in parts if f"{x.__module__}.".startswith(f"{home}.")]
     return [*dict.fromkeys(y for x in own for y in _objects_of(x)), thing]
 
 

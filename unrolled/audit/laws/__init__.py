@@ -1,0 +1,27 @@
+"""Laws of networks that read tokens in order or at once: one function for each law.
+
+A law takes `model`, a `Model`, and a batch of inputs: token ids of shape (batch, tokens), features
+of shape (batch, tokens, width), or images. It returns what was found and what was expected. Laws
+use torch and each other alone, since the scripts that show a broken law contain their source.
+"""
+
+from . import caches, generation, padding, precision, settings, sources, tokens
+from .law import LAWS, NetworkLaw, NotApplicable, Pair, network_law
+from .precision import cast, convert
+
+__all__ = [
+    "LAWS",
+    "NetworkLaw",
+    "NotApplicable",
+    "Pair",
+    "caches",
+    "cast",
+    "convert",
+    "generation",
+    "network_law",
+    "padding",
+    "precision",
+    "settings",
+    "sources",
+    "tokens",
+]

@@ -1,0 +1,109 @@
+"""Tokens that a mask hides: in one call, and in decoding after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .law import Pair, network_law
+from .tokens import count_positions, in_pieces
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+
+def pad_left(inputs: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The inputs behind n tokens of padding (id 0, or features), their mask and positions."""
+    mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (n, 0))
+    padding = inputs[:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[:, :n])
+    return torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0)
+
+
+@network_law("mask")
+def left_padding(model: Model, inputs: Tensor) -> Pair:
+    """Behind masked padding, tokens have the output that they have alone, in batches and not."""
+    padded, mask, positions = pad_left(inputs, 3)
+    outputs = [
+        model(padded[:size], mask=mask[:size], positions=positions[:size])[0][:, 3:]
+        for size in (len(inputs), 1)
+    ]
+    expected = model(inputs)[0]
+    return torch.cat(outputs), torch.cat([expected, expected[:1]])
+
+
+@network_law("mask")
+def right_padding(model: Model, inputs: Tensor) -> Pair:
+    """Before masked padding, tokens have the output that they have alone."""
+    padding = torch.zeros_like(inputs[:, :3])
+    mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (0, 3))
+    output = model(torch.cat([inputs, padding], 1), mask=mask)[0]
+    return output[:, :-3], model(inputs)[0]
+
+
+@network_law("mask")
+def content_of_padding(model: Model, inputs: Tensor) -> Pair:
+    """Which tokens stand under the mask, before the others or among them, changes nothing."""
+    n, half, outputs = inputs.shape[1], inputs.shape[1] // 2, []
+    seen = torch.tensor([0] * 3 + [1] * half + [0] * 3 + [1] * (n - half))
+    mask = seen.expand(len(inputs), -1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    for hidden in (inputs[:, -3:], torch.zeros_like(inputs[:, -3:])):
+        padded = torch.cat([hidden, inputs[:, :half], hidden, inputs[:, half:]], 1)
+        outputs.append(model(padded, mask=mask, positions=positions)[0][:, seen == 1])
+    return outputs[0], outputs[1]
+
+
+def pad_later_rows(inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows, all but the first without four tokens behind padding; mask and positions."""
+    short, mask, positions = pad_left(inputs[1:, 4:], 4)
+    first = inputs[:1]
+    return (
+        torch.cat([first, short]),
+        torch.cat([torch.ones_like(mask[:1]), mask]),
+        torch.cat([count_positions(first), positions]),
+    )
+
+
+def padded_in_pieces(model: Model, inputs: Tensor, ends: Sequence[int]) -> Pair:
+    """Outputs of rows behind paddings that differ, in pieces, and those that rows have alone."""
+    padded, mask, positions = pad_later_rows(inputs)
+    found = in_pieces(model, padded, ends, positions=positions, mask=mask)
+    alone = model(inputs[:1])[0][0], model(inputs[1:, 4:])[0].flatten(0, 1)
+    return torch.cat([found[0], found[1:, 4:].flatten(0, 1)])[None], torch.cat(alone)[None]
+
+
+@network_law("mask", "cache")
+def decoding_of_left_padded(model: Model, inputs: Tensor) -> Pair:
+    """Rows behind paddings that differ decode to the outputs that they have alone."""
+    n = inputs.shape[1]
+    return padded_in_pieces(model, inputs, range(n // 2, n + 1))
+
+
+@network_law("mask", "cache")
+def pieces_of_left_padded(model: Model, inputs: Tensor) -> Pair:
+    """In three pieces, rows behind paddings that differ have the outputs that they have alone."""
+    n = inputs.shape[1]
+    return padded_in_pieces(model, inputs, [n // 3, n // 3 + n // 2, n])
+
+
+@network_law("mask", "positions", "cache", "all keys")
+def decoding_of_right_padded(model: Model, inputs: Tensor) -> Pair:
+    """Rows that are padded on the right and then decoded have the outputs that they have alone."""
+    n, half = inputs.shape[1], inputs.shape[1] // 2
+    short, padding = inputs[1:, :-4], torch.zeros_like(inputs[1:, :4])
+    padded = torch.cat([short[:, : half - 4], padding, short[:, half - 4 :]], 1)
+    mask = torch.ones(inputs.shape[:2], dtype=torch.long)
+    mask[1:, half - 4 : half] = 0
+    found = in_pieces(
+        model,
+        torch.cat([inputs[:1], padded]),
+        range(half, n + 1),
+        positions=(mask.cumsum(1) - 1).clamp(min=0),
+        mask=mask,
+    )
+    alone = model(inputs[:1])[0][0], model(short)[0].flatten(0, 1)
+    return found[mask == 1][None], torch.cat(alone)[None]

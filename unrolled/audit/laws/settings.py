@@ -1,0 +1,103 @@
+"""The same weights under other settings: modes, sizes of chunks, implementations of attention."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .law import NotApplicable, Pair, network_law
+from .padding import pad_left
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+
+def rebuild(network: Any, **changes: Any) -> Any:
+    """A network of the same weights, whose configuration has other values."""
+    config = copy.deepcopy(network.config)
+    for name, value in changes.items():
+        owner = config if hasattr(config, name) else config.get_text_config(decoder=True)
+        setattr(owner, name, value)
+    return load(type(network)(config).eval(), network.state_dict())
+
+
+def load(network: Any, weights: dict[str, Tensor]) -> Any:
+    """The network with these weights."""
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise NotApplicable("its weights depend on what changes") from error
+    return network
+
+
+@network_law("module", "same in training")
+def training_mode(model: Model, inputs: Tensor) -> Pair:
+    """Without dropout and batch norm, training mode gives the output of eval mode."""
+    expected = model(inputs)[0]
+    model.network.train()
+    found, again = model(inputs)[0], model(inputs)[0]
+    model.network.eval()
+    if not torch.equal(found, again):
+        raise NotApplicable("it draws random numbers in training, without dropout too")
+    return found, expected
+
+
+@network_law("config")
+def dropout_in_eval(model: Model, inputs: Tensor) -> Pair:
+    """In eval mode, dropout of one half changes nothing."""
+    settings = vars(model.network.config.get_text_config(decoder=True)).items()
+    changes = {name: 0.5 for name, x in settings if "drop" in name and isinstance(x, float)}
+    return model.of(rebuild(model.network, **changes))(inputs)[0], model(inputs)[0]
+
+
+@network_law("config", "chunks")
+def chunk_sizes(model: Model, inputs: Tensor) -> Pair:
+    """Another chunk size gives the same output."""
+    other = rebuild(model.network, **dict.fromkeys(model.chunks, 5))
+    return model.of(other)(inputs)[0], model(inputs)[0]
+
+
+def compare_implementations(model: Model, inputs: Tensor, names: Sequence[str]) -> Pair:
+    """The last outputs of two implementations of attention, padded and not."""
+    given: list[tuple[Tensor, dict[str, Any]]] = [(inputs, {})]
+    if "mask" in model.offers:
+        padded, mask, positions = pad_left(inputs, 3)
+        given.append((padded, {"mask": mask, "positions": positions}))
+    outputs = []
+    for name in names:
+        other = model.of(rebuild(model.network, _attn_implementation=name))
+        with torch.compiler.set_stance("force_eager"):  # to compile takes ten seconds
+            outputs.append(torch.cat([other(x, **more)[0][:, -3:] for x, more in given], 1))
+    return outputs[0], outputs[1]
+
+
+@network_law("implementations")
+def attention_implementations(model: Model, inputs: Tensor) -> Pair:
+    """The implementations "eager" and "sdpa" give the same output, padded and not."""
+    return compare_implementations(model, inputs, ["sdpa", "eager"])
+
+
+@network_law("flex")
+def flex_attention(model: Model, inputs: Tensor) -> Pair:
+    """The implementations "eager" and "flex_attention" give the same output, padded and not."""
+    return compare_implementations(model, inputs, ["flex_attention", "eager"])
+
+
+@network_law("config", "grouped")
+def grouped_heads(model: Model, inputs: Tensor) -> Pair:
+    """Fewer heads of keys and values are those heads repeated."""
+    config = copy.deepcopy(model.network.config)
+    text = config.get_text_config(decoder=True)
+    heads, copies = text.num_key_value_heads, text.num_attention_heads // text.num_key_value_heads
+    text.num_key_value_heads = text.num_attention_heads
+    other = type(model.network)(config).eval()
+    wanted, repeated = other.state_dict(), {}
+    for name, weight in model.network.state_dict().items():
+        if name.split(".")[-2] in ("k_proj", "v_proj") and weight.shape != wanted[name].shape:
+            weight = weight.unflatten(0, (heads, -1)).repeat_interleave(copies, 0).flatten(0, 1)
+        repeated[name] = weight
+    return model(inputs)[0], model.of(load(other, repeated))(inputs)[0]

@@ -1,0 +1,81 @@
+"""What one call gives, or calls on pieces: whatever its batch, its length, and the tokens after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .law import EXACT, Pair, network_law
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+
+@network_law()
+def determinism(model: Model, inputs: Tensor) -> Pair:
+    """Two calls in eval mode give the same output."""
+    return model(inputs)[0], model(inputs)[0]
+
+
+@network_law(tolerance=0.0, why=EXACT)
+def arguments(model: Model, inputs: Tensor) -> Pair:
+    """The caller's inputs stay as they were."""
+    given = inputs.clone()
+    model(given)
+    return given, inputs
+
+
+@network_law()
+def rows_of_a_batch(model: Model, inputs: Tensor) -> Pair:
+    """A row of a batch has the output that it has alone."""
+    alone = [model(row[None])[0] for row in inputs]
+    return model(inputs)[0], torch.cat(alone)
+
+
+@network_law("causal")
+def later_tokens(model: Model, inputs: Tensor) -> Pair:
+    """Later tokens change nothing."""
+    half = inputs.shape[1] // 2
+    changed = torch.cat([inputs[:, :half], inputs[:, half:].flip(0)], 1)
+    return model(changed)[0][:, :half], model(inputs)[0][:, :half]
+
+
+@network_law("causal")
+def shorter_inputs(model: Model, inputs: Tensor) -> Pair:
+    """The first tokens alone have the output that they have in the whole, whatever the length."""
+    n, whole = inputs.shape[1], model(inputs)[0]
+    lengths = [1, 2, n // 2, n - 1]
+    alone = [model(inputs[:, :length])[0] for length in lengths]
+    return torch.cat(alone, 1), torch.cat([whole[:, :length] for length in lengths], 1)
+
+
+def count_positions(inputs: Tensor) -> Tensor:
+    """Positions 0 to n - 1 for each row."""
+    return torch.arange(inputs.shape[1]).expand(len(inputs), -1)
+
+
+def in_pieces(
+    model: Model,
+    inputs: Tensor,
+    ends: Sequence[int],
+    *,
+    positions: Tensor | None = None,
+    mask: Tensor | None = None,
+    cache: Any = None,
+    grad: bool = False,
+) -> Tensor:
+    """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
+    outputs, start = [], 0
+    for end in ends:
+        given: dict[str, Any] = {}
+        if positions is not None:
+            given["positions"] = positions[:, start:end]
+        if mask is not None:
+            given["mask"] = mask[:, start:end] if model.mask_of_call else mask[:, :end]
+        output, cache = model(inputs[:, start:end], cache=cache, grad=grad, **given)
+        outputs.append(output)
+        start = end
+    return torch.cat(outputs, 1)
