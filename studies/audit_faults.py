@@ -24,7 +24,11 @@ from twinsolve.bench.terminal import console, results_folder
 from twinsolve.unrolled.audit import Report
 from twinsolve.unrolled.audit.architectures import find_architecture
 
-BATCHES = {"first batch": "audit_faults.toml", "second batch": "audit_faults_second.toml"}
+BATCHES = {
+    "first batch": "audit_faults.toml",
+    "second batch": "audit_faults_second.toml",
+    "third batch": "audit_faults_third.toml",
+}
 
 
 @dataclass(frozen=True)
