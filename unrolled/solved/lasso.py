@@ -250,7 +250,8 @@ class _Lasso:
         penalty = Penalty(both, lam.ravel() / both, self.nonnegative, own, hidden)
         start = None
         if self._start is not None:
-            start = block_diag(*self._start[pack].clip(min=0 if self.nonnegative else None))
+            given = self._start[pack]
+            start = block_diag(*(np.maximum(given, 0) if self.nonnegative else given))
             start[penalty.excluded] = 0
             start = csr_array(start)
         rows, atoms = (x.reshape(-1, x.shape[-1]) for x in (X, A))
