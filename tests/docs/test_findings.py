@@ -622,7 +622,7 @@ def test_what_solved_layers_take_and_bring_stands_in_the_committed_results():
     told = re.findall(r"(\d+) and (\d+) times", page)
     cases = [f"{kind}-{lam}" for kind in ("random", "coherent") for lam in (0.2, 0.1)]
     assert sorted(f"{x:.0f}" for x in equal.ratio[cases]) == sorted(x for two in told for x in two)
-    for name in ("task-driven", "learned-embedding"):
+    for name in ("task-driven", "learned-embedding", "classify-solved"):
         of_run = page.partition(f"(results/{name}/summary.md)")[2].partition("**")[0]
         intervals = re.findall(r"-?\d+\.\d\d ± \d+\.\d\d", of_run)
         assert len(intervals) >= 1
