@@ -194,7 +194,8 @@ def regrets_of(candidates: pd.DataFrame) -> pd.DataFrame:
 def over_data(regrets: pd.DataFrame) -> pd.DataFrame:
     """Mean regret over the subsets, a row for each rule and a column for each data set."""
     by_data = regrets.groupby([*_RULE, "data"], sort=False).regret.mean()
-    return by_data.unstack("data", sort=False)
+    rules, data = by_data.index.droplevel("data").unique(), list(dict.fromkeys(regrets.data))
+    return by_data.unstack("data").reindex(index=rules, columns=data)
 
 
 def left_out(regrets: pd.DataFrame) -> pd.DataFrame:

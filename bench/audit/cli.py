@@ -83,18 +83,20 @@ def audit(
 
 
 def _list_installed(packages: list[str]) -> list[str]:
-    from .architectures import list_architectures
     from .networks import PEERS
-    from .study import find_versions
+    from .study import AUDITED, find_versions
 
-    known = {name: name.partition("/")[0] for name in PEERS}
-    known |= dict.fromkeys(list_architectures(), "transformers")
-    unknown = set(packages) - set(known.values())
+    unknown = set(packages) - set(AUDITED)
     if unknown:
-        names = ", ".join(sorted(set(known.values())))
+        names = ", ".join(sorted(AUDITED))
         raise typer.BadParameter(f"--package: no {sorted(unknown)[0]!r}; there are: {names}")
-    installed = set(find_versions()) & set(packages or known.values())
-    return [name for name, package in known.items() if package in installed]
+    installed = set(find_versions()) & set(packages or AUDITED)
+    found = [name for name in PEERS if name.partition("/")[0] in installed]
+    if "transformers" in installed:  # it loads triton, before which fla-core must set a variable
+        from .architectures import list_architectures
+
+        found += list_architectures()
+    return found
 
 
 def _audit_all(networks: list[str], laws: list[str], n_jobs: int, output: Path) -> Any:

@@ -118,7 +118,7 @@ def _write_subject(subject: Subject, folder: Path) -> tuple[dict[str, Any], list
             for name, found in measured.items()
         ]  # fmt: skip
     file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **arrays)
+    np.savez_compressed(file, **arrays)
     write_whole(folder / f"{subject.name}.npz", file.getvalue())
     contiguous = {name: np.array(x, order="C") for name, x in arrays.items()}
     write_whole(folder / f"{subject.name}.safetensors", save(contiguous))

@@ -54,7 +54,7 @@ def test_networks_with_and_without_featscale():
     first, last = (", ".join(f"{x:.3f}" for x in learned.loc[layer]) for layer in (1, 6))
     assert f"is {first} in layer 1 and {last} in layer 6, by seed" in page
     late = learned.loc[3:]
-    n_negative = (late < 0).sum(axis=None)
+    n_negative = (late < 0).to_numpy().sum()
     assert f"negative in {n_negative} of the {late.size} layers from the third on" in page
     raised = cifar10.learned_t_minus_s.dropna()
     n_positive = f"positive in {(raised > 0).sum()} of {len(raised)} layers"

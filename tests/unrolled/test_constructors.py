@@ -34,7 +34,7 @@ def find_classes():
     """Modules of the package that have constructors of their own, but those of the check."""
     prefix = f"{unrolled.__name__}."
     names = [found.name for found in pkgutil.walk_packages(unrolled.__path__, prefix)]
-    checks = (f"{prefix}twins", f"{prefix}laws")
+    checks = (f"{prefix}twins", f"{prefix}laws", f"{prefix}audit")
     modules = [importlib.import_module(x) for x in names if not x.startswith(checks)]
     classes = {cls for module in modules for cls in vars(module).values() if inspect.isclass(cls)}
     own = [cls for cls in classes if cls.__module__.startswith(prefix) and "__init__" in vars(cls)]

@@ -203,8 +203,8 @@ class _Lasso:
         from ...solvers.kernels.workers import spread
 
         # Threads share the packs if there are several, else the rows.
-        size = max(_ATOMS_OF_PACK // A.shape[1], 1) if _have_like_sizes(A) else 1
-        packs = [slice(first, first + size) for first in range(0, len(A), size)]
+        n_packs = -(-len(A) * A.shape[1] // _ATOMS_OF_PACK) if _have_like_sizes(A) else len(A)
+        packs = np.array_split(np.arange(len(A)), min(n_packs, len(A)))
         n_jobs = self.n_jobs if len(packs) == 1 else None
         tasks = [(p, X[p], A[p], lam[p], ridge[p], n_jobs) for p in packs]
         solved = list(spread(self._solve_pack, tasks, self.n_jobs))
@@ -227,7 +227,7 @@ class _Lasso:
         return codes, pull, gap, margin
 
     def _solve_pack(
-        self, pack: slice, X: Array, A: Array, lam: Array, ridge: Array, n_jobs: int | None
+        self, pack: Array, X: Array, A: Array, lam: Array, ridge: Array, n_jobs: int | None
     ) -> Any:
         """Solve the problems of several dictionaries as one, which hides the others from a row."""
         from scipy.linalg import block_diag

@@ -209,7 +209,8 @@ def _shrink(X: Array, lam: Array) -> Proved:
 
     weight, axes = lam[..., 0, 0], (-2, -1)
     Y = X - Z
-    Y *= np.minimum(1, _divide(lam, np.linalg.norm(Y, 2, axis=axes, keepdims=True), other=1))
+    spectral = np.linalg.svd(Y, compute_uv=False).max(axis=-1, initial=0)[..., None, None]
+    Y *= np.minimum(1, _divide(lam, spectral, other=1))
     penalty = weight * np.linalg.norm(Z, "nuc", axis=axes)
     gap = ((Z - X + Y) ** 2).sum(axis=axes) / 2 + penalty - (Z * Y).sum(axis=axes)
     largest = s.max(axis=-1, initial=0)

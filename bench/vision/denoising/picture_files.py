@@ -41,7 +41,7 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
         if n_frames > 1 and stored.format != "MPO":
             raise ValueError(f"must hold one picture, got {n_frames}")
         profile = stored.info.get("icc_profile")
-        if stored.mode in _KEPT[1:] and ";16" in str(stored.tile[0].args):
+        if stored.mode in _KEPT[1:] and ";16" in str(stored.tile[0][3]):  # a tuple before Pillow 11
             return Picture(_read_deep_colours(Path(path), stored), profile)
         upright = ImageOps.exif_transpose(stored)
         if upright.mode.startswith("I"):

@@ -7,6 +7,7 @@ from torch.autograd import grad, gradcheck
 
 from twinsolve.solvers.sparse_coding import implicit, row_blocks
 from twinsolve.unrolled import solved_lasso
+from twinsolve.unrolled.solved import lasso
 
 from ..draws import tokens
 
@@ -88,7 +89,9 @@ def test_signals_that_are_their_own_dictionary_get_both_parts():
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
 @pytest.mark.parametrize("size", [1.0, 1e13])
-def test_batches_are_their_problems_one_by_one(n_jobs, size):
+@pytest.mark.parametrize("at_once", [20, 256])
+def test_batches_are_their_problems_one_by_one(n_jobs, size, at_once, monkeypatch):
+    monkeypatch.setattr(lasso, "_ATOMS_OF_PACK", at_once)
     atoms = tokens(3, 9, 6, seed=1) * torch.tensor([1.0, size, 1.0]).double()[:, None, None]
     leaves = tokens(2, 3, 9, 6).requires_grad_(), atoms.requires_grad_()
     lam = torch.tensor([0.5, size, 1.0]).double()[:, None, None] * torch.ones(3, 9, 1).double()
