@@ -1,15 +1,14 @@
 """FunnelModel of transformers 5.24.0: content of padding.
 
-Which tokens stand under the mask, before the others or among them, changes nothing. Error: 1.2e-02.
+Which tokens stand under the mask, before the others or among them, changes nothing. Error: 7.8e-03.
 """
 
 
-import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import FunnelConfig, FunnelModel
 
@@ -39,7 +38,7 @@ class Model:
             given["attention_mask"] = mask
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.last_hidden_state, cache
+        return output["logits" if "logits" in output else "last_hidden_state"], cache
 
 
 SEED = 0
@@ -61,13 +60,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')
@@ -94,6 +87,7 @@ settings = {'activation_dropout': 0.0,
  'd_model': 32,
  'hidden_dropout': 0.0,
  'n_head': 4,
+ 'num_decoder_layers': 4,
  'pad_token_id': 0,
  'tie_word_embeddings': False,
  'vocab_size': 97}

@@ -4,12 +4,11 @@ Which tokens stand under the mask, before the others or among them, changes noth
 """
 
 
-import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import YosoConfig, YosoModel
 
@@ -41,7 +40,7 @@ class Model:
             given["position_ids"] = positions + 2
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.last_hidden_state, cache
+        return output["logits" if "logits" in output else "last_hidden_state"], cache
 
 
 SEED = 0
@@ -63,13 +62,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')

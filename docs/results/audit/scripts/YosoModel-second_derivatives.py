@@ -6,17 +6,23 @@ The derivative of the gradient agrees with differences of the gradient, or is re
 
 import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import YosoConfig, YosoModel
 
 
+def cast(inputs, dtype):
+    """Inputs in another dtype, but for ids."""
+    return inputs.to(dtype) if inputs.is_floating_point() else inputs
+
+
 def convert(model, dtype):
     """The model of a copy of the network in another dtype."""
-    return model.of(copy.deepcopy(model.network).to(dtype))
+    other = model.of(copy.deepcopy(model.network).to(dtype))
+    return other if model.source is None else other.reading(cast(model.source, dtype), None)
 
 
 def variables(network, inputs):
@@ -28,11 +34,6 @@ def variables(network, inputs):
     return ([*weights, inputs], inputs)
 
 
-def cast(inputs, dtype):
-    """Inputs in another dtype, but for ids."""
-    return inputs.to(dtype) if inputs.is_floating_point() else inputs
-
-
 def has_gradient(model, inputs, dtype):
     """Whether the gradient in this dtype is finite."""
     exact = convert(model, dtype)
@@ -40,6 +41,10 @@ def has_gradient(model, inputs, dtype):
     output = exact(inputs, grad=True)[0]
     slopes = torch.autograd.grad(output.sum(), weights, allow_unused=True)
     return all((bool(s.isfinite().all()) for s in slopes if s is not None))
+
+
+class NotApplicable(Exception):
+    """Raised by a law that a network turns out not to promise."""
 
 
 def run_in_float64(model, inputs):
@@ -51,11 +56,7 @@ def run_in_float64(model, inputs):
 
 
 def differ(evaluate, weights, slopes):
-    """Derivatives along three random directions: of the slopes, and the nearest of differences.
-
-    Central differences have four sizes. A choice, as of experts, may jump within larger ones, and
-    float32 inside a network rounds smaller ones. If no two sizes in a row agree, nothing is said.
-    """
+    """Derivatives along three random directions: of the slopes, and the nearest of differences."""
     draw, pairs, settled = (torch.Generator().manual_seed(1), [], True)
     for _ in range(3):
         along = [torch.randn(p.shape, generator=draw).double() for p in weights]
@@ -106,6 +107,8 @@ class Model:
     def of(self, network):
         return Model(network)
 
+    source, source_of = None, lambda self, inputs: {}
+
     def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
         given = {}
         if mask is not None:
@@ -114,7 +117,7 @@ class Model:
             given["position_ids"] = positions + 2
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.last_hidden_state, cache
+        return output["logits" if "logits" in output else "last_hidden_state"], cache
 
 
 SEED = 0
@@ -136,13 +139,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')

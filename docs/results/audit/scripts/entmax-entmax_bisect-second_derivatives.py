@@ -1,20 +1,25 @@
-"""Network: second derivatives.
+"""Applied: second derivatives.
 
 The derivative of the gradient agrees with differences of the gradient, or is refused. Error: inf.
 """
 
 
 import copy
-import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+
+
+def cast(inputs, dtype):
+    """Inputs in another dtype, but for ids."""
+    return inputs.to(dtype) if inputs.is_floating_point() else inputs
 
 
 def convert(model, dtype):
     """The model of a copy of the network in another dtype."""
-    return model.of(copy.deepcopy(model.network).to(dtype))
+    other = model.of(copy.deepcopy(model.network).to(dtype))
+    return other if model.source is None else other.reading(cast(model.source, dtype), None)
 
 
 def variables(network, inputs):
@@ -26,11 +31,6 @@ def variables(network, inputs):
     return ([*weights, inputs], inputs)
 
 
-def cast(inputs, dtype):
-    """Inputs in another dtype, but for ids."""
-    return inputs.to(dtype) if inputs.is_floating_point() else inputs
-
-
 def has_gradient(model, inputs, dtype):
     """Whether the gradient in this dtype is finite."""
     exact = convert(model, dtype)
@@ -38,6 +38,10 @@ def has_gradient(model, inputs, dtype):
     output = exact(inputs, grad=True)[0]
     slopes = torch.autograd.grad(output.sum(), weights, allow_unused=True)
     return all((bool(s.isfinite().all()) for s in slopes if s is not None))
+
+
+class NotApplicable(Exception):
+    """Raised by a law that a network turns out not to promise."""
 
 
 def run_in_float64(model, inputs):
@@ -49,11 +53,7 @@ def run_in_float64(model, inputs):
 
 
 def differ(evaluate, weights, slopes):
-    """Derivatives along three random directions: of the slopes, and the nearest of differences.
-
-    Central differences have four sizes. A choice, as of experts, may jump within larger ones, and
-    float32 inside a network rounds smaller ones. If no two sizes in a row agree, nothing is said.
-    """
+    """Derivatives along three random directions: of the slopes, and the nearest of differences."""
     draw, pairs, settled = (torch.Generator().manual_seed(1), [], True)
     for _ in range(3):
         along = [torch.randn(p.shape, generator=draw).double() for p in weights]
@@ -104,6 +104,8 @@ class Model:
     def of(self, network):
         return Model(network)
 
+    source, source_of = None, lambda self, inputs: {}
+
     def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
         given = {}
         with torch.set_grad_enabled(grad):
@@ -111,59 +113,23 @@ class Model:
         return output if isinstance(output, tuple) else (output, None)
 
 
-SEED = 0
-GATES = {'A_log': 0.0, 'dt_bias': 0.0, 'time_decay': -0.5, 'recurrent_param': 0.0}
+from entmax import entmax_bisect
 
 
-def _weight_of(network, getter):
-    """The weight of the embedding or of the head; None where a network has or tells none."""
-    try:
-        return getattr(getattr(network, getter)(), 'weight', None)
-    except (AttributeError, NotImplementedError):
-        return None
+class Applied(nn.Module):
+    """A function with these options, as a network."""
 
+    def __init__(self, function, **options):
+        super().__init__()
+        self.function, self.options = (function, options)
 
-def _fan_in(weight):
-    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
-    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
-    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
-
-
-def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
-    draw = torch.Generator().manual_seed(SEED)
-    embedding = _weight_of(network, 'get_input_embeddings')
-    head = _weight_of(network, 'get_output_embeddings')
-    with torch.no_grad():
-        for name, weight in network.named_parameters():
-            if not weight.requires_grad:
-                continue
-            noise = torch.randn(weight.shape, generator=draw)
-            gate = GATES.get(name.rpartition('.')[2])
-            if gate is not None:
-                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
-            elif weight is embedding:
-                shared = weight is head
-                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
-            elif weight.ndim < 2:
-                weight.add_(0.1 * noise)
-            else:
-                weight.copy_(noise / math.sqrt(_fan_in(weight)))
-    return network
+    def forward(self, x):
+        return self.function(x, **self.options)
 
 
 torch.manual_seed(0)
-from twinsolve.bench.audit.networks import build_peer
-
-made = build_peer('entmax/entmax_bisect')
-network, inputs = made["network"], made["inputs"]
-draw_weights(network.eval())
+network = Applied(entmax_bisect, dim=-1)
+inputs = torch.randn(2, 21, 32, generator=torch.Generator().manual_seed(1))
 
 
 found, expected = second_derivatives(Model(network), inputs)

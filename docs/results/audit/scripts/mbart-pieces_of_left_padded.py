@@ -4,12 +4,11 @@ In three pieces, rows behind paddings that differ have the outputs that they hav
 """
 
 
-import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import MBartConfig, MBartForCausalLM
 
@@ -37,7 +36,7 @@ def in_pieces(model, inputs, ends, *, positions=None, mask=None, cache=None, gra
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
     outputs, start = ([], 0)
     for end in ends:
-        given: dict[str, Any] = {}
+        given = {}
         if positions is not None:
             given['positions'] = positions[:, start:end]
         if mask is not None:
@@ -78,7 +77,7 @@ class Model:
             given["attention_mask"] = mask
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.logits, output.cache
+        return output["logits" if "logits" in output else "last_hidden_state"], output.cache
 
 
 SEED = 0
@@ -100,13 +99,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')

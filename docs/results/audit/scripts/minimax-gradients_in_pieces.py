@@ -6,17 +6,23 @@ In pieces through the cache, one of them short, the gradient is that of the full
 
 import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import MiniMaxConfig, MiniMaxForCausalLM
 
 
+def cast(inputs, dtype):
+    """Inputs in another dtype, but for ids."""
+    return inputs.to(dtype) if inputs.is_floating_point() else inputs
+
+
 def convert(model, dtype):
     """The model of a copy of the network in another dtype."""
-    return model.of(copy.deepcopy(model.network).to(dtype))
+    other = model.of(copy.deepcopy(model.network).to(dtype))
+    return other if model.source is None else other.reading(cast(model.source, dtype), None)
 
 
 def variables(network, inputs):
@@ -28,16 +34,11 @@ def variables(network, inputs):
     return ([*weights, inputs], inputs)
 
 
-def cast(inputs, dtype):
-    """Inputs in another dtype, but for ids."""
-    return inputs.to(dtype) if inputs.is_floating_point() else inputs
-
-
 def in_pieces(model, inputs, ends, *, positions=None, mask=None, cache=None, grad=False):
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
     outputs, start = ([], 0)
     for end in ends:
-        given: dict[str, Any] = {}
+        given = {}
         if positions is not None:
             given['positions'] = positions[:, start:end]
         if mask is not None:
@@ -75,6 +76,8 @@ class Model:
     def of(self, network):
         return Model(network)
 
+    source, source_of = None, lambda self, inputs: {}
+
     def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
         given = {'use_cache': True}
         if cache is not None:
@@ -85,7 +88,7 @@ class Model:
             given["position_ids"] = positions + 0
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.logits, output.cache
+        return output["logits" if "logits" in output else "last_hidden_state"], output.cache
 
 
 SEED = 0
@@ -107,13 +110,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')

@@ -4,12 +4,11 @@ In three pieces through the cache, the output is that of the full pass. Error: 8
 """
 
 
-import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import MoshiConfig, MoshiForCausalLM
 
@@ -18,7 +17,7 @@ def in_pieces(model, inputs, ends, *, positions=None, mask=None, cache=None, gra
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
     outputs, start = ([], 0)
     for end in ends:
-        given: dict[str, Any] = {}
+        given = {}
         if positions is not None:
             given['positions'] = positions[:, start:end]
         if mask is not None:
@@ -59,7 +58,7 @@ class Model:
             given["position_ids"] = positions + 0
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.logits, output.cache
+        return output["logits" if "logits" in output else "last_hidden_state"], output.cache
 
 
 SEED = 0
@@ -81,13 +80,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')
@@ -110,6 +103,32 @@ def draw_weights(network):
 
 
 settings = {'attention_dropout': 0.0,
+ 'audio_encoder_config': {'attention_dropout': 0.0,
+                          'head_dim': 8,
+                          'hidden_size': 32,
+                          'intermediate_size': 48,
+                          'max_position_embeddings': 512,
+                          'model_type': 'mimi',
+                          'num_attention_heads': 4,
+                          'num_hidden_layers': 4,
+                          'num_key_value_heads': 2,
+                          'sliding_window': 8,
+                          'tie_word_embeddings': False},
+ 'depth_decoder_config': {'attention_dropout': 0.0,
+                          'audio_vocab_size': 2048,
+                          'ffn_dim': 48,
+                          'head_dim': 8,
+                          'hidden_size': 32,
+                          'input_size': 32,
+                          'max_position_embeddings': 512,
+                          'model_type': 'moshi_depth',
+                          'num_attention_heads': 4,
+                          'num_codebooks': 8,
+                          'num_hidden_layers': 4,
+                          'num_key_value_heads': 2,
+                          'pad_token_id': 0,
+                          'sliding_window': 8,
+                          'vocab_size': 97},
  'ffn_dim': 48,
  'head_dim': 8,
  'hidden_size': 32,

@@ -6,10 +6,10 @@ The implementations "eager" and "sdpa" give the same output, padded and not. Err
 
 import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
@@ -19,6 +19,10 @@ def pad_left(inputs, n):
     mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (n, 0))
     padding = inputs[:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[:, :n])
     return (torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0))
+
+
+class NotApplicable(Exception):
+    """Raised by a law that a network turns out not to promise."""
 
 
 def load(network, weights):
@@ -34,20 +38,22 @@ def rebuild(network, **changes):
     """A network of the same weights, whose configuration has other values."""
     config = copy.deepcopy(network.config)
     for name, value in changes.items():
-        setattr(config, name, value)
+        owner = config if hasattr(config, name) else config.get_text_config(decoder=True)
+        setattr(owner, name, value)
     return load(type(network)(config).eval(), network.state_dict())
 
 
 def compare_implementations(model, inputs, names):
     """The last outputs of two implementations of attention, padded and not."""
-    given: list[tuple[Tensor, dict[str, Any]]] = [(inputs, {})]
+    given = [(inputs, {})]
     if 'mask' in model.offers:
         padded, mask, positions = pad_left(inputs, 3)
         given.append((padded, {'mask': mask, 'positions': positions}))
     outputs = []
     for name in names:
-        other = rebuild(model.network, _attn_implementation=name)
-        outputs.append(torch.cat([model.of(other)(x, **more)[0][:, -3:] for x, more in given], 1))
+        other = model.of(rebuild(model.network, _attn_implementation=name))
+        with torch.compiler.set_stance('force_eager'):
+            outputs.append(torch.cat([other(x, **more)[0][:, -3:] for x, more in given], 1))
     return (outputs[0], outputs[1])
 
 
@@ -76,7 +82,7 @@ class Model:
             given["position_ids"] = positions + 0
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.logits, cache
+        return output["logits" if "logits" in output else "last_hidden_state"], cache
 
 
 SEED = 0
@@ -98,13 +104,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')

@@ -4,12 +4,11 @@ Behind masked padding, tokens have the output that they have alone, in batches a
 """
 
 
-import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 
 def pad_left(inputs, n):
@@ -62,13 +61,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')
@@ -90,11 +83,12 @@ def draw_weights(network):
     return network
 
 
-torch.manual_seed(0)
-from twinsolve.bench.audit.networks import build_peer
+from twinsolve.unrolled import LanguageModel
 
-made = build_peer('twinsolve/LanguageModel, logistic')
-network, inputs = made["network"], made["inputs"]
+
+torch.manual_seed(0)
+network = LanguageModel(97, 32, 2, 4, 512, operator='logistic', tie_weights=False)
+inputs = torch.randint(3, 97, (2, 21), generator=torch.Generator().manual_seed(1))
 draw_weights(network.eval())
 
 

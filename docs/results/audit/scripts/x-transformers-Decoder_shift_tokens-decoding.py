@@ -1,22 +1,21 @@
-"""_XTransformer: decoding.
+"""XTransformer: decoding.
 
 Token by token through the cache, the output is that of the full pass. Error: 1.0e+00.
 """
 
 
-import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 
 def in_pieces(model, inputs, ends, *, positions=None, mask=None, cache=None, grad=False):
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
     outputs, start = ([], 0)
     for end in ends:
-        given: dict[str, Any] = {}
+        given = {}
         if positions is not None:
             given['positions'] = positions[:, start:end]
         if mask is not None:
@@ -47,7 +46,7 @@ class Model:
         if cache is not None:
             given["state"] = cache
         if mask is not None:
-            given["mask"] = mask
+            given["mask"] = mask != 0
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
         return output if isinstance(output, tuple) else (output, None)
@@ -72,13 +71,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')
@@ -100,11 +93,32 @@ def draw_weights(network):
     return network
 
 
-torch.manual_seed(0)
-from twinsolve.bench.audit.networks import build_peer
+from x_transformers import TransformerWrapper
+from x_transformers import Decoder
 
-made = build_peer('x-transformers/Decoder, shift tokens')
-network, inputs = made["network"], made["inputs"]
+
+class XTransformer(nn.Module):
+    """A network of x-transformers: it gets the new tokens alone beside its cache."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x, mask=None, state=None):
+        given = {}
+        if mask is not None:
+            given['mask'] = mask
+            starts = mask.int().argmax(1)
+            if bool(((torch.arange(mask.shape[1]) >= starts[:, None]) == mask).all()):
+                given['seq_start_pos'] = starts
+        if state is not None:
+            given |= {'cache': state, 'input_not_include_cache': True, 'cache_age': x.shape[1]}
+        return self.network(x, return_intermediates=True, **given)
+
+
+torch.manual_seed(0)
+network = XTransformer(TransformerWrapper(num_tokens=97, max_seq_len=512, attn_layers=Decoder(dim=32, depth=2, heads=4, attn_dim_head=8, rotary_pos_emb=True, shift_tokens=1)))
+inputs = torch.randint(3, 97, (2, 21), generator=torch.Generator().manual_seed(1))
 draw_weights(network.eval())
 
 

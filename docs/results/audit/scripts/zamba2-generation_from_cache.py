@@ -4,21 +4,24 @@
 """
 
 
-import copy
 import math
-import sys
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 import transformers
 from transformers import Zamba2Config, Zamba2ForCausalLM
 
 
 def generate(model, ids, n, **given):
     """Append n tokens by the network's own greedy `generate`, without rules that force tokens."""
-    mask = given.pop('mask', torch.ones_like(ids))
+    of_decoder = '' if model.source is None else 'decoder_'
+    given[f'{of_decoder}input_ids'] = ids
+    given[f'{of_decoder}attention_mask'] = given.pop('mask', torch.ones_like(ids))
+    if model.source is not None:
+        given['decoder_start_token_id'] = ids[:, 0].tolist()
     model.network.generation_config = type(model.network.generation_config)()
-    return model.network.generate(ids, attention_mask=mask, max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0, output_logits=True, return_dict_in_generate=True, **given)
+    return model.network.generate(max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0, suppress_tokens=[0], output_logits=True, return_dict_in_generate=True, **given, **model.source_of(ids))
 
 
 def scores_of(model, generated, lengths):
@@ -51,6 +54,8 @@ class Model:
     def of(self, network):
         return Model(network)
 
+    source, source_of = None, lambda self, inputs: {}
+
     def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
         given = {'use_cache': True}
         if cache is not None:
@@ -61,7 +66,7 @@ class Model:
             given["position_ids"] = positions + 0
         with torch.set_grad_enabled(grad):
             output = self.network(inputs, **given)
-        return output.logits, output.cache
+        return output["logits" if "logits" in output else "last_hidden_state"], output.cache
 
 
 SEED = 0
@@ -83,13 +88,7 @@ def _fan_in(weight):
 
 
 def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range.
-
-    Matrices and kernels are drawn from N(0, 1 / fan_in), embeddings from N(0, 1) unless the output
-    layer shares them, and vectors (gains, biases) move by N(0, 0.01) from where they start. Every
-    second entry of a gate moves to mid range, so that both ends of it are tried. What takes no
-    gradient, such as a table of sines, stays as it is.
-    """
+    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
     draw = torch.Generator().manual_seed(SEED)
     embedding = _weight_of(network, 'get_input_embeddings')
     head = _weight_of(network, 'get_output_embeddings')
