@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 _LEFT_OUT = {
     # Their language models have names of their own.
@@ -64,13 +65,19 @@ def list_architectures() -> list[str]:
     speech = auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
     pictures = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     found: dict[str, str] = {}
-    for name, network in sorted(causal.items()):
+    for name, network in sorted(causal.items(), key=_is_borrowed):
         if name not in _LEFT_OUT:
             found.setdefault(network, name)
     pairs = [x for x in (sequences | speech).items() if _has_encoder(x[1])]
     composed = [network for name, network in [*pairs, *pictures.items()] if name not in _COMPOSED]
     others = dict.fromkeys(network for network in composed if network not in found)
-    return [*found.values(), *others, *ENCODERS]
+    return [*sorted(found.values()), *others, *ENCODERS]
+
+
+def _is_borrowed(pair: tuple[str, str]) -> bool:
+    """Whether a model type has the class of another, as code_llama has that of llama."""
+    name, network = pair
+    return not network.lower().startswith(re.sub(r"\W|_", "", name).lower())
 
 
 def _has_encoder(name: str) -> bool:

@@ -609,10 +609,14 @@ def test_codes_of_the_router_quoted_on_denoising_stand_in_the_committed_results(
 def test_what_solved_layers_take_and_bring_stands_in_the_committed_results():
     page = (ROOT / "docs/solved.md").read_text()
     times = table_of("speed-lasso-layer").groupby("method")
-    ratios = re.findall(r"^\| [^|]+ \| ([\d,]+) to ([\d,]+) \| [\d.e]\S* ", page, re.M)
-    assert len(ratios) == 7
-    found = {(f"{own.ratio.min():,.0f}", f"{own.ratio.max():,.0f}") for _, own in times}
-    assert set(ratios) <= found
+    span = r"([\d,]+) to ([\d,]+)"
+    told = re.findall(rf"^\| [^|]+ \| {span} \| [\d.e][^|]* \| {span} \|$", page, re.M)
+    assert len(told) == 7
+    found = set()
+    for _, own in times:
+        kib = 1024 * own.memory_mib / own.n_signals
+        found.add(tuple(f"{x:,.0f}" for y in (own.ratio, kib) for x in (y.min(), y.max())))
+    assert set(told) <= found
     ours = times.get_group("twinsolve")
     assert {f"{x:.2f}" for x in ours.ms} == {"0.04", "0.10", "0.12", "0.23"}
     assert f"{ours.gradient_error.max():.1e}" == "1.2e-09"
