@@ -93,7 +93,7 @@ def write_vectors(
 
 def _write_subject(subject: Subject, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Write the arrays of a subject; return its entry in the manifest and rows of the table."""
-    arrays: Arrays = {}
+    arrays: dict[str, Any] = {}
     cases, left_out, rows = {}, {}, []
     for case in subject.cases:
         try:
