@@ -132,9 +132,9 @@ def implicit_codes(
     array([[1., 0.]])
     """
     atoms = Atoms(D)
-    codes, margin = start, np.full(len(Y), -np.inf)
+    codes, violation = start, np.full(len(Y), np.inf)
     for gap in _GAPS:
-        pending = np.flatnonzero(margin < -_ROUNDING)
+        pending = np.flatnonzero(violation > _ROUNDING)
         if not pending.size:
             break
         solved = solve_rows(
@@ -148,7 +148,7 @@ def implicit_codes(
         ).coef
         codes = solved if pending.size == len(Y) else _replace_rows(codes, pending, solved)
         supports = _factor(Y, atoms, codes, penalty, n_jobs)
-        gaps, margin = _certify(Y, atoms, codes, penalty, supports)
+        gaps, margin, violation = _certify(Y, atoms, codes, penalty, supports)
     return ImplicitCodes(codes, gaps, margin, atoms, penalty.ridge, supports, n_jobs)
 
 
@@ -183,9 +183,9 @@ def _factor(
 
 def _certify(
     Y: Array, atoms: Atoms, codes: csr_array, penalty: Penalty, supports: Supports
-) -> tuple[Array, Array]:
-    """Gap and margin of each row."""
-    gap, margin = np.empty(len(Y)), np.empty(len(Y))
+) -> tuple[Array, Array, Array]:
+    """Gap and margin of each row, and the largest relative violation of its optimality."""
+    gap, margin, violation = np.empty((3, len(Y)))
     for rows in row_blocks(len(Y)):
         own, C, residual = penalty[rows], codes[rows], supports.residual[rows]
         Q = residual @ atoms.rows.T
@@ -202,5 +202,6 @@ def _certify(
         gap[rows] = energies.gap(own.dual_scale(largest))[0]
         rounding = atoms.rounding(C, energies.norm)
         margin[rows] = (np.minimum(slack, strength) - rounding - missed) / own.half
+        violation[rows] = missed / own.half
     margin[np.isinf(supports.inverse)] = -np.inf
-    return gap, margin
+    return gap, margin, np.maximum(violation, -margin)

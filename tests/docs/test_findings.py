@@ -631,6 +631,14 @@ def test_what_solved_layers_take_and_bring_stands_in_the_committed_results():
         intervals = re.findall(r"-?\d+\.\d\d ± \d+\.\d\d", of_run)
         assert len(intervals) >= 1
         assert all(interval in summary_of(name) for interval in intervals)
+    trained = table_of("classify-solved").groupby("row")
+    speeds = trained[["training", "inference"]].mean()
+    for slower in (speeds.loc["sparse coding"] / speeds.loc["solved codes"]).round():
+        assert f"{slower:.0f} times as long to" in page
+    cosines = trained.token_cosine.mean()
+    rows = ("solved codes", "sparse coding", "softmax")
+    told = "a cosine of {:.2f} beside {:.2f}, and {:.2f} for softmax"
+    assert told.format(*cosines[list(rows)]) in " ".join(page.split())
     errors = table_of("learned-embedding")
     faces = errors[(errors.data == "faces") & (errors.kept == 3)].groupby("kind").error.mean()
     told = re.findall(r"(\d+\.\d\d) %", page.partition("An embedding")[2])

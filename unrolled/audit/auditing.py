@@ -134,7 +134,8 @@ def _find(
             made, inputs = made
             source = source.replace("network =", "network, inputs =")
     if not isinstance(made, nn.Module):
-        return made.__name__, made, inputs, Origin(source=source, drawn=False)
+        name = getattr(made, "__name__", type(made).__name__)
+        return name, made, inputs, Origin(source=source, drawn=False)
     made = _widen(copy.deepcopy(made).eval())
     if weights == "drawn":
         draw_weights(made)

@@ -42,6 +42,11 @@ class Adapter(nn.Module):
     **options : Any
         Further arguments of the function.
 
+    Raises
+    ------
+    ValueError
+        If `arguments` name what there is not.
+
     Examples
     --------
     >>> import torch

@@ -12,7 +12,7 @@ from .implicit import Array, Inexact, refuse_tracing
 from .inputs import check_finite, check_numbers, check_rows, expand, find_batch
 from .proof import Proved, SolvedRecord, Standard, solve_certified
 
-_ATOMS_OF_PACK = 256  # dictionaries with fewer atoms are solved several at a time
+_PACKED = 256  # rows, and atoms, up to which problems with dictionaries of their own become one
 
 
 def solved_lasso(
@@ -203,8 +203,8 @@ class _Lasso:
         from ...solvers.kernels.workers import spread
 
         # Threads share the packs if there are several, else the rows.
-        n_packs = -(-len(A) * A.shape[1] // _ATOMS_OF_PACK) if _have_like_sizes(A) else len(A)
-        packs = np.array_split(np.arange(len(A)), min(n_packs, len(A)))
+        size = max(_PACKED // max(X.shape[1], A.shape[1]), 1) if _have_like_sizes(A) else 1
+        packs = np.array_split(np.arange(len(A)), -(-len(A) // size))
         n_jobs = self.n_jobs if len(packs) == 1 else None
         tasks = [(p, X[p], A[p], lam[p], ridge[p], n_jobs) for p in packs]
         solved = list(spread(self._solve_pack, tasks, self.n_jobs))

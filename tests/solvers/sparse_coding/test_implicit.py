@@ -39,11 +39,12 @@ def test_codes_that_are_not_stationary_or_of_dependent_atoms_have_no_margin():
     moved = codes.coef.copy()
     moved.data *= 1.5
     supports = codes._supports._replace(value=moved.data, residual=Y - moved @ D)
-    _, margin = implicit._certify(Y, codes._atoms, moved, penalty, supports)
+    _, margin, violation = implicit._certify(Y, codes._atoms, moved, penalty, supports)
     assert codes.margin.min() > 0
     assert (margin < 0).all()
+    assert (violation >= -margin).all()
     singular = codes._supports._replace(inverse=np.full(300, np.inf))
-    _, margin = implicit._certify(Y, codes._atoms, codes.coef, penalty, singular)
+    _, margin, _ = implicit._certify(Y, codes._atoms, codes.coef, penalty, singular)
     assert (margin == -np.inf).all()
 
 

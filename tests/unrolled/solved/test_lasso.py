@@ -89,27 +89,43 @@ def test_signals_that_are_their_own_dictionary_get_both_parts():
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
 @pytest.mark.parametrize("size", [1.0, 1e13])
-@pytest.mark.parametrize("at_once", [20, 256])
-def test_batches_are_their_problems_one_by_one(n_jobs, size, at_once, monkeypatch):
-    monkeypatch.setattr(lasso, "_ATOMS_OF_PACK", at_once)
-    atoms = tokens(3, 9, 6, seed=1) * torch.tensor([1.0, size, 1.0]).double()[:, None, None]
-    leaves = tokens(2, 3, 9, 6).requires_grad_(), atoms.requires_grad_()
-    lam = torch.tensor([0.5, size, 1.0]).double()[:, None, None] * torch.ones(3, 9, 1).double()
+@pytest.mark.parametrize("packed", [20, 256])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_batches_are_their_problems_one_by_one(n_jobs, size, packed, nonnegative, monkeypatch):
+    monkeypatch.setattr(lasso, "_PACKED", packed)
+    sizes = torch.tensor([1.0, size, 1.0]).double()[:, None, None]
+    lam, ridge = (x[0, :, :, :1].abs() for x in (tokens(1, 3, 9, 1, seed=i) for i in (2, 3)))
+    leaves = [tokens(2, 3, 9, 6), sizes * tokens(3, 9, 6, seed=1), sizes * (0.5 + lam)]
+    leaves = [x.requires_grad_() for x in (*leaves, sizes**2 * ridge)]
     given = {"mask": tokens(3, 9, 9, seed=6) > -0.5, "start": tokens(3, 9, 9, seed=9)}
+    options = {"zero_diagonal": True, "nonnegative": nonnegative, "n_jobs": n_jobs}
 
-    def solve(x, a, lam, mask, start):
-        return solved_lasso(
-            x, a, lam=lam, mask=mask, start=start, zero_diagonal=True, n_jobs=n_jobs
-        )
+    def solve(x, a, lam, ridge, mask, start):
+        return solved_lasso(x, a, lam=lam, ridge=ridge, mask=mask, start=start, **options)
 
-    together = solve(*leaves, lam, **given)
+    together = solve(*leaves, **given)
     apart = torch.stack(
-        [torch.stack(list(map(solve, x, atoms, lam, *given.values()))) for x in leaves[0]]
+        [torch.stack(list(map(solve, x, *leaves[1:], *given.values()))) for x in leaves[0]]
     )
-    assert ((together - apart) * atoms.norm(dim=-1)[:, None, :]).abs().max() < 1e-13
-    cotangent = tokens(*apart.shape, seed=7) * atoms.detach().norm(dim=-1)[:, None, :]
+    lengths = leaves[1].detach().norm(dim=-1)[:, None, :]
+    assert ((together - apart) * lengths).abs().max() < 1e-13
+    cotangent = tokens(*apart.shape, seed=7) * lengths
     for a, b in zip(*(grad(y, leaves, cotangent) for y in (together, apart)), strict=True):
         assert ((a - b).abs() <= 1e-13 * b.abs().amax(dim=(-2, -1), keepdim=True)).all()
+
+
+def test_only_small_problems_are_solved_together(monkeypatch):
+    """A pack holds a matrix of all its rows and all its atoms."""
+    solved, rows = implicit.implicit_codes, []
+
+    def recorded(Y, *args, **given):
+        rows.append(len(Y))
+        return solved(Y, *args, **given)
+
+    monkeypatch.setattr(implicit, "implicit_codes", recorded)
+    solved_lasso(tokens(4, 300, 3), tokens(4, 2, 3, seed=1), lam=0.5)
+    solved_lasso(tokens(4, 30, 3), tokens(4, 2, 3, seed=1), lam=0.5)
+    assert rows == [300] * 4 + [120]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
