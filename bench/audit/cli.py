@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..study_cli import report_mistakes
 from ..terminal import Output, console, progress
 
 _VERDICTS = {"holds": "", "broken": "red", "refused": "yellow", "not applicable": "dim"}
@@ -36,6 +37,7 @@ def audit(
         bool, typer.Option("--list", help="Print the laws and what --all audits, and exit.")
     ] = False,
     n_jobs: Annotated[int, typer.Option(help="Processes for --all; -1 is one a processor.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")] = "cpu",
     output: Output = Path("results/audit"),
 ) -> None:
     """Hold networks that others wrote to the laws that they promise.
@@ -52,6 +54,7 @@ def audit(
     table.json, summary.md and settings.json. The status is 1 if a law is broken.
     """
     from ...unrolled.audit import LAWS
+    from ..devices import find_device
     from .architectures import list_architectures
     from .networks import PEERS
 
@@ -63,16 +66,19 @@ def audit(
         raise typer.Exit
     if everything == bool(networks):
         raise typer.BadParameter("name networks, or give --all")
+    with report_mistakes():
+        place = find_device(device).type
     table = (
-        _audit_all(_list_installed(package or []), law or [], n_jobs, output)
+        _audit_all(_list_installed(package or []), law or [], n_jobs, place, output)
         if everything
-        else _audit_named(networks or [], law or [], own_weights)
+        else _audit_named(networks or [], law or [], own_weights, place)
     )
     settings = {
         "networks": networks or "all",
         "law": law,
         "own_weights": own_weights,
         "package": package,
+        "device": place,
     }
     _write(table, settings, output)
     counts = table.verdict.value_counts()
@@ -99,19 +105,20 @@ def _list_installed(packages: list[str]) -> list[str]:
     return found
 
 
-def _audit_all(networks: list[str], laws: list[str], n_jobs: int, output: Path) -> Any:
+def _audit_all(networks: list[str], laws: list[str], n_jobs: int, device: str, output: Path) -> Any:
     from .study import audit_networks
 
     return audit_networks(
         networks,
         laws=laws,
         n_jobs=n_jobs,
+        device=device,
         directory=output / "jobs",
         progress=progress("Auditing"),
     )
 
 
-def _audit_named(networks: list[str], laws: list[str], own_weights: bool) -> Any:
+def _audit_named(networks: list[str], laws: list[str], own_weights: bool, device: str) -> Any:
     import pandas as pd
 
     from ...unrolled.audit import Row, audit
@@ -132,7 +139,8 @@ def _audit_named(networks: list[str], laws: list[str], own_weights: bool) -> Any
         weights = "own" if own_weights or Path(name).is_dir() else "drawn"
         try:
             own = {"network": name, "weights": weights, "laws": tuple(laws)}
-            report = audit(**(build_peer(name, laws) if name in PEERS else own), progress=show)
+            found = build_peer(name, laws) if name in PEERS else own
+            report = audit(**found, device=device, progress=show)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         tables.append(report.to_frame().assign(network=name, package="", version=""))

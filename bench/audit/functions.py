@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from .construction import Call, Name
 
 _S, _HG = "initial_state=S", "h_kk_init=H, h_kv_init=G"
@@ -64,7 +66,9 @@ _KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "comba:fused_recurrent_comba": ("Comba", _COMBA, _KEPT),
     "comba:chunk_comba": ("Comba", _COMBA, _KEPT),
 }
-KERNEL_LAWS = ("arguments", "prefill in pieces", "equation", "closed gates")
+KERNEL_LAWS = (
+    "arguments", "prefill in pieces", "equation", "gradients of equation", "closed gates"
+)  # fmt: skip
 _RECURRENCES = {
     "TR-1": "sum_outer_products", "TR-2": "step_delta", "TR-3": "step_delta",
     "TR-5": "solve_ridge", "TR-9": "attend_with_probe", "Comba": "step_comba",
@@ -78,11 +82,12 @@ def references() -> Iterator[tuple[str, Call]]:
 
 
 def kernels() -> Iterator[tuple[str, Call]]:
-    """Yield the Triton kernels, in Triton's interpreter, with their names."""
+    """Yield the Triton kernels, with their names."""
     load = Name(f"{__name__}:load_kernel")
     for place, (equation, arguments, options) in _KERNELS.items():
-        small = {"heads": 2, **options}
-        yield f"fla-core/{place}", _adapt(load(f"fla.ops.{place}"), equation, arguments, small)
+        dim = 64 if torch.cuda.is_available() else 8
+        sizes = {**options, "heads": 2, "dim": dim, "scale": dim**-0.5}
+        yield f"fla-core/{place}", _adapt(load(f"fla.ops.{place}"), equation, arguments, sizes)
 
 
 def _adapt(function: Name | Call, equation: str, arguments: str, options: dict[str, Any]) -> Call:
@@ -106,19 +111,27 @@ def count(*bounds: Any) -> Iterator[Index]:
     return map(Index, range(*map(int, bounds)))
 
 
-def load_kernel(place: str) -> Callable[..., Any]:
-    """Load a function of fla.ops whose kernels run in Triton's interpreter.
+def choose_backend() -> None:
+    """Tell triton, before it is imported, to interpret kernels if there is no GPU, and no TF32."""
+    os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"
+    os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
 
-    The interpreter has no device to time configurations on: each kernel keeps its first. Its loops
-    have plain ints, which kernels cast like tensors: they get a `range` of their own.
+
+def load_kernel(place: str) -> Callable[..., Any]:
+    """Load a function of fla.ops; without a GPU its kernels run in Triton's interpreter.
+
+    Each kernel keeps the first of its configurations: the interpreter cannot time them, and on a
+    GPU to compile all takes minutes. Loops of the interpreter have plain ints, which kernels cast
+    like tensors: they get a `range` of their own.
     """
-    os.environ["TRITON_INTERPRET"] = "1"  # read where triton is first imported
+    choose_backend()
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     from triton.runtime.autotuner import Autotuner
 
-    module, _, name = place.partition(":")
-    function = getattr(importlib.import_module(module), name)
     for loaded in [x for key, x in sys.modules.items() if key.startswith("fla.ops")]:
-        vars(loaded)["range"] = count
+        if not torch.cuda.is_available():
+            vars(loaded)["range"] = count
         for kernel in list(vars(loaded).values()):
             while hasattr(kernel, "fn"):
                 if isinstance(kernel, Autotuner):

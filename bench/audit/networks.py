@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from ...unrolled import make_operator, operator_names
 from ...unrolled.audit import Adapter, Convention
 from ...unrolled.audit.scripts import write_inputs
 from .construction import Call, Name, build, write
-from .functions import KERNEL_LAWS, kernels, references
+from .functions import KERNEL_LAWS, choose_backend, kernels, references
 
 _BATCH, _TOKENS, _WIDTH, _HEADS, _IDS = 2, 21, 32, 4, 97
 
@@ -31,7 +30,7 @@ class Peer:
     convention : Convention, optional
     causal : bool, optional
     laws : tuple of str
-        The laws that are tried where none are named; by default all.
+        The laws that are tried where none are named and there is no GPU; by default all.
     """
 
     network: Call
@@ -44,7 +43,8 @@ class Peer:
 def build_peer(name: str, laws: Sequence[str] = ()) -> dict[str, Any]:
     """The arguments of `twinsolve.audit` for a layer of another package."""
     peer = PEERS[name]
-    os.environ.update(_ENVIRONMENT.get(name.partition("/")[0], {}))
+    if name.startswith("fla-core/"):
+        choose_backend()
     torch.manual_seed(0)
     network = build(peer.network)
     shape = (*peer.shape[:2], network.width) if isinstance(network, Adapter) else peer.shape
@@ -59,13 +59,11 @@ def build_peer(name: str, laws: Sequence[str] = ()) -> dict[str, Any]:
         "inputs": inputs,
         "convention": peer.convention,
         "causal": peer.causal,
-        "laws": tuple(laws) or peer.laws,
+        "laws": tuple(laws) or (() if torch.cuda.is_available() else peer.laws),
         "source": f"{write(peer.network)}\n{write_inputs(inputs, _IDS)}",
     }
 
 
-# What a package reads when it is imported.
-_ENVIRONMENT = {"fla-core": {"TRITON_INTERPRET": "1"}}
 _TEXT = (_BATCH, _TOKENS)
 _MASK = Convention(mask="mask", mask_shows=True)
 

@@ -21,6 +21,7 @@ def audit_networks(
     *,
     laws: Sequence[str] = (),
     n_jobs: int = 1,
+    device: str = "cpu",
     directory: Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
@@ -33,6 +34,7 @@ def audit_networks(
     laws : sequence of str, optional
         Names of the laws; all by default.
     n_jobs : int, default=1
+    device : str, default="cpu"
     directory : Path, optional
         Where finished rows are kept, so that the same call goes on.
     progress : callable, optional
@@ -44,19 +46,25 @@ def audit_networks(
         The rows of each `Report`. A network that cannot be built or called has one row with the
         law "build" and the verdict "refused".
     """
-    jobs = [{"network": name, "laws": list(laws), "packages": find_versions()} for name in networks]
+    common = {"laws": list(laws), "packages": find_versions(), "device": device}
+    jobs = [{"network": name, **common} for name in networks]
     options = Options(n_jobs=n_jobs, directory=directory, progress=progress)
     modules = ("twinsolve.unrolled.audit",)
     return run_jobs(_audit_one, jobs, options, modules=modules)
 
 
-def _audit_one(network: str, laws: list[str], packages: dict[str, str]) -> list[dict[str, Any]]:
+def _audit_one(
+    network: str, laws: list[str], packages: dict[str, str], device: str
+) -> list[dict[str, Any]]:
     package = network.partition("/")[0] if network in PEERS else "transformers"
     kind = {"package": package, "version": packages.get(package, "")}
     try:
-        peer = network in PEERS
-        found = build_peer(network, laws) if peer else {"network": network, "laws": tuple(laws)}
-        report = audit(**found)
+        found = (
+            build_peer(network, laws)
+            if network in PEERS
+            else {"network": network, "laws": tuple(laws)}
+        )
+        report = audit(**found, device=device)
     except Exception as error:  # of a package that another wrote
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         row = {"law": "build", "statement": "", "verdict": "refused", "error": None}

@@ -9,6 +9,7 @@ import torch
 from torch.func import functional_call
 from torch.testing import assert_close
 
+from twinsolve import audit
 from twinsolve.unrolled import VisionTransformer, operator_names
 from twinsolve.unrolled.laws import findings
 from twinsolve.unrolled.laws.masks import NO_MASKS, masks_of
@@ -18,6 +19,8 @@ from .operator_cases import OPERATORS, subject_of
 
 if not torch.cuda.is_available():
     pytest.skip("there is no such device", allow_module_level=True)
+# The first product of a thread that computes gradients finds no context.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 NAMES = pytest.mark.parametrize("name", OPERATORS, ids=lambda name: name.replace(" ", "-"))
 
 
@@ -80,3 +83,9 @@ def test_models_compute_the_same(name):
     low.float().square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     assert (low.cpu().double() - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+def test_audit_gives_the_verdicts_of_the_cpu_and_a_script_for_the_gpu():
+    here, there = (audit("mamba", device=device) for device in ("cpu", "cuda"))
+    assert [row.verdict for row in there.rows] == [row.verdict for row in here.rows]
+    assert all("network = network.to('cuda')" in row.script for row in there.broken)

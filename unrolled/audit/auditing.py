@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -38,6 +39,7 @@ def audit(
     weights: Literal["drawn", "own"] = "drawn",
     source: str = "",
     laws: tuple[str, ...] = (),
+    device: str = "cpu",
     progress: Callable[[Row], None] | None = None,
 ) -> Report:
     """Hold a network to the laws that its kind promises.
@@ -68,6 +70,9 @@ def audit(
         default a script of a module or function leaves a place for them.
     laws : tuple of str, optional
         Names of the laws; by default all.
+    device : str, default="cpu"
+        Where a module and its inputs are moved, such as ``"cuda"``. What laws make is made there,
+        and convolutions multiply in full float32.
     progress : callable, optional
         Called with every `Row` when it is done.
 
@@ -80,7 +85,7 @@ def audit(
     ------
     ValueError
         If the architecture or a law is unknown, inputs must be given and are not or are too small,
-        the network raises on them, or it returns a state and takes none.
+        the network raises on them, it returns a state and takes none, or there is no such device.
 
     Examples
     --------
@@ -101,17 +106,36 @@ def audit(
     if unknown:
         known = ", ".join(law.name for law in LAWS)
         raise ValueError(f"audit: no law {sorted(unknown)[0]!r}; there are: {known}")
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"audit: there is no device {device!r}: {error}") from error
     name, network, inputs, origin = _find(network, inputs, weights)
     if source:
         origin = replace(origin, source=source)
-    model = _make_model(network, inputs, convention, causal)
+    if isinstance(network, nn.Module):
+        network.to(device)
     rows = []
-    for law in LAWS:
-        if not laws or law.name in laws:
-            rows.append(_hold(law, model, origin))
-            if progress:
-                progress(rows[-1])
+    with _working_on(device):
+        model = _make_model(network, inputs, convention, causal, device)
+        for law in LAWS:
+            if not laws or law.name in laws:
+                rows.append(_hold(law, model, origin))
+                if progress:
+                    progress(rows[-1])
     return Report(name, tuple(rows))
+
+
+@contextmanager
+def _working_on(device: str) -> Iterator[None]:
+    """Make tensors on the device, without the TF32 of cuDNN: it hides faults below 1e-3."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with torch.device(device):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _find(
@@ -162,13 +186,19 @@ def _make(name: str) -> Any:
 
 
 def _make_model(
-    network: Any, inputs: Tensor | None, convention: Convention | None, causal: bool | None
+    network: Any,
+    inputs: Tensor | None,
+    convention: Convention | None,
+    causal: bool | None,
+    device: str,
 ) -> Model:
     names = convention or find_convention(network)
-    source = _draw_source(network, names.source) if names.source else None
-    if source is not None and inputs is not None:
-        source = source[:1]  # whichever ids a row has
-    inputs = _draw_inputs(network, names) if inputs is None else _check_inputs(inputs)
+    with torch.device("cpu"):  # the same numbers on every device
+        source = _draw_source(network, names.source) if names.source else None
+        if source is not None and inputs is not None:
+            source = source[:1]  # whichever ids a row has
+        inputs = _draw_inputs(network, names) if inputs is None else _check_inputs(inputs)
+    inputs, source = inputs.to(device), None if source is None else source.to(device)
     model = Model(network, inputs, names, True, source=source)
     try:
         cache = model(inputs.clone())[1]
@@ -212,7 +242,9 @@ def _draw_source(network: Any, name: str) -> Tensor:
     config = network.config.get_text_config(decoder=True)
     draw = torch.Generator().manual_seed(SEED + 1)
     if name == "input_ids":
-        return torch.randint(_FIRST_ID, config.vocab_size, (BATCH, _SOURCE), generator=draw)
+        return torch.randint(
+            _FIRST_ID, config.vocab_size, (BATCH, _SOURCE), generator=draw, device="cpu"
+        )
     if name == "input_values":
         return torch.randn(BATCH, _SAMPLES, generator=draw)
     width = next((getattr(config, x) for x in _FEATURES if hasattr(config, x)), None)
@@ -226,13 +258,19 @@ def _draw_inputs(network: Any, names: Convention) -> Tensor:
     draw = torch.Generator().manual_seed(SEED)
     size = getattr(config, "image_size", None)
     if names.source:  # ids of a row leave its number as their rest: see `Model.source_of`
-        halves = torch.randint(2, config.vocab_size // 2, (BATCH, TOKENS), generator=draw)
+        halves = torch.randint(
+            2, config.vocab_size // 2, (BATCH, TOKENS), generator=draw, device="cpu"
+        )
         return 2 * halves + torch.arange(BATCH)[:, None]
     if getattr(network, "main_input_name", "") == "pixel_values" and size:
         sides = (size, size) if isinstance(size, int) else tuple(size)
-        return torch.randn(BATCH, getattr(config, "num_channels", 3), *sides, generator=draw)
+        return torch.randn(
+            BATCH, getattr(config, "num_channels", 3), *sides, generator=draw, device="cpu"
+        )
     if hasattr(config, "vocab_size"):
-        return torch.randint(_FIRST_ID, config.vocab_size, (BATCH, TOKENS), generator=draw)
+        return torch.randint(
+            _FIRST_ID, config.vocab_size, (BATCH, TOKENS), generator=draw, device="cpu"
+        )
     raise ValueError(
         "audit: the network does not tell the size of its inputs; give inputs= of shape "
         "(batch, tokens, width), or ids of shape (batch, tokens)"

@@ -58,6 +58,22 @@ def equation(model: Model, inputs: Tensor) -> Pair:
     return follow(model, inputs)
 
 
+@network_law("recurrence")
+def gradients_of_equation(model: Model, inputs: Tensor) -> Pair:
+    """The gradient in the features is that of the literal recurrence in float64."""
+    network: Any = model.network
+    part = inputs.repeat(1, 67 // inputs.shape[1] + 1, 1)[:, :67]
+    x, exact = part.clone().requires_grad_(), part.double().requires_grad_()
+    found = list_arrays(network, *model(x, grad=True))
+    expected = recur(network, exact, None)
+    slopes = []
+    for arrays, leaf in ((found, x), (expected, exact)):
+        draw = torch.Generator(part.device).manual_seed(0)
+        weights = [torch.randn(y.shape, generator=draw, device=y.device).to(y) for y in arrays]
+        slopes.append(torch.autograd.grad(arrays, leaf, weights)[0].double())
+    return slopes[0], slopes[1]
+
+
 @network_law("recurrence", "forget gate")
 def closed_gates(model: Model, inputs: Tensor) -> Pair:
     """Where a forget gate is exactly 0, output and states are still those of the recurrence."""

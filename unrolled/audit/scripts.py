@@ -35,7 +35,7 @@ def write_script(law: NetworkLaw, model: Model, origin: Origin, error: float) ->
     body = [
         source,
         _adapter(model, source),
-        _network(origin, model),
+        _network(origin, model) + _move(model),
         f"found, expected = {check.__name__}({_model(model)}, inputs)\n" + _PRINT,
     ]
     title = f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}.\n"""'
@@ -48,6 +48,15 @@ elif expected.is_floating_point():
     print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
 else:
     print("share of entries that differ", (found != expected).double().mean().item())"""
+
+
+def _move(model: Model) -> str:
+    """Lines that move what was made to the GPU, and make what laws make there; none on the CPU."""
+    if model.inputs.device.type == "cpu":
+        return ""
+    moved = ["network", "inputs", *(["source"] if model.source is not None else [])]
+    pairs = (f"{name} = {name}.to({model.inputs.device.type!r})" for name in moved)
+    return "\n".join(["", *pairs, f"torch.set_default_device({model.inputs.device.type!r})"])
 
 
 def _title(origin: Origin, model: Model) -> str:

@@ -258,6 +258,7 @@ def test_function_without_state_is_causal_only_by_promise():
         (lambda x: {"y": x}, {"inputs": INPUTS}, "TypeError: the output, dict, is no tensor"),
         (lambda x: x.nothing, {"inputs": INPUTS}, "cannot be called with inputs alone: Attrib"),
         (Recurrence(), {"laws": ("no law",)}, "no law 'no law'; there are: determinism"),
+        (Recurrence(), {"device": "nowhere"}, "there is no device 'nowhere'"),
     ],
 )
 def test_mistakes_get_clear_errors(network, given, message):
@@ -503,7 +504,12 @@ def test_every_law_is_broken_by_a_fault_above():
     planted |= {"dropout in eval", "cropped cache", "without cache", "grouped heads"}
     planted |= {"attention implementations", "chunk sizes", "flex attention", *OF_SOURCES}
     planted |= {"decoding of right padded"}
-    planted |= {"equation", "closed gates", "residual"}  # by test_functions.py
+    planted |= {
+        "equation",
+        "gradients of equation",
+        "closed gates",
+        "residual",
+    }  # by test_functions.py
     assert planted == {law.name for law in LAWS}
 
 

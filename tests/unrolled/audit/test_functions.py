@@ -15,7 +15,7 @@ from twinsolve.unrolled.audit.recurrences import (
     sum_outer_products,
 )
 
-LAWS = ("equation", "closed gates", "residual")
+LAWS = ("equation", "gradients of equation", "closed gates", "residual")
 
 
 def read(q, S):
@@ -36,6 +36,7 @@ def delta(q, k, v, beta, g, start=None, fault=""):
             S = S.mT
         before, S = S, a * S
         error = v[:, t] - read(k[:, t], before if fault == "order" else S)
+        error = error.detach() if fault == "detached" else error
         S = S + outer(k[:, t], beta[:, t, :, None] * error)
         out.append(read(q[:, t], before if fault == "late" else S))
     return torch.stack(out, 1), (a * S if fault == "state" else S).mT
@@ -98,6 +99,10 @@ def test_function_that_is_not_its_recurrence_breaks_the_equation(fault):
                          "state": "token 67"}[fault]  # fmt: skip
 
 
+def test_function_whose_gradient_is_another_breaks_that_of_the_equation_alone():
+    assert set(broken_laws(adapt_delta(fault="detached"))) == {"gradients of equation"}
+
+
 def test_wrong_orientation_and_scale_of_the_adapter_are_seen():
     wrong = adapt_delta(scale=0.5)
     assert broken_laws(wrong)["equation"].error == pytest.approx(1, rel=1e-3)
@@ -141,6 +146,13 @@ def test_comba_is_the_gated_delta_rule_where_p_is_the_key_that_forgot():
     found = step_comba(x | {"p": x["forget"][..., None] * x["k"]})
     for name, expected in step_delta(x).items():
         torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-12)
+
+
+def test_laws_make_tensors_where_the_network_is():
+    adapter = adapt_delta()
+    inputs = torch.randn(2, 21, adapter.width)
+    with torch.device("meta"):
+        assert audit(adapter, inputs)
 
 
 def test_unknown_quantity_is_told():

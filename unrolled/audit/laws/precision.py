@@ -55,7 +55,7 @@ def differ(
     Central differences have four sizes. A choice, as of experts, may jump within larger ones, and
     float32 inside a network rounds smaller ones. If no two sizes in a row agree, nothing is said.
     """
-    draw, pairs, settled = torch.Generator().manual_seed(1), [], True
+    draw, pairs, settled = torch.Generator(weights[0].device).manual_seed(1), [], True
     for _ in range(3):
         along = [torch.randn(p.shape, generator=draw).double() for p in weights]
         along = [direction / direction.norm() for direction in along]
@@ -103,7 +103,7 @@ def gradients(model: Model, inputs: Tensor) -> Pair:
     """The gradient in weights and features agrees with central differences."""
     exact = run_in_float64(model, inputs)
     weights, inputs = variables(exact.network, cast(inputs, torch.float64))
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(inputs.device).manual_seed(0)
     output = exact(inputs, grad=True)[0]
     upstream = torch.randn(output.shape, generator=draw).double()
     slopes = torch.autograd.grad((output * upstream).sum(), weights, allow_unused=True)
@@ -118,7 +118,7 @@ def gradients_in_pieces(model: Model, inputs: Tensor) -> Pair:
     n, slopes = inputs.shape[1], []
     for ends in ([n // 3, n // 3 + 2, n], [n]):
         output = in_pieces(exact, inputs, ends, positions=count_positions(inputs), grad=True)
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator(inputs.device).manual_seed(0)
         upstream = torch.randn(output.shape, generator=draw).double()
         found = torch.autograd.grad((output * upstream).sum(), weights, allow_unused=True)
         slopes.append(torch.cat([slope.flatten() for slope in found if slope is not None]))
@@ -130,7 +130,7 @@ def second_derivatives(model: Model, inputs: Tensor) -> Pair:
     """The derivative of the gradient agrees with differences of the gradient, or is refused."""
     exact = run_in_float64(model, inputs)
     weights, inputs = variables(exact.network, cast(inputs, torch.float64))
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(inputs.device).manual_seed(0)
     upstream = torch.randn(exact(inputs)[0].shape, generator=draw).double()
     along = [torch.randn(p.shape, generator=draw).double() for p in weights]
 

@@ -129,12 +129,19 @@ class Adapter(nn.Module):
         given = {name: self._make(words, made) for name, words in self.arguments.items()}
         if state is not None:
             given |= zip(self.states, state if isinstance(state, tuple) else (state,), strict=True)
-        found = self.function(**given, **self.options)
+        options = {n: y.to(x.device) if torch.is_tensor(y) else y for n, y in self.options.items()}
+        found = self.function(**given, **options)
         output, *last = found if isinstance(found, tuple) else (found,)
         output = (output.transpose(1, 2) if self.heads_first else output).flatten(2)
         if not self.states:
             return output
         return (output, last[0] if len(self.states) == 1 else tuple(last[:len(self.states)]))
+
+
+def choose_backend():
+    """Tell triton, before it is imported, to interpret kernels if there is no GPU, and no TF32."""
+    os.environ['TRITON_INTERPRET'] = '0' if torch.cuda.is_available() else '1'
+    os.environ.setdefault('TRITON_F32_DEFAULT', 'ieee')
 
 
 class Index(int):
@@ -150,13 +157,14 @@ def count(*bounds):
 
 
 def load_kernel(place):
-    """Load a function of fla.ops whose kernels run in Triton's interpreter."""
-    os.environ['TRITON_INTERPRET'] = '1'
-    from triton.runtime.autotuner import Autotuner
+    """Load a function of fla.ops; without a GPU its kernels run in Triton's interpreter."""
+    choose_backend()
     module, _, name = place.partition(':')
     function = getattr(importlib.import_module(module), name)
+    from triton.runtime.autotuner import Autotuner
     for loaded in [x for key, x in sys.modules.items() if key.startswith('fla.ops')]:
-        vars(loaded)['range'] = count
+        if not torch.cuda.is_available():
+            vars(loaded)['range'] = count
         for kernel in list(vars(loaded).values()):
             while hasattr(kernel, 'fn'):
                 if isinstance(kernel, Autotuner):
@@ -194,7 +202,7 @@ def step_delta(x):
 
 
 torch.manual_seed(0)
-network = Adapter(load_kernel('fla.ops.kda:chunk_kda'), 'q, k, v, beta, g=log forget', recurrence=step_delta, heads=2, per_key=True, states='initial_state=S', output_final_state=True, scale=0.3535533905932738)
+network = Adapter(load_kernel('fla.ops.kda:chunk_kda'), 'q, k, v, beta, g=log forget', recurrence=step_delta, per_key=True, states='initial_state=S', output_final_state=True, scale=0.3535533905932738, heads=2, dim=8)
 inputs = torch.randn(2, 21, 66, generator=torch.Generator().manual_seed(1))
 
 

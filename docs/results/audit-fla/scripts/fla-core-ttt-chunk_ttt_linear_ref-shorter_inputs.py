@@ -94,7 +94,8 @@ class Adapter(nn.Module):
         given = {name: self._make(words, made) for name, words in self.arguments.items()}
         if state is not None:
             given |= zip(self.states, state if isinstance(state, tuple) else (state,), strict=True)
-        found = self.function(**given, **self.options)
+        options = {n: y.to(x.device) if torch.is_tensor(y) else y for n, y in self.options.items()}
+        found = self.function(**given, **options)
         output, *last = found if isinstance(found, tuple) else (found,)
         output = (output.transpose(1, 2) if self.heads_first else output).flatten(2)
         if not self.states:

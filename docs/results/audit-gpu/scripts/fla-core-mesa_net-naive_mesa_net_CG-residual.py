@@ -1,0 +1,173 @@
+"""naive_mesa_net_CG: residual.
+
+The system is solved: x (H + Diag(lam)) = q for the x that is read where G = I and v = 0. Error: 1.4e-04.
+"""
+
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def residual(model, inputs):
+    """The system is solved: x (H + Diag(lam)) = q for the x that is read where G = I and v = 0."""
+    network = model.network
+    without = inputs.clone()
+    without[..., network.parts['v']] = 0
+    identity = torch.eye(network.dim).expand(len(inputs), network.heads, -1, -1).to(inputs)
+    starts = {'H': torch.zeros_like(identity), 'G': identity}
+    output = model(without, cache=tuple((starts[name] for name in network.states.values())))[0]
+    solved = output.double().unflatten(-1, (network.heads, -1)).transpose(1, 2)
+    x = {name: value.double() for name, value in network.quantities(without).items()}
+    H, kept, rows = (starts['H'].double(), torch.ones(1), [])
+    for t in range(inputs.shape[1]):
+        k, beta, a = (x[name][:, :, t, ..., None] for name in ('k', 'beta', 'forget'))
+        H, kept = (a[..., None] * H + beta[..., None] * k * k.mT, a * kept)
+        row = solved[:, :, t] / kept
+        rows.append((row[..., None, :] @ H)[..., 0, :] + row * x['lam'])
+    found, expected = (torch.stack(rows, 2), network.scale * x['q'])
+    return (found.transpose(1, 2).flatten(2), expected.transpose(1, 2).flatten(2))
+
+
+class Model:
+    def __init__(self, network):
+        self.network = network
+
+    def of(self, network):
+        return Model(network)
+
+    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
+        given = {}
+        if cache is not None:
+            given["state"] = cache
+        with torch.set_grad_enabled(grad):
+            output = self.network(inputs, **given)
+        return output if isinstance(output, tuple) else (output, None)
+
+
+from fla.ops.mesa_net.naive import naive_mesa_net_CG
+
+
+class Adapter(nn.Module):
+    """A function of queries, keys, values and gates, on features that hold them side by side."""
+    wide = ('q', 'k', 'v', 'p', 'probe', 'metric')
+    gates = ('beta', 'delta', 'forget', 'metric', 'step', 'momentum', 'decay')
+
+    def __init__(self, function, arguments, *, states='', recurrence=None, scale=1.0, transposed=False, heads_first=False, per_key=False, heads=4, dim=8, **options):
+        super().__init__()
+        self.function, self.recurrence, self.options = (function, recurrence, options)
+        self.__name__ = getattr(function, '__name__', 'Adapter')
+        self.arguments, self.states = (self._pairs(arguments), self._pairs(states))
+        self.scale, self.transposed, self.heads_first = (scale, transposed, heads_first)
+        self.heads, self.dim, self.parts = (heads, dim, {})
+        self.width = 0
+        words = ' '.join(self.arguments.values()).replace('-', '').split()
+        known = dict.fromkeys(self.wide + self.gates)
+        for name in dict.fromkeys((x for x in words if x not in ('log', 'lam'))):
+            if name not in known:
+                names = ', '.join(known)
+                raise ValueError(f'arguments: must get {names} or lam, got {name!r}')
+            each = dim if name in self.wide or (per_key and name == 'forget') else 1
+            self.parts[name] = slice(self.width, self.width + heads * each)
+            self.width += heads * each
+        self.register_buffer('lam', torch.linspace(0.5, 2.0, dim).repeat(heads, 1))
+
+    @staticmethod
+    def _pairs(text):
+        words = (part.partition('=') for part in text.split(',') if part.strip())
+        return {name.strip(): (made or name).strip() for name, _, made in words}
+
+    def quantities(self, x):
+        """What features hold: (batch, heads, tokens, width), (batch, heads, tokens); the penalties."""
+        found = {'lam': self.lam}
+        for name, part in self.parts.items():
+            value = x[..., part].unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            if name in ('k', 'p'):
+                value = value / value.norm(dim=-1, keepdim=True)
+            if name in self.gates:
+                value = value.sigmoid()
+            found[name] = value if value.shape[-1] > 1 else value[..., 0]
+        return found
+
+    def _make(self, words, x):
+        """The product of the named quantities, or the logarithm of one."""
+        first, *others = words.removeprefix('-').removeprefix('log ').split()
+        made = x[first].log() if 'log ' in words else x[first]
+        for name in others:
+            made = (made if made.ndim == x[name].ndim else made[..., None]) * x[name]
+        made = -made if words[0] == '-' else made
+        return made if self.heads_first or words == 'lam' else made.transpose(1, 2)
+
+    def forward(self, x, state=None):
+        """Call the function."""
+        made = self.quantities(x)
+        given = {name: self._make(words, made) for name, words in self.arguments.items()}
+        if state is not None:
+            given |= zip(self.states, state if isinstance(state, tuple) else (state,), strict=True)
+        options = {n: y.to(x.device) if torch.is_tensor(y) else y for n, y in self.options.items()}
+        found = self.function(**given, **options)
+        output, *last = found if isinstance(found, tuple) else (found,)
+        output = (output.transpose(1, 2) if self.heads_first else output).flatten(2)
+        if not self.states:
+            return output
+        return (output, last[0] if len(self.states) == 1 else tuple(last[:len(self.states)]))
+
+
+def _start(x, state, columns='v'):
+    """Return the state before the first token, of the width of keys and of `columns`."""
+    zeros = torch.zeros_like(x['k'][..., :1, :].mT @ x[columns][..., :1, :])
+    return x.get(f'initial_{state}', zeros)
+
+
+def _token(x, t, *names):
+    """Return rows t, of shape (..., 1, width); numbers of a token have width 1."""
+    wide = (x[name] if x[name].ndim == x['k'].ndim else x[name][..., None] for name in names)
+    return [y[..., t:t + 1, :] for y in wide]
+
+
+def _divide(above, below):
+    zero = below <= 0
+    return torch.where(zero, 0, above / torch.where(zero, 1, below))
+
+
+def _iterate(A, b, n_iter):
+    x, r, p = (torch.zeros_like(b), b, b)
+    for _ in range(n_iter):
+        pA, rho = (p @ A, r @ r.mT)
+        alpha = _divide(rho, pA @ p.mT)
+        x, r = (x + alpha * p, r - alpha * pA)
+        p = r + _divide(r @ r.mT, rho) * p
+    return x
+
+
+def _join(rows):
+    return torch.cat(rows, dim=-2)
+
+
+def solve_ridge(x, n_iter=None):
+    """TR-5, or TR-5c with a number of steps of conjugate gradients."""
+    H, G, out = (_start(x, 'H', 'k'), _start(x, 'G'), [])
+    for t in range(x['k'].shape[-2]):
+        q, k, v, beta, a = _token(x, t, 'q', 'k', 'v', 'beta', 'forget')
+        H, G = (a * H + beta * k.mT @ k, a * G + beta * k.mT @ v)
+        A = H + torch.diag_embed(x['lam'])
+        row = torch.linalg.solve(A.mT, q.mT).mT if n_iter is None else _iterate(A, q, n_iter)
+        out.append(row @ G)
+    return {'out': _join(out), 'last_H': H, 'last_G': G}
+
+
+torch.manual_seed(0)
+network = Adapter(naive_mesa_net_CG, 'q, k, v, beta, g=log forget, lamb=lam', recurrence=solve_ridge, states='h_kk_init=H, h_kv_init=G', chunk_size=1)
+inputs = torch.randn(2, 21, 104, generator=torch.Generator().manual_seed(1))
+network = network.to('cuda')
+inputs = inputs.to('cuda')
+torch.set_default_device('cuda')
+
+
+found, expected = residual(Model(network), inputs)
+if found.shape != expected.shape:
+    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
+elif expected.is_floating_point():
+    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
+else:
+    print("share of entries that differ", (found != expected).double().mean().item())
