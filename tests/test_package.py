@@ -150,6 +150,19 @@ def test_lower_bounds_are_the_oldest_versions_that_were_tried():
     assert {line.replace(">=", "==") for line in needed.split()} == pins
 
 
+_OF_CONDA = {"cvxpy-base": "cvxpy", "matplotlib-base": "matplotlib", "pytorch": "torch",
+             "pywavelets": "PyWavelets"}  # fmt: skip
+
+
+def test_conda_recipe_needs_what_the_wheel_needs():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    needed = config["options"]["install_requires"] + config["options.extras_require"]["bench"]
+    run = (ROOT / "packaging/conda/recipe.yaml").read_text().partition("  run:")[2]
+    found = re.findall(r"^    - (\S+) >=([\d.]+)$", run, re.MULTILINE)
+    assert {f"{_OF_CONDA.get(name, name)}>={least}" for name, least in found} == {*needed.split()}
+
+
 _NAMES = {"cv2": "opencv-python-headless", "pywt": "PyWavelets", "skimage": "scikit-image",
           "sklearn": "scikit-learn", "spams": "spams-bin"}  # fmt: skip
 
