@@ -136,6 +136,8 @@ _LM: dict[str, Any] = {
 }  # fmt: skip
 _LINEAR = Name("linear_attention_transformer:LinearAttentionTransformerLM")
 _PERFORMER = Name("performer_pytorch:PerformerLM")
+_ADAPTER = Name("twinsolve.unrolled.audit:Adapter")
+_SDPA = Name("torch.nn.functional:scaled_dot_product_attention")
 _LAYERS = {
     "local-attention/LocalTransformer": Peer(
         Name("local_attention:LocalTransformer")(**_LM, local_attn_window_size=8, dim_head=8),
@@ -181,6 +183,12 @@ _LAYERS = {
         )
         for name in ("RNN", "GRU", "LSTM")
     },
+    "torch/scaled_dot_product_attention": Peer(
+        _ADAPTER(_SDPA, "query=q, key=k, value=v, attn_mask=mask", heads_first=True)
+    ),
+    "torch/scaled_dot_product_attention, causal": Peer(
+        _ADAPTER(_SDPA, "query=q, key=k, value=v", heads_first=True, is_causal=True), causal=True
+    ),
     "torch/TransformerEncoder": Peer(
         Name("torch.nn:TransformerEncoder")(
             Name("torch.nn:TransformerEncoderLayer")(
@@ -212,8 +220,8 @@ def _own() -> Iterator[tuple[str, Peer]]:
 
 
 PEERS: dict[str, Peer] = {
-    **{name: Peer(network) for name, network in references()},
-    **{name: Peer(network, laws=KERNEL_LAWS) for name, network in kernels()},
+    **{name: Peer(network, causal=True) for name, network in references()},
+    **{name: Peer(network, causal=True, laws=KERNEL_LAWS) for name, network in kernels()},
     **dict(_x_transformers()),
     **_LAYERS,
     **dict(_own()),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -21,7 +22,9 @@ class Adapter(nn.Module):
         ``"q, k, v, beta, g=log forget"``. There are ``q``, ``k``, ``v``, ``p``, ``probe``; the
         gates ``beta``, ``delta``, ``forget``, ``metric``, ``step``, ``momentum``, ``decay``; and
         ``lam``, the penalties of a ridge. ``k`` and ``p`` have norm 1, gates lie in (0, 1). ``log``
-        takes a logarithm, several names are multiplied, and a minus sign changes the sign.
+        takes a logarithm, several names are multiplied, and a minus sign changes the sign. ``mask``
+        is true where a key is seen, of shape (batch, 1, 1, tokens), and left out where there is
+        none: ``"query=q, key=k, value=v, attn_mask=mask"``.
     states : str, default=""
         The arguments of the states before the first token, and the names that the recurrence has
         for them, such as ``"initial_state=S"``. The function must return the last ones in this
@@ -62,6 +65,7 @@ class Adapter(nn.Module):
     """
 
     wide = ("q", "k", "v", "p", "probe", "metric")
+    as_is = ("lam", "mask")
     gates = ("beta", "delta", "forget", "metric", "step", "momentum", "decay")
 
     def __init__(
@@ -88,10 +92,10 @@ class Adapter(nn.Module):
         self.width = 0
         words = " ".join(self.arguments.values()).replace("-", "").split()
         known = dict.fromkeys(self.wide + self.gates)
-        for name in dict.fromkeys(x for x in words if x not in ("log", "lam")):
+        for name in dict.fromkeys(x for x in words if x not in ("log", "lam", "mask")):
             if name not in known:
                 names = ", ".join(known)
-                raise ValueError(f"arguments: must get {names} or lam, got {name!r}")
+                raise ValueError(f"arguments: must get {names}, lam or mask, got {name!r}")
             each = dim if name in self.wide or (per_key and name == "forget") else 1
             self.parts[name] = slice(self.width, self.width + heads * each)
             self.width += heads * each
@@ -114,7 +118,7 @@ class Adapter(nn.Module):
         for name, part in self.parts.items():
             value = x[..., part].unflatten(-1, (self.heads, -1)).transpose(1, 2)
             if name in ("k", "p"):
-                value = value / value.norm(dim=-1, keepdim=True)
+                value = F.normalize(value, dim=-1)  # of padding with zeros, zeros
             if name in self.gates:
                 value = value.sigmoid()
             found[name] = value if value.shape[-1] > 1 else value[..., 0]
@@ -127,9 +131,9 @@ class Adapter(nn.Module):
         for name in others:
             made = (made if made.ndim == x[name].ndim else made[..., None]) * x[name]
         made = -made if words[0] == "-" else made
-        return made if self.heads_first or words == "lam" else made.transpose(1, 2)
+        return made if self.heads_first or words in self.as_is else made.transpose(1, 2)
 
-    def forward(self, x: Tensor, state: Any = None) -> Any:
+    def forward(self, x: Tensor, state: Any = None, mask: Tensor | None = None) -> Any:
         """Call the function.
 
         Parameters
@@ -137,13 +141,21 @@ class Adapter(nn.Module):
         x : Tensor of shape (batch, tokens, width)
         state : Tensor or tuple of Tensor, optional
             The last states of earlier tokens.
+        mask : Tensor of shape (batch, tokens), optional
+            Not zero where a token is seen.
 
         Returns
         -------
         Tensor of shape (batch, tokens, heads * dim), or a pair of it and the last states
         """
         made = self.quantities(x)
-        given = {name: self._make(words, made) for name, words in self.arguments.items()}
+        if mask is not None:
+            made["mask"] = (mask != 0)[:, None, None, :]
+        given = {
+            name: self._make(words, made)
+            for name, words in self.arguments.items()
+            if words != "mask" or mask is not None
+        }
         if state is not None:
             given |= zip(self.states, state if isinstance(state, tuple) else (state,), strict=True)
         options = {n: y.to(x.device) if torch.is_tensor(y) else y for n, y in self.options.items()}

@@ -77,7 +77,10 @@ class Convention:
 def find_convention(network: Callable[..., Any]) -> Convention:
     """Find the names of the arguments in the signature of the network."""
     call = network.forward if isinstance(network, nn.Module) else network
-    names = inspect.signature(call).parameters
+    names = set(inspect.signature(call).parameters)
+    if isinstance(network, Adapter):
+        names -= {"mask"} - {*network.arguments.values()}
+        names -= set() if network.states else {"state"}
 
     def first(known: tuple[str, ...]) -> str | None:
         return next((name for name in known if name in names), None)

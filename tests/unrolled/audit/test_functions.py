@@ -148,6 +148,19 @@ def test_comba_is_the_gated_delta_rule_where_p_is_the_key_that_forgot():
         torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("fault", ["", "ignored", "added"])
+def test_mask_of_a_function_of_queries_keys_and_values_is_held(fault):
+    def attend(q, k, v, mask=None):
+        scores = q @ k.mT
+        if mask is not None and fault != "ignored":
+            scores = scores + mask if fault else scores.masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1) @ v
+
+    broken = broken_laws(Adapter(attend, "q, k, v, mask", heads_first=True), ())
+    of_masks = {"left padding", "right padding", "content of padding"}
+    assert set(broken) == (of_masks if fault else set())
+
+
 def test_laws_make_tensors_where_the_network_is():
     adapter = adapt_delta()
     inputs = torch.randn(2, 21, adapter.width)
@@ -156,7 +169,9 @@ def test_laws_make_tensors_where_the_network_is():
 
 
 def test_unknown_quantity_is_told():
-    with pytest.raises(ValueError, match=r"arguments: must get q, k, v, .* or lam, got 'gate'"):
+    with pytest.raises(
+        ValueError, match=r"arguments: must get q, k, v, .*, lam or mask, got 'gate'"
+    ):
         Adapter(in_chunks, "q, k, v, g=log gate")
 
 
