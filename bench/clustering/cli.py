@@ -72,9 +72,10 @@ def cluster(
     method but the slowest on packaged and generated data, in a few minutes.
 
     --method takes a name of --list; a name with settings, such as SSC:gamma=10, which are then
-    fixed; or package.module:Class, a class that is installed or in the current folder. The class
-    needs a fit_predict. If its fit sets coef_ (row i represents point i), the affinity steps apply;
-    if it sets affinity_matrix_ alone, the spectral step. --method replaces the methods of a preset.
+    fixed, and SENet:device=cuda, where a learned method trains; or package.module:Class, a class
+    that is installed or in the current folder. The class needs a fit_predict. If its fit sets coef_
+    (row i represents point i), the affinity steps apply; if it sets affinity_matrix_ alone, the
+    spectral step. --method replaces the methods of a preset.
 
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
     file of the points next to the IDX file of the labels. Settings follow a colon:
