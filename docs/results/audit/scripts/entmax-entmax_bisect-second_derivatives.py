@@ -54,7 +54,7 @@ def run_in_float64(model, inputs):
 
 def differ(evaluate, weights, slopes):
     """Derivatives along three random directions: of the slopes, and the nearest of differences."""
-    draw, pairs, settled = (torch.Generator().manual_seed(1), [], True)
+    draw, pairs, settled = (torch.Generator(weights[0].device).manual_seed(1), [], True)
     for _ in range(3):
         along = [torch.randn(p.shape, generator=draw).double() for p in weights]
         along = [direction / direction.norm() for direction in along]
@@ -84,7 +84,7 @@ def second_derivatives(model, inputs):
     """The derivative of the gradient agrees with differences of the gradient, or is refused."""
     exact = run_in_float64(model, inputs)
     weights, inputs = variables(exact.network, cast(inputs, torch.float64))
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator(inputs.device).manual_seed(0)
     upstream = torch.randn(exact(inputs)[0].shape, generator=draw).double()
     along = [torch.randn(p.shape, generator=draw).double() for p in weights]
 

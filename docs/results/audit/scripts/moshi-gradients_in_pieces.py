@@ -61,7 +61,7 @@ def gradients_in_pieces(model, inputs):
     n, slopes = (inputs.shape[1], [])
     for ends in ([n // 3, n // 3 + 2, n], [n]):
         output = in_pieces(exact, inputs, ends, positions=count_positions(inputs), grad=True)
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator(inputs.device).manual_seed(0)
         upstream = torch.randn(output.shape, generator=draw).double()
         found = torch.autograd.grad((output * upstream).sum(), weights, allow_unused=True)
         slopes.append(torch.cat([slope.flatten() for slope in found if slope is not None]))
