@@ -83,9 +83,11 @@ def audit(
     _write(table, settings, output)
     counts = table.verdict.value_counts()
     words = (f"{counts.get(verdict, 0)} {verdict}" for verdict in _VERDICTS)
-    screen.print(f"Of {len(table)} laws: {', '.join(words)}.")
-    screen.print(f"Causes that are known are in {output}/summary.md, scripts in {output}/scripts/.")
-    raise typer.Exit(code=int(counts.get("broken", 0) > 0))
+    screen.print(f"Laws: {', '.join(words)}.")
+    broken = bool(counts.get("broken", 0))
+    where = f", scripts that show what is broken in {output}/scripts/" if broken else ""
+    screen.print(f"The table is in {output}/summary.md{where}.")
+    raise typer.Exit(code=int(broken))
 
 
 def _list_installed(packages: list[str]) -> list[str]:

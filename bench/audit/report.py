@@ -21,7 +21,9 @@ _LEGEND = (
 
 
 def write_scripts(table: pd.DataFrame, directory: Path) -> None:
-    """Write the script of each broken law to its own file."""
+    """Write the script of each broken law to its own file, in place of those of earlier runs."""
+    for path in (directory / "scripts").glob("*.py"):
+        path.unlink()
     for row in broken_rows(table).itertuples():
         write_whole(directory / script_name(row), row.script)
 
@@ -111,7 +113,7 @@ def _causes(table: pd.DataFrame) -> list[str]:
             headings = ("networks", "laws", "largest error", "why", "upstream")
             lines += [title, "", *markdown(headings, cells), ""]
     others = "; ".join(sorted(broken[~explained].network.unique()))
-    return [*lines, *([f"Not looked into: {others}.", ""] if others else [])]
+    return [*lines, *([f"No cause is known here for: {others}.", ""] if others else [])]
 
 
 def _largest(rows: pd.DataFrame) -> str:

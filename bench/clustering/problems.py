@@ -342,7 +342,7 @@ def _pick(n: int, size: int, seed: int, draw: int) -> list[int]:
 
 
 def _named_classes(problem: Problem, classes: Any) -> Array:
-    """Labels of the classes FIRST-LAST, counted from 1; None is all classes."""
+    """The labels that are FIRST to LAST in order, or the one of a number, from 1; None is all."""
     known = np.unique(problem.labels[problem.labels >= 0])
     if not len(known):
         raise ValueError("classes, n_classes: there are no labels to tell classes by")
@@ -351,7 +351,7 @@ def _named_classes(problem: Problem, classes: Any) -> Array:
     said = _RANGE.fullmatch(str(classes))
     first, last = (int(said[1]), int(said[2] or said[1])) if said else (0, 0)
     if not 1 <= first <= last <= len(known):
-        raise ValueError(f"classes: must be FIRST-LAST in 1-{len(known)}, got {classes!r}")
+        raise ValueError(f"classes: must be FIRST-LAST or one of 1-{len(known)}, got {classes!r}")
     return known[first - 1 : last]
 
 

@@ -161,8 +161,9 @@ def locally_linear_residual(
             f"{type(weights).__name__} of shape {getattr(weights, 'shape', None)}"
         )
     weights = check_dense_or_sparse(weights, "weights")
-    if (np.diff(weights.indptr) == 0).any():
-        raise ValueError("weights: every row must have a stored entry")
+    empty = np.flatnonzero(np.diff(weights.indptr) == 0)
+    if len(empty):
+        raise ValueError(f"weights: every row must have a stored entry, row {empty[0]} has none")
     residual = np.empty(len(points))
     for i, x in enumerate(points):
         stored = slice(weights.indptr[i], weights.indptr[i + 1])

@@ -79,7 +79,7 @@ def audit(
     Returns
     -------
     Report
-        False if a law is broken.
+        False if a law is broken. A law that is refused, as the network raises, breaks nothing.
 
     Raises
     ------
@@ -213,8 +213,8 @@ def _make_model(
     if convention is None and not names.cache and model.config is None and cache is not None:
         raise ValueError(
             "audit: the network returns more than its output, and takes no argument that is known "
-            f'as a state ({", ".join(CACHES)}); give convention=Convention(cache="NAME"), or '
-            "Convention() if it keeps no state"
+            f"as a state ({', '.join(CACHES)}); rename it, or in Python give "
+            'convention=Convention(cache="NAME"), or Convention() if it keeps no state'
         )
     if causal is None:
         known = getattr(model.config, "model_type", None) in CAUSAL

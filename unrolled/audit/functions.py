@@ -28,7 +28,8 @@ class Adapter(nn.Module):
     states : str, default=""
         The arguments of the states before the first token, and the names that the recurrence has
         for them, such as ``"initial_state=S"``. The function must return the last ones in this
-        order. By default it keeps no state.
+        order; one argument may take a tuple. By default it keeps no state, and whatever it returns
+        beside its output is left out.
     recurrence : callable, optional
         One of `twinsolve.unrolled.audit.recurrences`, or a function like them: what the law
         "equation" holds the output and the last states to.
@@ -157,7 +158,7 @@ class Adapter(nn.Module):
             if words != "mask" or mask is not None
         }
         if state is not None:
-            given |= zip(self.states, state if isinstance(state, tuple) else (state,), strict=True)
+            given |= zip(self.states, (state,) if len(self.states) == 1 else state, strict=True)
         options = {n: y.to(x.device) if torch.is_tensor(y) else y for n, y in self.options.items()}
         found = self.function(**given, **options)
         output, *last = found if isinstance(found, tuple) else (found,)

@@ -81,7 +81,7 @@ def _imports(origin: Origin, body: str) -> str:
 def _network(origin: Origin, model: Model) -> str:
     drawn = origin.drawn and any(True for _ in model.network.parameters())
     if origin.architecture is None:
-        source = origin.source or "network = ...  # in eval mode"
+        source = origin.source or "network = ...  # put yours here, in eval mode"
         lines = [re.sub(r"^network\b", "torch.manual_seed(0)\n\\g<0>", source, flags=re.M)]
         if drawn:
             lines.append("draw_weights(network.eval())")

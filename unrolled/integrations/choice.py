@@ -78,7 +78,7 @@ def place_positions(
     Warns
     -----
     UserWarning
-        If the model's own positions go to one of the operators `made` that takes them apart.
+        If the model adds positions to its tokens, and one of `made` takes them as features too.
     """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if positions is None:

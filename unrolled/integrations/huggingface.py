@@ -96,9 +96,9 @@ def attach_huggingface(
         As in `replace_attention`; layers for which a function of names returns None keep the
         library's attention, and so does cross attention unless such a function is given.
     positions : str or Tensor, optional
-        As in `replace_attention`, with the same care where the model adds its own. They may be
-        those of the longest sequence: of more than there are tokens the first are taken, which is
-        wrong for windows of a larger grid.
+        As in `replace_attention`, with the same care where the model adds its own. If they are more
+        than the tokens, the first are taken: right for a shorter sequence, wrong for a window of a
+        larger grid.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def attach_huggingface(
     Warns
     -----
     UserWarning
-        If the model's own positions go to an operator that takes them apart.
+        If the model adds positions to its tokens, and the operator takes positions as features too.
 
     Examples
     --------

@@ -88,8 +88,8 @@ def replace_attention(
     Warns
     -----
     UserWarning
-        If the model has dropout of attention weights, or its own positions go to an operator that
-        takes them apart.
+        If the model has dropout of attention weights, or adds positions to its tokens and an
+        operator takes them as features too.
 
     References
     ----------

@@ -86,7 +86,10 @@ class Sinkhorn(Correction):
         return torch.exp(logits + f + g).to(call.q.dtype)
 
     def _logits(self, call: Call) -> Tensor:
-        """Finite logarithms of the base's matrix up to factors of rows; lowest where it is zero."""
+        """Logarithms of the base's matrix, finite and very low where it is zero.
+
+        Rows of a softmax are not normalised: balancing does that.
+        """
         wide, visible = torch.promote_types(call.q.dtype, torch.float32), call.mask
         if isinstance(self.base, SoftmaxSmoother):
             logits = self.base.logits(call).to(wide)

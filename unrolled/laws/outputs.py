@@ -119,7 +119,11 @@ def sizes(subject: Subject) -> Iterator[Finding]:
     linear in them. The tolerance is that of the output.
     """
     iterates = subject.accuracy.iterates
-    if subject.brief or (iterates and subject.declared is None) or not _can_tell(subject):
+    if (
+        subject.brief
+        or (iterates and subject.declared is None)
+        or not _has_expected_output(subject)
+    ):
         return
     rng = subject.rng("sizes")
     if subject.kind != "image":
@@ -137,8 +141,8 @@ def sizes(subject: Subject) -> Iterator[Finding]:
         yield Finding(name, partial(_compare_large, subject, name))
 
 
-def _can_tell(subject: Subject) -> bool:
-    """Whether there is an expected output: a reference, or the matrix times the values."""
+def _has_expected_output(subject: Subject) -> bool:
+    """Whether there is a reference, or the output is the matrix times the values of the call."""
     declared = subject.declared
     linear = declared is not None and declared.linear_in_values and not declared.of_first_values
     return subject.reference is not None or linear

@@ -68,8 +68,8 @@ def operators(blocks: nn.ModuleList) -> list[Operator]:
 def position_places(made: list[Operator], add: bool | None) -> tuple[bool, list[bool]]:
     """Whether positions are added to the tokens of a model, and which layers add them themselves.
 
-    By default (`add` None) they are added to the tokens. Where some operator takes them apart, the
-    tokens carry none, and layers of other operators add them.
+    By default (`add` None) they are added to the tokens. Where some operator takes them as
+    features, tokens carry none, and layers of other operators add them.
     """
     apart = [operator.positions_apart for operator in made]
     if add is not None:

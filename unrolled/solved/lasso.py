@@ -284,7 +284,7 @@ def _scale_atoms(
         return X, A / t, ridge
     if ridge.numel() > 1:
         raise ValueError(
-            f"ridge: must be one number beside weights, got shape {tuple(ridge.shape)}"
+            f"ridge: must be one number where weights are given, got shape {tuple(ridge.shape)}"
         )
     m = A.shape[-2]
     more = ridge.sqrt() * torch.eye(m, dtype=A.dtype, device=A.device)

@@ -513,7 +513,10 @@ def _compare_linear_map(x: Array, W: Array, b: Any, y: Array, dtype: torch.dtype
 def _visible_tokens(
     arguments: dict[str, Any], element: tuple[int, ...], n_tokens: int
 ) -> Array | None:
-    """Return which tokens each token sees under the masks of the arguments; None is all."""
+    """Return which tokens each token sees in one element of the batch; None is all.
+
+    Beside a mask of pairs, torch ignores `is_causal`.
+    """
     padding, pairs, is_causal = (arguments.get(name) for name in _MASKS)
     if padding is None and pairs is None and not is_causal:
         return None

@@ -199,7 +199,7 @@ def denoise(
     methods : iterable of str, optional
         Names of `method_names`; ``package.module:function``, a function of the noisy image and its
         noise level, both in grey levels of [0, 1]; or the folder of a training run. None is all
-        methods that are installed and have weights, except the solvers of networks at the start.
+        methods that are installed and have weights, except those named "..., solver".
     sigmas : sequence of float, default=(25,)
         Standard deviations of the noise, in grey levels of 255.
     seed : int, default=0

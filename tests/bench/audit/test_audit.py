@@ -177,7 +177,7 @@ def test_each_broken_law_has_the_first_cause_that_explains_it(monkeypatch):
     text = "\n".join(report.summary_lines(table))
     assert "| ab | decoding | 1.0e+00 | first |" in text
     assert "| ab | rows of a batch | 1.0e+00 | second |" in text
-    assert "Not looked into: b." in text
+    assert "No cause is known here for: b." in text
 
 
 def test_network_that_cannot_be_built_is_a_row(tmp_path):

@@ -107,7 +107,7 @@ def test_classes_count_from_one_in_the_order_of_their_labels(tmp_path):
     assert make_problem(f"{name}:classes=2-3").X.ravel().tolist() == [0, 1, 2, 9, 10, 11]
     assert make_problem(f"{name}:classes=4").X.ravel().tolist() == [3, 4, 5]
     for wrong in ("0-2", "3-2", "2-5", "x", "1-2-3", "1.5"):
-        with pytest.raises(ValueError, match=r"classes: must be FIRST-LAST in 1-4, got "):
+        with pytest.raises(ValueError, match=r"classes: must be FIRST-LAST or one of 1-4, got "):
             make_problem(f"{name}:classes={wrong}")
     with pytest.raises(ValueError, match=r"n_classes: must be a whole number in \[1, 2\], got 3"):
         make_problem(f"{name}:classes=1-2,n_classes=3")

@@ -161,6 +161,17 @@ def test_mask_of_a_function_of_queries_keys_and_values_is_held(fault):
     assert set(broken) == (of_masks if fault else set())
 
 
+def test_one_argument_may_take_a_tuple_of_states():
+    def add_last_and_sum(q, past=None):
+        last, total = (0 * q[:, :1],) * 2 if past is None else past
+        sums = total + q.cumsum(1)
+        return sums + torch.cat([last, q[:, :-1]], 1), (q[:, -1:], sums[:, -1:])
+
+    adapter = Adapter(add_last_and_sum, "q", states="past")
+    report = audit(adapter, torch.randn(2, 21, adapter.width), laws=("decoding", "copied cache"))
+    assert [row.verdict for row in report.rows] == ["holds", "holds"], report
+
+
 def test_unknown_quantity_is_told():
     with pytest.raises(
         ValueError, match=r"arguments: must get q, k, v, .*, lam or mask, got 'gate'"

@@ -259,7 +259,7 @@ def test_a_second_derivative_is_refused():
         ({"lam": float("nan")}, "lam: contains NaN"),
         ({"ridge": -1.0}, "ridge: must be >= 0, got -1.0"),
         ({"weights": torch.zeros(9)}, "weights: must be > 0"),
-        ({"weights": WEIGHTS, "ridge": RIDGE}, "ridge: must be one number beside weights"),
+        ({"weights": WEIGHTS, "ridge": RIDGE}, "ridge: must be one number where weights"),
         ({"zero_diagonal": True}, "zero_diagonal: needs as many signals as atoms, got 7 and 9"),
         ({"mask": MASK.double()}, "mask: must be boolean, got torch.float64"),
         ({"lam": torch.ones(7)}, r"lam: must be broadcastable to \(7, 1\), got \(7,\)"),
