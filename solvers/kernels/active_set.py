@@ -1,16 +1,17 @@
-"""Lasso on a small working set: a second-order active-set method on a Cholesky factor.
+"""Lasso on a small working set: a second-order active-set method on a triangular factor.
 
-The factor of the support's Gram matrix is up- and down-dated, and the quadratic of a sign pattern
-is minimised exactly, so that coherent atoms do not slow it down. With ``h = lam l1_ratio / 2`` and
-``q = (y - c D) D^T - ridge c``, a point is optimal iff ``q_j = h sign(c_j)`` on its support and
-``|q_j| <= h`` elsewhere.
+The inverse of the support's Gram matrix is ``R^T R`` for the inverse R^T of its upper Cholesky
+factor, which is up- and down-dated: products with R wait for no divisions. The quadratic of a sign
+pattern is minimised exactly, so that coherent atoms do not slow it down. With ``h = lam l1_ratio /
+2`` and ``q = (y - c D) D^T - ridge c``, a point is optimal iff ``q_j = h sign(c_j)`` on its support
+and ``|q_j| <= h`` elsewhere.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from .compiled import jit_reordered
+from .compiled import jit_uncounted
 
 # Python numbers have other types: functions would be compiled once more for them.
 ZERO, NONE = np.int64(0), np.int64(-1)
@@ -25,7 +26,7 @@ class Work(NamedTuple):
     atoms: np.ndarray  # (cap,) working set
     gram: np.ndarray  # (cap, cap) its Gram matrix, row `a` valid where known[a]
     known: np.ndarray  # (cap,)
-    factor: np.ndarray  # (cap, cap) upper Cholesky factor of the support's Gram matrix
+    factor: np.ndarray  # (cap, cap) R, lower triangular
     support: np.ndarray  # (cap,) positions in the working set, in the factor's order
     x: np.ndarray  # (cap,) coefficients
     q: np.ndarray  # (cap,) correlations
@@ -36,73 +37,72 @@ class Work(NamedTuple):
     q_all: np.ndarray  # (m,) correlations with all atoms
 
 
-@jit_reordered
-def _forward(U, k, first, z):
-    """z <- U^-T z, where z[:first] = 0."""
-    for i in range(first, k):
-        v = z[i] / U[i, i]
-        z[i] = v
-        row = U[i, i + 1 : k]
-        tail = z[i + 1 : k]
-        for j in range(row.size):
-            tail[j] -= v * row[j]
-
-
-@jit_reordered
-def _backward(U, k, z):
-    """z <- U^-1 z."""
-    for i in range(k - 1, -1, -1):
-        row = U[i, i + 1 : k]
-        tail = z[i + 1 : k]
+@jit_uncounted
+def _forward(R, k, first, z):
+    """z <- R z, where z[:first] = 0."""
+    for i in range(k - 1, first - 1, -1):
         v = 0.0
-        for j in range(row.size):
-            v += row[j] * tail[j]
-        z[i] = (z[i] - v) / U[i, i]
+        for j in range(i + 1):
+            v += R[i, j] * z[j]
+        z[i] = v
 
 
-@jit_reordered
+@jit_uncounted
+def _backward(R, k, first, z):
+    """z <- R^T z, where z[:first] = 0."""
+    for i in range(first, k):
+        v = z[i]
+        for j in range(i):
+            z[j] += v * R[i, j]
+        z[i] = v * R[i, i]
+
+
+@jit_uncounted
 def _append(work, k, pos):
-    """Add position `pos` to the factor; False if it depends on the support (work.z = U^-T g)."""
-    U, z, g = work.factor, work.z, work.gram[pos]
+    """Add position `pos` to the factor; False if it depends on the support (work.z = R g)."""
+    R, z, gram, support = work.factor, work.z, work.gram, work.support
     for a in range(k):
-        z[a] = g[work.support[a]]
-    _forward(U, k, ZERO, z)
-    d = 0.0
+        z[a] = gram[pos, support[a]]
+    _forward(R, k, ZERO, z)
+    d = gram[pos, pos]
+    limit = _DEPENDENT * d
     for a in range(k):
-        d += z[a] * z[a]
-    d = g[pos] - d
-    if d <= _DEPENDENT * g[pos]:
+        d -= z[a] * z[a]
+    if d <= limit:
         return False
+    _backward(R, k, ZERO, z)
+    scale = 1.0 / np.sqrt(d)
     for a in range(k):
-        U[a, k] = z[a]
-    U[k, k] = np.sqrt(d)
-    work.support[k] = pos
+        R[k, a] = -scale * z[a]
+    R[k, k] = scale
+    support[k] = pos
     return True
 
 
-@jit_reordered
+@jit_uncounted
 def _delete(work, k, out):
-    """Remove entry `out` from the factor: shift columns, restore the triangle by rotations."""
-    U = work.factor
+    """Remove entry `out` from the factor: rotations move its column to the last row."""
+    R = work.factor
     for a in range(out, k - 1):
         work.support[a] = work.support[a + 1]
-    for i in range(k):
-        for j in range(max(out, i - 1), k - 1):
-            U[i, j] = U[i, j + 1]
     for i in range(out, k - 1):
-        a, b = U[i, i], U[i + 1, i]
-        rho = np.hypot(a, b)
-        c, s = a / rho, b / rho
-        U[i, i] = rho
-        upper, lower = U[i, i + 1 : k - 1], U[i + 1, i + 1 : k - 1]
-        for j in range(upper.size):
+        upper, lower = R[i], R[i + 1]
+        rho = np.hypot(upper[out], lower[out])
+        s, c = upper[out] / rho, lower[out] / rho
+        upper[i + 1] = 0.0
+        for j in range(out):
             u, v = upper[j], lower[j]
-            upper[j] = c * u + s * v
-            lower[j] = c * v - s * u
+            upper[j] = s * v - c * u
+            lower[j] = s * u + c * v
+        lower[out] = rho
+        for j in range(out + 1, i + 2):
+            u, v = upper[j], lower[j]
+            upper[j - 1] = s * v - c * u
+            lower[j] = s * u + c * v
     return k - 1
 
 
-@jit_reordered
+@jit_uncounted
 def _move(work, k, w, t):
     """x += t z on the support, and the correlations with it."""
     q, z, support, gram = work.q[:w], work.z, work.support, work.gram
@@ -123,7 +123,7 @@ def _move(work, k, w, t):
         a += 1
 
 
-@jit_reordered
+@jit_uncounted
 def _settle(work, k, first, w, h):
     """Minimise over the support, dropping atoms that change sign.
 
@@ -140,7 +140,7 @@ def _settle(work, k, first, w, h):
             pos = support[a]
             z[a] = q[pos] - h * sign[pos]
         _forward(work.factor, k, first, z)
-        _backward(work.factor, k, z)
+        _backward(work.factor, k, first, z)
         t, out = 1.0, NONE
         for a in range(k):
             pos = support[a]
@@ -160,16 +160,16 @@ def _settle(work, k, first, w, h):
     return k, steps
 
 
-@jit_reordered
+@jit_uncounted
 def _exchange(work, k, w, pos):
-    """Exchange position `pos`, which depends on the support (work.z = U^-T g), for an atom in it.
+    """Exchange position `pos`, which depends on the support (work.z = R g), for an atom in it.
 
     Moves along the null direction until an atom leaves: the fit stays the same, and the l1 norm
     decreases. Returns (size of the support, success).
     """
     x, z, support = work.x, work.z, work.support
     s = work.sign[pos]
-    _backward(work.factor, k, z)
+    _backward(work.factor, k, ZERO, z)
     t, out = np.inf, NONE
     for a in range(k):
         z[a] *= -s
@@ -199,7 +199,7 @@ def _exchange(work, k, w, pos):
     return k + 1, True
 
 
-@jit_reordered
+@jit_uncounted
 def _know(work, G, ridge, w, pos):
     """Gather row `pos` of the working set's Gram matrix from the stored one."""
     if not work.known[pos]:
@@ -211,7 +211,7 @@ def _know(work, G, ridge, w, pos):
         work.known[pos] = True
 
 
-@jit_reordered
+@jit_uncounted
 def active_set(work, G, k, factored, w, h, ridge, yy, tol, nonneg):
     """Solve the Lasso on the working set from the given support, to a gap of about `tol * yy`.
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .active_set import Work, active_set, new_work
-from .compiled import jit_reordered
+from .compiled import jit_reordered, jit_uncounted
 from .selection import largest
 from .slots import (
     KEPT,
@@ -117,7 +117,7 @@ class _State(NamedTuple):
     found: _Found
 
 
-@jit_reordered
+@jit_uncounted
 def _advance(first, stop, fresh, row, B, fill, state):
     """Run one or more rounds for the slots first .. stop - 1, whose correlations are in P.
 
@@ -169,7 +169,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
     return stop, fill, 0
 
 
-@jit_reordered
+@jit_uncounted
 def finish(i, slot, top, pool, out, found, fill):
     """Append the codes of the row to `found`, free its slot, and return the new fill."""
     at, k = i - out.first, pool.nnz[slot]
@@ -182,7 +182,7 @@ def finish(i, slot, top, pool, out, found, fill):
     return fill + k
 
 
-@jit_reordered
+@jit_uncounted
 def _minus_rows(b, G, index, value, k, q):
     """q <- b - sum_a value[a] G[index[a]], four rows at a time."""
     copy(b, q, q.size)
@@ -200,7 +200,7 @@ def _minus_rows(b, G, index, value, k, q):
         a += 1
 
 
-@jit_reordered
+@jit_uncounted
 def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     """Write the worst atoms outside the support to work.candidate.
 
@@ -222,13 +222,13 @@ def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
     return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > low else 0.0
 
 
-@jit_reordered
+@jit_uncounted
 def _least_violation(i, scale, slack, problem):
     """Largest entry of P that cannot violate optimality for any rounding error."""
     return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
 
 
-@jit_reordered
+@jit_uncounted
 def load(a, j, c, v, i, problem, work):
     """Put atom j, with coefficient c and correlation v, at position `a` of the working set.
 
@@ -243,7 +243,7 @@ def load(a, j, c, v, i, problem, work):
     return v if problem.nonneg else abs(v)
 
 
-@jit_reordered
+@jit_uncounted
 def _load_roughly(p, i, n, scale, problem, pool, slot, work):
     """Load rounded correlations from P, and the support as if it were stationary."""
     h, ridge = problem.half[i], problem.ridge[i]
@@ -255,7 +255,7 @@ def _load_roughly(p, i, n, scale, problem, pool, slot, work):
         load(pool.nnz[slot] + a, j, 0.0, p[j] * scale, i, problem, work)
 
 
-@jit_reordered
+@jit_uncounted
 def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     """Load support and candidates; q holds the exact correlations, or is empty.
 
@@ -295,7 +295,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     return gap, inner, n, bound
 
 
-@jit_reordered
+@jit_uncounted
 def note_progress(i, gap, rule, problem, pool, slot):
     """Count rounds in which neither gap nor objective decreases by an amount relevant at `tol`."""
     y = problem.signals[i]
@@ -309,7 +309,7 @@ def note_progress(i, gap, rule, problem, pool, slot):
         pool.stall[slot] = 0
 
 
-@jit_reordered
+@jit_uncounted
 def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     for a in range(w):
         p[work.atoms[a]] = np.nan
@@ -324,7 +324,7 @@ def _worst_left_out(p, i, w, scale, slack, problem, r, work):
     return at, worst
 
 
-@jit_reordered
+@jit_uncounted
 def _objective(i, problem, pool, slot):
     l1 = 0.0
     for a in range(pool.nnz[slot]):
@@ -332,7 +332,7 @@ def _objective(i, problem, pool, slot):
     return _energy(i, problem, pool, slot) + 2.0 * problem.half[i] * l1
 
 
-@jit_reordered
+@jit_uncounted
 def _energy(i, problem, pool, slot):
     """``|r|^2 + ridge |c|^2``; without a ridge, c is not squared, as that might overflow."""
     r, l2 = pool.residual[slot], 0.0
@@ -342,7 +342,7 @@ def _energy(i, problem, pool, slot):
     return dot(r, r) + problem.ridge[i] * l2
 
 
-@jit_reordered
+@jit_uncounted
 def gap_at(i, top, problem, pool, slot):
     """Gap at the best feasible multiple of the residual, if no correlation exceeds `top`."""
     y, r = problem.signals[i], pool.residual[slot]
@@ -352,7 +352,7 @@ def gap_at(i, top, problem, pool, slot):
     return (_objective(i, problem, pool, slot) - dual) / yy if yy > 0.0 else 0.0
 
 
-@jit_reordered
+@jit_uncounted
 def improve(i, n, gap, problem, rule, pool, slot, work):
     """Solve the Lasso on the working set that _certify loaded; returns the size of the support."""
     y, k = problem.signals[i], pool.nnz[slot]

@@ -3,11 +3,11 @@
 import numpy as np
 
 from .active_set import ZERO
-from .compiled import jit_reordered
+from .compiled import jit_reordered, jit_uncounted
 from .slots import dot
 
 
-@jit_reordered
+@jit_uncounted
 def bring_largest_first(key, index, n, m):
     """Move the m largest keys and their indices to the front, by quickselect."""
     lo, hi = 0, n - 1
@@ -47,7 +47,7 @@ def _top(p, nonneg):
     return tops.max()
 
 
-@jit_reordered
+@jit_uncounted
 def largest(p, low, nonneg, m, beta, key, index):
     """Write the largest |p_j|, at most m, to key and their indices to index.
 
@@ -83,7 +83,7 @@ def largest(p, low, nonneg, m, beta, key, index):
     return n, low
 
 
-@jit_reordered
+@jit_uncounted
 def smallest(key, n):
     v = key[0]
     for j in range(1, n):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .active_set import ZERO
-from .compiled import jit_reordered
+from .compiled import jit_uncounted
 
 KEPT = (48, 256)  # largest support whose factor is stored in its slot: at first, and at most
 
@@ -54,11 +54,11 @@ class Pool(NamedTuple):
     scale: np.ndarray  # (slots,) |residual| |largest atom|
     probe: np.ndarray  # (slots, p) float32, residual / |residual|
     factored: np.ndarray  # (slots,) whether `gram` and `factor` are those of the support
-    gram: np.ndarray  # (slots, size) upper triangle, row after row
-    factor: np.ndarray  # (slots, size) upper Cholesky factor, likewise
+    gram: np.ndarray  # (slots, size) lower triangle, row after row
+    factor: np.ndarray  # (slots, size) likewise
 
 
-@jit_reordered
+@jit_uncounted
 def dot(a, b):
     v = 0.0
     for j in range(a.size):
@@ -66,14 +66,14 @@ def dot(a, b):
     return v
 
 
-@jit_reordered
+@jit_uncounted
 def copy(source, out, n):
     """Copy the first n entries; this compiles much faster than an assignment of slices."""
     for j in range(n):
         out[j] = source[j]
 
 
-@jit_reordered
+@jit_uncounted
 def residual(y, D, pool, slot):
     """Residual of a slot in float64; returns its norm."""
     r = pool.residual[slot]
@@ -86,7 +86,7 @@ def residual(y, D, pool, slot):
     return np.sqrt(dot(r, r))
 
 
-@jit_reordered
+@jit_uncounted
 def scaled(a, by, out):
     """out <- a / by, in float32."""
     inv = 1.0 / by if by > 0.0 else 0.0
@@ -94,29 +94,29 @@ def scaled(a, by, out):
         out[j] = a[j] * inv
 
 
-@jit_reordered
+@jit_uncounted
 def triangle(k):
     return k * (k + 1) // 2
 
 
-@jit_reordered
+@jit_uncounted
 def keep_factor(work, pool, slot, k):
     pool.factored[slot] = triangle(k) <= pool.factor.shape[1]
     if pool.factored[slot]:
         t = 0
         for a in range(k):
             source = work.gram[work.support[a]]
-            for b in range(a, k):
+            for b in range(a + 1):
                 pool.gram[slot, t] = source[work.support[b]]
                 pool.factor[slot, t] = work.factor[a, b]
                 t += 1
 
 
-@jit_reordered
+@jit_uncounted
 def recall_factor(work, pool, slot, k):
     t = 0
     for a in range(k):
-        for b in range(a, k):
+        for b in range(a + 1):
             work.gram[a, b] = work.gram[b, a] = pool.gram[slot, t]
             work.factor[a, b] = pool.factor[slot, t]
             t += 1
@@ -143,7 +143,7 @@ def new_pool(slots: int, cap: int, p: int) -> Pool:
     )
 
 
-@jit_reordered
+@jit_uncounted
 def admit(pool, slot, i, problem):
     pool.row[slot] = i
     first = problem.start_at[i]
@@ -163,7 +163,7 @@ def admit(pool, slot, i, problem):
     scaled(pool.residual[slot], norm, pool.probe[slot])
 
 
-@jit_reordered
+@jit_uncounted
 def fill_slots(pool, live, taken, stop, problem):
     """Put the next rows into the free slots; return the row after the last of these."""
     for slot in range(live):
@@ -173,7 +173,7 @@ def fill_slots(pool, live, taken, stop, problem):
     return taken
 
 
-@jit_reordered
+@jit_uncounted
 def _copy_slot(pool, a, b):
     pool.row[b] = pool.row[a]
     pool.nnz[b] = pool.nnz[a]
@@ -196,7 +196,7 @@ def _copy_slot(pool, a, b):
     pool.row[a] = -1
 
 
-@jit_reordered
+@jit_uncounted
 def compact(pool, live):
     """Move the occupied slots to the front; return their number."""
     n = ZERO

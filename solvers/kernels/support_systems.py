@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .compiled import jit_reordered
+from .compiled import jit_reordered, jit_uncounted
 from .slots import dot
 
 
@@ -73,13 +73,13 @@ def pull_rows(first, stop, supports, D, ridge, upstream, pulled, to_signals, to_
                 row[j] += h[a] * r[j] - c[a] * back[j]
 
 
-@jit_reordered
+@jit_uncounted
 def _row_at(k, a):
     """Where row a of a packed factor would start if it began at its column 0."""
     return a * k - a * (a + 1) // 2
 
 
-@jit_reordered
+@jit_uncounted
 def _fill_gram(U, atom, D, G, ridge):
     k, stored = atom.size, G.shape[0] == D.shape[0]
     for a in range(k):
@@ -89,7 +89,7 @@ def _fill_gram(U, atom, D, G, ridge):
         U[row + a] += ridge
 
 
-@jit_reordered
+@jit_uncounted
 def _factor(U, k):
     """Overwrite the upper triangle of M by its Cholesky factor; False if M is not regular."""
     for a in range(k):
@@ -108,7 +108,7 @@ def _factor(U, k):
     return True
 
 
-@jit_reordered
+@jit_uncounted
 def _solve_lower(U, k, first, z):
     """z <- U^-T z, where z[:first] = 0."""
     for a in range(first, k):
@@ -120,7 +120,7 @@ def _solve_lower(U, k, first, z):
             rest[b] -= v * row[b]
 
 
-@jit_reordered
+@jit_uncounted
 def _solve(U, k, z):
     """z <- M^-1 z."""
     _solve_lower(U, k, 0, z)
@@ -129,7 +129,7 @@ def _solve(U, k, z):
         z[a] = (z[a] - dot(U[at + a + 1 : at + k], z[a + 1 : k])) / U[at + a]
 
 
-@jit_reordered
+@jit_uncounted
 def _trace_of_inverse(U, k, z):
     total = 0.0
     for a in range(k):
@@ -140,7 +140,7 @@ def _trace_of_inverse(U, k, z):
     return total
 
 
-@jit_reordered
+@jit_uncounted
 def _combine(D, atom, h, out):
     """out <- h B."""
     out[:] = 0.0
