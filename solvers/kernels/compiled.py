@@ -4,6 +4,8 @@ Machine code is cached on disk, except for inlined functions, and runs without t
 lock.
 """
 
+from typing import Any
+
 from numba import njit
 
 _FUSED = {"contract"}
@@ -12,9 +14,16 @@ _REORDERED = {"contract", "reassoc", "nsz"}
 
 jit = njit(nogil=True, cache=True)
 jit_fused = njit(nogil=True, cache=True, fastmath=_FUSED)
-jit_reordered = njit(nogil=True, cache=True, fastmath=_REORDERED, _nrt=True)
-# For functions that make no arrays: references to those of named tuples are not counted, as that
-# takes longer than many a loop. A function for which this is not said does as its caller.
-jit_uncounted = njit(nogil=True, cache=True, fastmath=_REORDERED, _nrt=False)
+jit_reordered = njit(nogil=True, cache=True, fastmath=_REORDERED)
 inlined_fused = njit(fastmath=_FUSED, forceinline=True)
 inlined_reordered = njit(fastmath=_REORDERED, forceinline=True)
+
+
+def _count_references(counted: bool) -> Any:
+    runtime: dict[str, Any] = {"_nrt": counted}
+    return njit(nogil=True, cache=True, fastmath=_REORDERED, **runtime)
+
+
+# For functions that make no arrays: references to the arrays of named tuples are not counted, as
+# that takes longer than many a loop. What they call is compiled like them, unless it is counted.
+jit_uncounted, jit_counted = map(_count_references, (False, True))

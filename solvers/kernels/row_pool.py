@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .active_set import Work, active_set, new_work
-from .compiled import jit_reordered, jit_uncounted
+from .compiled import jit_counted, jit_uncounted
 from .selection import largest
 from .slots import (
     KEPT,
@@ -383,7 +383,7 @@ def improve(i, n, gap, problem, rule, pool, slot, work):
     return k
 
 
-@jit_reordered
+@jit_counted
 def _small_gram(work, problem, kept, w, ridge):
     """Complete the Gram matrix of the working set, whose first `kept` rows and columns are known.
 

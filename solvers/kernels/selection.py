@@ -3,7 +3,7 @@
 import numpy as np
 
 from .active_set import ZERO
-from .compiled import jit_reordered, jit_uncounted
+from .compiled import jit_counted, jit_reordered, jit_uncounted
 from .slots import dot
 
 
@@ -32,7 +32,7 @@ def bring_largest_first(key, index, n, m):
             break
 
 
-@jit_reordered
+@jit_counted
 def _top(p, nonneg):
     """max_j |p_j|, or max_j p_j if nonneg, by 64 running maxima, which the compiler vectorises."""
     tops = np.zeros(64, np.float32)

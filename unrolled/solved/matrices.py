@@ -9,6 +9,8 @@ from .implicit import Array, Inexact, refuse_tracing
 from .inputs import check_numbers, check_rows, expand, find_batch
 from .proof import Proved, SolvedRecord, Standard, solve_certified
 
+_EPS = np.finfo(np.float64).eps
+
 
 def solved_ridge(
     signals: Tensor,
@@ -37,9 +39,10 @@ def solved_ridge(
     ridge : float or Tensor broadcastable to (..., n_signals, 1)
         Weight > 0 of the squares.
     tol : float, default=1e-8
-        Largest relative gap that is accepted.
+        Largest relative gap, and largest relative error of gradients, that are accepted. The latter
+        is a bound to first order, by the error of the singular value decomposition of A.
     inexact : {"warn", "raise", "ignore"}, default="warn"
-        What happens if a gap is larger.
+        What happens if one of them is larger.
     return_record : bool, default=False
         Return the pair of codes and `SolvedRecord`. Its gap is, with the residual r of a row,
         ``|r A^T - ridge c|^2 / (ridge |x|^2)``, the duality gap divided by ``|x|^2``; its margin is
@@ -92,27 +95,33 @@ def solved_ridge(
 
 
 def _solve_ridge(X: Array, A: Array, ridge: Array) -> Proved:
-    values, U = np.linalg.eigh(A @ _flip(A))
-    inverse = 1 / (np.maximum(values, 0)[..., None, :] + ridge)
+    U, s, Vt = np.linalg.svd(A, full_matrices=False)
+    off = _measure_error(A, U, s, Vt)[..., None]
+    s = np.where(s > max(A.shape[-2:]) * _EPS * s.max(axis=-1, initial=0, keepdims=True), s, 0)
+    s = s[..., None, :]
+    inverse = 1 / (s**2 + ridge)
+    # In coordinates of U and V, free of what would cancel beyond them.
+    inner = X @ _flip(Vt) * inverse
+    codes, residual = inner * s @ _flip(U), ridge * inner @ Vt
+    if A.shape[-2] < A.shape[-1]:
+        residual += X - X @ _flip(Vt) @ Vt
+    wide = A.shape[-2] > A.shape[-1]
+    least = ridge[..., 0] + (0 if wide else s.min(axis=-1, initial=np.inf) ** 2)
 
-    def miss(b: Array, c: Array) -> Array:
-        return b - c @ A @ _flip(A) - ridge * c
-
-    def solve(b: Array) -> Array:
-        c = (b @ U * inverse) @ _flip(U)
-        return c + (miss(b, c) @ U * inverse) @ _flip(U)
-
-    codes = solve(X @ _flip(A))
-    residual = X - codes @ A
-
-    def pull(w: Array) -> tuple[Array, Array, Array]:
-        h = solve(w)
-        back = h @ A
+    def pull(w: Array) -> tuple[Array, ...]:
+        along = w @ U * inverse
+        h, back = along @ _flip(U), along * s @ Vt
+        if wide:
+            h += (w - w @ U @ _flip(U)) / ridge
         to_A = _flip(h) @ residual - _flip(codes) @ back
-        return back, to_A, -(h * codes).sum(axis=-1, keepdims=True)
+        sizes = (np.linalg.norm(x, axis=-1) for x in (w, h, back, codes, residual))
+        of_w, of_h, of_back, of_codes, of_residual = sizes
+        share = _divide(of_residual, of_h * of_residual + of_codes * of_back) / least
+        error = (2 * off * of_back + _EPS * of_w) * share + off / least**0.5
+        return back, to_A, -(along * inner * s).sum(axis=-1, keepdims=True), error
 
     energy = (X**2).sum(axis=-1)
-    gap = ((residual @ _flip(A) - ridge * codes) ** 2).sum(axis=-1) / ridge[..., 0]
+    gap = (((X - codes @ A) @ _flip(A) - ridge * codes) ** 2).sum(axis=-1) / ridge[..., 0]
     return codes, pull, gap / np.where(energy > 0, energy, 1), np.full(gap.shape, np.inf)
 
 
@@ -141,10 +150,12 @@ def solved_low_rank(
     lam : float or Tensor broadcastable to (..., 1, 1)
         Weight > 0.
     tol : float, default=1e-8
-        Largest relative gap that is accepted.
+        Largest relative gap, and largest relative error of gradients, that are accepted. The latter
+        is the error of the decomposition, divided by the distance of the singular values on either
+        side of lam: a bound to first order.
     inexact : {"warn", "raise", "ignore"}, default="warn"
-        What happens if a gap is larger, or if a gradient is needed of a matrix whose margin is
-        below 1e-9.
+        What happens if one of them is larger, or if a gradient is needed of a matrix whose margin
+        is below 1e-9.
     return_record : bool, default=False
         Return the pair of solutions and `SolvedRecord`, of shape (...). Its gap is divided by
         ``|X|_F^2``. Its margin is the least ``|s_i - lam| / lam``, less a bound on rounding.
@@ -191,7 +202,7 @@ def _shrink(X: Array, lam: Array) -> Proved:
     kept = np.maximum(s - lam[..., 0], 0)
     Z = (U * kept[..., None, :]) @ Vt
 
-    def pull(w: Array) -> tuple[Array, Array]:
+    def pull(w: Array) -> tuple[Array, Array, Array]:
         inner = _flip(U) @ w @ _flip(Vt)
         turned = _divide(kept[..., :, None] + kept[..., None, :], s[..., :, None] + s[..., None, :])
         above = kept > 0
@@ -205,7 +216,9 @@ def _shrink(X: Array, lam: Array) -> Proved:
         to_X = U @ core @ Vt + ((right - U @ inner) * ratio) @ Vt
         to_X += (U * ratio) @ (left - inner @ Vt)
         trace = (np.diagonal(inner, axis1=-2, axis2=-1) * above).sum(axis=-1)
-        return to_X, -trace[..., None, None]
+        lowest = np.where(above, s, np.inf).min(axis=-1, initial=np.inf)
+        apart = lowest - np.where(above, 0, s).max(axis=-1, initial=0)
+        return to_X, -trace[..., None, None], _measure_error(X, U, s, Vt) / apart
 
     weight, axes = lam[..., 0, 0], (-2, -1)
     Y = X - Z
@@ -214,9 +227,18 @@ def _shrink(X: Array, lam: Array) -> Proved:
     penalty = weight * np.linalg.norm(Z, "nuc", axis=axes)
     gap = ((Z - X + Y) ** 2).sum(axis=axes) / 2 + penalty - (Z * Y).sum(axis=axes)
     largest = s.max(axis=-1, initial=0)
-    rounding = np.finfo(np.float64).eps * max(X.shape[-2:]) * largest
+    rounding = _EPS * max(X.shape[-2:]) * largest
     nearest = np.abs(s - lam[..., 0]).min(axis=-1, initial=np.inf)
     return Z, pull, _divide(gap, (s**2).sum(axis=-1)), (nearest - rounding) / weight
+
+
+def _measure_error(X: Array, U: Array, s: Array, Vt: Array) -> Array:
+    """How far X is from a matrix with this singular value decomposition, to first order."""
+    error = np.linalg.norm(X - (U * s[..., None, :]) @ Vt, axis=(-2, -1))
+    for V in (_flip(U) @ U, Vt @ _flip(Vt)):
+        turned = np.linalg.norm(V - np.eye(V.shape[-1]), axis=(-2, -1))
+        error += s.max(axis=-1, initial=0) * turned
+    return np.asarray(error)
 
 
 def _flip(x: Array) -> Array:

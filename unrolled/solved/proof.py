@@ -57,6 +57,10 @@ class Standard:
             what = "solutions are not proved to be differentiable; their gradient is one of several"
             self.refuse(kink, what, f"least margin {margin.min():.3g}{self.explain()}")
 
+    def judge_gradients(self, error: Array) -> None:
+        what = f"gradients are not proved to be within tol={self.tol:.3g}"
+        self.refuse(~(error <= self.tol), what, f"largest error {error.max(initial=0):.3g}")
+
 
 Proved = tuple[Array, Pull, Array, Array]
 
@@ -64,15 +68,23 @@ Proved = tuple[Array, Pull, Array, Array]
 def solve_certified(
     standard: Standard, problem: Callable[..., Proved], *inputs: Tensor
 ) -> tuple[Tensor, SolvedRecord]:
-    """As `solve_implicitly`, of a problem that also returns gaps and margins, which are judged."""
+    """As `solve_implicitly`, of a problem whose solutions and gradients are judged.
+
+    It also returns gaps and margins, and its pull-back, after the gradients, their relative errors.
+    """
     with_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     record: list[Tensor] = []
 
     def solve(*arrays: Array) -> tuple[Array, Pull]:
+        def pull_judged(w: Array) -> list[Array]:
+            *gradients, error = pull(w)
+            standard.judge_gradients(np.asarray(error))
+            return gradients
+
         solution, pull, *numbers = problem(*arrays)
         gap, margin = map(np.asarray, numbers)  # NumPy makes scalars of those without axes
         standard.judge(gap, margin, with_gradient)
         record.extend(map(torch.from_numpy, (gap, margin)))
-        return solution, pull
+        return solution, pull_judged
 
     return solve_implicitly(standard.name, solve, *inputs), SolvedRecord(*record)

@@ -11,6 +11,7 @@ from .implicit import Array, Inexact, refuse_tracing
 from .inputs import check_numbers, check_rows, expand
 from .proof import Proved, Standard, solve_certified
 
+_EPS = np.finfo(np.float64).eps
 _SERIES = [1 / math.factorial(k + 2) for k in range(14)]  # (exp(x) - 1 - x) / x^2 up to x = 1/2
 
 
@@ -42,14 +43,15 @@ def solved_entmax(
     mask : bool Tensor broadcastable to (..., n, N), optional
         True for the entries that a row may use. A row without any becomes zeros.
     tol : float, default=1e-8
-        Largest gap that is accepted.
+        Largest gap, and largest error of the s_j of a row divided by their sum, that are accepted.
+        The latter is found from the equations of the p_j, to first order.
     inexact : {"warn", "raise", "ignore"}, default="warn"
-        What happens if a gap is larger, or if a gradient is needed of a row whose margin is below
-        1e-9.
+        What happens if one of them is larger, or if a gradient is needed of a row whose margin is
+        below 1e-9.
     return_record : bool, default=False
         Return the pair of probabilities and `SolvedRecord`. Its gap is that of
-        `twinsolve.solvers.kernel_smoothing.entmax_gap`. Its margin is the least distance of a logit
-        from the threshold at alpha = 2, and else infinite.
+        `twinsolve.solvers.kernel_smoothing.entmax_gap`. Its margin is, at alpha = 2, the least
+        distance of a logit from the threshold, less the error of the p_j, and else infinite.
 
     Returns
     -------
@@ -103,8 +105,9 @@ def _solve_entmax(z: Array, alpha: Array) -> Proved:
         return _solve_nothing(z, alpha)
     p = entmax(z, alpha=alpha)
     inside, excess = p > 0, alpha - 1
+    below = z - np.maximum(z.max(axis=-1, keepdims=True), np.finfo(np.float64).min)
 
-    def pull(w: Array) -> tuple[Array, Array]:
+    def pull(w: Array) -> tuple[Array, Array, Array]:
         log_p = np.log(np.where(inside, p, 1))
         s = np.where(inside, np.exp((1 - excess) * log_p), 0)
         share = s / np.maximum(s.sum(axis=-1, keepdims=True), 1)
@@ -114,14 +117,20 @@ def _solve_entmax(z: Array, alpha: Array) -> Proved:
         bend = np.where(x < 0.5, near, (s - p * (1 + x)) / np.where(excess > 0, excess, 1) ** 2)
         to_alpha = share * bend.sum(axis=-1, keepdims=True) - bend
         to_z = s * w - share * (s * w).sum(axis=-1, keepdims=True)
-        return to_z, (w * to_alpha).sum(axis=-1, keepdims=True)
+        # A Newton step of p: on the support (p^(alpha - 1) - 1) / (alpha - 1) is z less a constant.
+        power = np.divide(np.expm1(-x), excess, out=log_p.copy(), where=excess > 0)
+        off = s * np.where(inside, power - below, 0)
+        off -= share * off.sum(axis=-1, keepdims=True)
+        rounding = 4 * _EPS * s * np.abs(power)
+        error = (2 - alpha) * share * (np.abs(off) + rounding) / np.where(inside, p, 1)
+        return to_z, (w * to_alpha).sum(axis=-1, keepdims=True), error.sum(axis=-1)
 
     margin = np.full(z.shape[:-1], np.inf)
     if (alpha == 2).any():
-        largest = z.max(axis=-1, keepdims=True)
-        distance = np.abs(z - largest + p.max(axis=-1, keepdims=True))  # from the threshold
-        distance = np.where(z > -np.inf, distance, np.inf).min(axis=-1)
-        margin = np.where(alpha[..., 0] == 2, distance, np.inf)
+        distance = below + p.max(axis=-1, keepdims=True)  # from the threshold
+        missed = np.where(inside, np.abs(p - distance), 0).max(axis=-1)
+        margin = np.where(inside, distance, -distance).min(axis=-1) - missed
+        margin = np.where(alpha[..., 0] == 2, margin, np.inf)
     return p, pull, entmax_gap(z, p, alpha=alpha), margin
 
 
@@ -142,7 +151,8 @@ def solved_total_variation(
     The solution is constant on segments, and on each the mean of f plus lam times the number of its
     higher neighbours less that of its lower ones, divided by its length. So a gradient in f is
     averaged over each segment. Where a segment is about to split or two are about to merge, the
-    solution is not differentiable, and the gradient is that of the segments as they are.
+    solution is not differentiable, and the gradient is that of the segments as they are. It has no
+    other error: the margin proves the segments.
 
     Parameters
     ----------
@@ -158,7 +168,8 @@ def solved_total_variation(
         Return the pair of solutions and `SolvedRecord`. Its gap is that of
         `twinsolve.solvers.nonlocal_energy.signal_variation`. With the dual point p, the running
         sums of ``u - f``, its margin is the smaller of ``1 - |p_i| / lam`` within segments and of
-        ``|u_(i+1) - u_i| / lam`` between them, less a bound on rounding.
+        ``|u_(i+1) - u_i| / lam`` between them, less a bound on rounding and the largest error of
+        ``|p_i| / lam = 1`` between them.
 
     Returns
     -------
@@ -202,22 +213,24 @@ def _solve_variation(signals: Array, weights: Array) -> Proved:
         return _solve_nothing(signals, weights)
     f, lam = signals.reshape(-1, signals.shape[-1]), weights.reshape(-1)
     solution = signal_variation(f, lam=lam)
-    u, p = solution.coef, solution.dual
+    u = solution.coef
     segments = Segments(u)
 
-    def pull(w: Array) -> tuple[Array, Array]:
+    def pull(w: Array) -> tuple[Array, Array, Array]:
         means = segments.sums(w.reshape(f.shape)) / segments.sizes
         to_lam = np.bincount(segments.row, means * segments.pushes, minlength=len(f))
-        return segments.spread(means).reshape(w.shape), to_lam.reshape(weights.shape)
+        return segments.spread(means).reshape(w.shape), to_lam.reshape(weights.shape), np.zeros(1)
 
-    jumps = np.abs(np.diff(u, axis=1))
-    nearest = np.where(jumps > 0, jumps, lam[:, None] - np.abs(p)).min(axis=1, initial=np.inf)
-    rounding = np.finfo(np.float64).eps * f.shape[1] * np.abs(f).max(axis=1)
+    jumps, p = np.diff(u, axis=1), np.cumsum(u - f, axis=1)[:, :-1]
+    slack = lam[:, None] - np.where(jumps != 0, np.sign(jumps) * p, np.abs(p))
+    nearest = np.where(jumps != 0, np.abs(jumps), slack)
+    missed = np.where(jumps != 0, np.abs(slack), 0).max(axis=1, initial=0)
+    rounding = _EPS * f.shape[1] * np.abs(f).max(axis=1)
     shape = signals.shape[:-1]
-    margin = (nearest - rounding) / lam
+    margin = (nearest.min(axis=1, initial=np.inf) - rounding - missed) / lam
     return u.reshape(signals.shape), pull, solution.gap.reshape(shape), margin.reshape(shape)
 
 
 def _solve_nothing(rows: Array, numbers: Array) -> Proved:
     certain = np.zeros(rows.shape[:-1]), np.full(rows.shape[:-1], np.inf)
-    return rows, lambda w: (w, np.zeros_like(numbers)), *certain
+    return rows, lambda w: (w, np.zeros_like(numbers), np.zeros(1)), *certain

@@ -1,5 +1,7 @@
 """What every solved layer holds: its proof, its oracle, exact gradients, and clear refusals."""
 
+from unittest.mock import patch
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -7,6 +9,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch.autograd import grad, gradcheck
 
+from twinsolve.solvers import kernel_smoothing as simplex
+from twinsolve.solvers.nonlocal_energy import segments
 from twinsolve.solvers.oracles import kernel_smoothing, nonlocal_energy, sparse_coding
 from twinsolve.unrolled.solved import (
     solved_entmax,
@@ -22,6 +26,7 @@ X, A = tokens(5, 6), tokens(8, 6, seed=1)
 POSITIVE = 0.4 + tokens(5, 1, seed=2).abs()
 ALPHA = torch.tensor([[1.25], [1.75], [1.5], [1.25], [1.75]]).double()
 MASK = tokens(5, 6, seed=3) > -0.8
+ROTATION = np.linalg.qr(tokens(3, 3, seed=5).numpy())[0]
 EQUAL = torch.diag(torch.tensor([3.0, 3.0, 1.0, 1.0, 0.0]).double())[:, :4]
 
 
@@ -180,6 +185,89 @@ def test_where_a_solution_is_not_differentiable_one_side_is_taken_and_told(name)
     function(x.detach())  # no gradient is needed
 
 
+def leaf(x):
+    return torch.as_tensor(x, dtype=torch.float64).clone().requires_grad_()
+
+
+def spoiled(owner, name, change, function, x):
+    """The solution by a solver that stops short."""
+    right = getattr(owner, name)
+    with patch.object(owner, name, lambda *given, **named: change(right(*given, **named))):
+        return function(leaf(x))
+
+
+def sharpen(p, power):
+    p = p ** (1 + power)
+    return p / p.sum(axis=-1, keepdims=True)
+
+
+def turn(found, angle):
+    """Turn the first two left singular vectors."""
+    U, s, Vt = found
+    first, second = U[..., 0].copy(), U[..., 1].copy()
+    U[..., 0], U[..., 1] = first + angle * second, second - angle * first
+    return U, s, Vt
+
+
+def split(solution, jump):
+    solution.coef[:, 0] += jump
+    return solution
+
+
+def turned(by, function):
+    def spoil(found):
+        return turn(found, by) if isinstance(found, tuple) else found
+
+    return spoiled(np.linalg, "svd", spoil, function, X)
+
+
+# Solvers that stop short by an amount with a small gap, and problems close to where they have no
+# answer: an amount that leaves the gradient exact, and one that does not.
+INEXACT = {
+    "entmax": (
+        lambda by: spoiled(
+            simplex, "entmax", lambda p: sharpen(p, by), lambda z: solved_entmax(z, alpha=1.25), X
+        ),
+        (0, 1e-5),
+    ),
+    "sparsemax": (
+        lambda by: spoiled(
+            simplex, "entmax", lambda p: p + by, lambda z: solved_entmax(z, alpha=2.0), X
+        ),
+        (0, 1e-9),
+    ),
+    "total variation": (
+        lambda by: spoiled(
+            segments,
+            "signal_variation",
+            lambda u: split(u, by),
+            lambda f: solved_total_variation(f, lam=0.3),
+            [[0.0, 0.0, 0.1, 1.0, 1.0, 1.0]],
+        ),
+        (0, 1e-8),
+    ),
+    "ridge": (lambda by: turned(by, lambda x: solved_ridge(x, A, ridge=1.0)), (0, 1e-6)),
+    "low rank": (lambda by: turned(by, lambda x: solved_low_rank(x, lam=1.5)), (0, 1e-8)),
+    "a logit near the threshold": (
+        lambda by: solved_entmax(leaf([[0, -(1 - by) / 0.99]]), alpha=1.99),
+        (0.1, 1e-12),
+    ),
+    "hardly a ridge": (lambda by: solved_ridge(leaf(X), A, ridge=by), (1e-8, 1e-15)),
+    "singular values near lam": (
+        lambda by: solved_low_rank(leaf(ROTATION * [1e3, 2 + by, 2 - by]), lam=2.0),
+        (0.1, 1e-8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_a_gradient_that_is_not_proved_to_be_exact_is_told(name):
+    solve, (exact, inexact) = INEXACT[name]
+    solve(exact).square().sum().backward()
+    with pytest.warns(ConvergenceWarning, match="are not proved to be"):
+        solve(inexact).square().sum().backward()
+
+
 def test_entmax_has_a_slope_in_alpha_at_softmax_and_beside_it_en_3():
     p = torch.softmax(X, dim=-1)
     log_p = p.log()
@@ -188,6 +276,15 @@ def test_entmax_has_a_slope_in_alpha_at_softmax_and_beside_it_en_3():
         alpha = torch.full((5, 1), 1 + excess, dtype=torch.float64, requires_grad=True)
         slopes = [grad(solved_entmax(X, alpha=alpha)[:, j].sum(), alpha)[0] for j in range(6)]
         assert (torch.cat(slopes, dim=1) - expected).abs().max() < 1e-12 + 10 * excess
+
+
+def test_a_small_ridge_has_its_gradient_where_atoms_depend_on_each_other():
+    atoms = torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0]]).double()
+    x, w, ridge = leaf([[1.0, -0.5]]), tokens(1, 3), leaf(1e-7)
+    inverse = torch.linalg.inv(atoms.mT @ atoms + ridge.detach() * torch.eye(2).double())
+    slope = -(x @ inverse @ inverse @ atoms.mT * w).sum()
+    (found,) = grad(solved_ridge(x, atoms, ridge=ridge), ridge, w)
+    assert (found - slope).abs() < 1e-12 * slope.abs()
 
 
 def test_hidden_entries_get_no_weight_and_no_gradient():
