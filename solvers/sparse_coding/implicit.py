@@ -126,7 +126,7 @@ def implicit_codes(
     >>> from twinsolve.solvers.sparse_coding.implicit import implicit_codes
     >>> from twinsolve.solvers.sparse_coding.penalty import Penalty
     >>> codes = implicit_codes(np.array([[3.0, 0.5]]), np.eye(2), Penalty(np.array([2.0])))
-    >>> codes.coef.toarray(), codes.margin.tolist()
+    >>> codes.coef.toarray(), codes.margin.round(9).tolist()
     (array([[2., 0.]]), [0.5])
     >>> codes.gradients(np.ones((1, 2))).signals
     array([[1., 0.]])
