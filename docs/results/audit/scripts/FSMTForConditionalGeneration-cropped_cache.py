@@ -1,6 +1,6 @@
 """FSMTForConditionalGeneration of transformers 5.24.0: cropped cache.
 
-A cache without its last three tokens serves what comes after those before. Error: 9.6e-02.
+A cache without its last three tokens serves what comes after those before. Error: 1.4e-01.
 """
 
 
@@ -14,10 +14,14 @@ from transformers import FSMTConfig, FSMTForConditionalGeneration
 
 
 def step_after(model, inputs, cache, n):
-    """The output of token n after a cache of the n tokens before it, and that of the full pass."""
+    """The output of token n after a cache of the n tokens before it."""
     positions = torch.full((len(inputs), 1), n)
-    found = model(inputs[:, n:n + 1], cache=cache, positions=positions)[0]
-    return (found, model(inputs[:, :n + 1])[0][:, -1:])
+    return model(inputs[:, n:n + 1], cache=cache, positions=positions)[0]
+
+
+def step_anew(model, inputs, n):
+    """The output of token n after a new cache, so that only what is done with a cache differs."""
+    return step_after(model, inputs, model(inputs[:, :n])[1], n)
 
 
 def cropped_cache(model, inputs):
@@ -25,7 +29,7 @@ def cropped_cache(model, inputs):
     half = inputs.shape[1] // 2
     cache = model(inputs[:, :half])[1]
     cache.crop(-3)
-    return step_after(model, inputs, cache, half - 3)
+    return (step_after(model, inputs, cache, half - 3), step_anew(model, inputs, half - 3))
 
 
 class Model:

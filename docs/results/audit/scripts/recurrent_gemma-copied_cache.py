@@ -1,6 +1,6 @@
 """RecurrentGemmaForCausalLM of transformers 5.24.0: copied cache.
 
-A copy of the cache stays as it was while the cache goes on. Error: 1.8e-01.
+A copy of the cache stays as it was while the cache goes on. Error: 2.0e-01.
 """
 
 
@@ -15,10 +15,14 @@ from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
 
 def step_after(model, inputs, cache, n):
-    """The output of token n after a cache of the n tokens before it, and that of the full pass."""
+    """The output of token n after a cache of the n tokens before it."""
     positions = torch.full((len(inputs), 1), n)
-    found = model(inputs[:, n:n + 1], cache=cache, positions=positions)[0]
-    return (found, model(inputs[:, :n + 1])[0][:, -1:])
+    return model(inputs[:, n:n + 1], cache=cache, positions=positions)[0]
+
+
+def step_anew(model, inputs, n):
+    """The output of token n after a new cache, so that only what is done with a cache differs."""
+    return step_after(model, inputs, model(inputs[:, :n])[1], n)
 
 
 def copied_cache(model, inputs):
@@ -27,7 +31,7 @@ def copied_cache(model, inputs):
     cache = model(inputs[:, :half])[1]
     copied = copy.deepcopy(cache)
     step_after(model, inputs.flip(0), cache, half)
-    return step_after(model, inputs, copied, half)
+    return (step_after(model, inputs, copied, half), step_anew(model, inputs, half))
 
 
 class Model:
