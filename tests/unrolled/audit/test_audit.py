@@ -280,7 +280,7 @@ KNOWN = {
     "zamba2": ("decoding with positions", "decoding after prefill"),
     "nemotron_h": ("decoding with positions", "decoding after prefill"),
     "gpt_neo": ("static cache",),
-    "bamba": ("decoding",),
+    "bamba": ("decoding", "decoding after prefill without positions"),
     "mamba2": ("generation from cache",),
     "bart": ("left padding", "generation of left padded"),
     "roberta": ("generation",),

@@ -39,6 +39,13 @@ def decoding_after_prefill(model: Model, inputs: Tensor) -> Pair:
     return in_pieces(model, inputs, ends, positions=count_positions(inputs)), model(inputs)[0]
 
 
+@network_law("cache", "positions")
+def decoding_after_prefill_without_positions(model: Model, inputs: Tensor) -> Pair:
+    """As decoding after prefill, where the network counts positions itself."""
+    n = inputs.shape[1]
+    return in_pieces(model, inputs, range(n // 2, n + 1)), model(inputs)[0]
+
+
 @network_law("cache")
 def prefill_in_pieces(model: Model, inputs: Tensor) -> Pair:
     """In three pieces through the cache, the output is that of the full pass."""
