@@ -31,9 +31,7 @@ from .operator_cases import OPERATORS, make, off_zero, subject_of
 
 NAMES = pytest.mark.parametrize("name", OPERATORS, ids=lambda name: name.replace(" ", "-"))
 # All others are held to the same laws by their twins.
-WRAPPERS = [
-    name for name in OPERATORS if hasattr(make(name), "base") and not name.startswith("solved")
-]
+WRAPPERS = [x for x in OPERATORS if hasattr(make(x), "base") and "solved" not in x]
 
 
 def call(operator, q, k, v, **masks):
