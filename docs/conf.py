@@ -1,5 +1,6 @@
 """Sphinx: one documentation out of pages, docstrings, results and the catalogue of twins."""
 
+import gc
 import sys
 import warnings
 from pathlib import Path
@@ -8,6 +9,8 @@ import twinsolve
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS / "_ext"))
+# Pages with large tables are millions of objects that stay, which the collector walks in vain.
+gc.set_threshold(200_000, 20, 20)
 
 project = "twinsolve"
 author = "the authors of twinsolve"
@@ -32,7 +35,7 @@ extensions = [
     "published_values",
 ]
 exclude_patterns = ["_build", "_ext", "figures", "results"]
-smartquotes_action = "qe"
+smartquotes = False
 
 # Docstrings: names in single backticks are links where they are known, and types stand in the
 # sections of parameters.

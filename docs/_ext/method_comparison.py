@@ -19,14 +19,10 @@ def joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
     Times are ratios to SSC in the same run, or to its first method: machines differ.
     """
-    seen: set[tuple[str, ...]] = set()
-    parts = []
-    for table in tables:
-        keys = [*_CASE, "method"]
-        known = [tuple(key) in seen for key in table[keys].itertuples(index=False)]
-        parts.append(table.assign(time=_ratios(table))[~np.array(known, dtype=bool)])
-        seen |= {tuple(key) for key in table[keys].itertuples(index=False)}
-    return pd.concat(parts, ignore_index=True)
+    runs = [table.assign(time=_ratios(table), run=i) for i, table in enumerate(tables)]
+    rows = pd.concat(runs, ignore_index=True)
+    first = rows.groupby([*_CASE, "method"]).run.transform("min")
+    return rows[rows.run == first].drop(columns="run")
 
 
 def overview_lines(table: pd.DataFrame) -> Lines:

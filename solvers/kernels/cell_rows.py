@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .active_set import ZERO
 from .cells import Cells, nearby, violators
 from .compiled import jit_reordered
 from .row_pool import Block, Codes, finish, gap_at, improve, load, note_progress
@@ -34,7 +35,7 @@ def _begin_row(i, problem, rule, cells, search, pool, work):
     for a in range(n):
         j = search.atom[a]
         load(a, j, 0.0, dot(problem.atoms[j], y), i, problem, work)
-    improve(i, n, 1.0, problem, rule, pool, 0, work)
+    improve(i, n, 1.0, problem, rule, pool, ZERO, work)
     residual(y, problem.atoms, pool, 0)
     pool.rounds[0] += 1
 
@@ -71,7 +72,7 @@ def _solve_row(i, problem, rule, cells, search, pool, work, out, found, fill):
         done = gap <= rule.tol and (k == 0 or pool.rounds[0] > 1)
         if done or pool.stall[0] > 10 or pool.rounds[0] >= rule.max_rounds:
             return finish(i, 0, top, pool, out, found, fill), True, 0
-        improve(i, n, gap, problem, rule, pool, 0, work)
+        improve(i, n, gap, problem, rule, pool, ZERO, work)
         residual(problem.signals[i], problem.atoms, pool, 0)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
-from ..kernels.active_set import Work, active_set, new_work
+from ..kernels.active_set import ZERO, Work, active_set, new_work
 from ..kernels.compiled import jit_reordered
 from ..kernels.workers import spread
 from ..solution import Array
@@ -139,7 +139,7 @@ def _newton(
     damping = _DAMPING
     while steps < _STEPS:
         steps += 1
-        k = 0
+        k = ZERO
         for a in range(w):
             work.atoms[a] = a
             work.known[a] = True

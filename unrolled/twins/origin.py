@@ -312,8 +312,10 @@ def _fit_head(
     )
     scale = float(np.linalg.norm(target)) or 1.0
 
+    changed = copy.deepcopy(layer)
+
     def distance(logs: Array) -> float:
-        changed = _set_parameters(twin, layer, np.exp(logs))
+        _set_parameters(twin, changed, np.exp(logs))
         return float(np.linalg.norm(target - _solve_coefficients(twin, changed, call)) / scale)
 
     reach = _DECADES / 2 * np.log(10)
@@ -383,17 +385,15 @@ def _initial_value(twin: Twin, layer: nn.Module, name: str, head: int, head_dim:
     return head_value(parameter, head)
 
 
-def _set_parameters(twin: Twin, layer: nn.Module, values: Array) -> nn.Module:
-    changed = copy.deepcopy(layer)
+def _set_parameters(twin: Twin, layer: nn.Module, values: Array) -> None:
     for name, value in zip(twin.fitted, values, strict=True):
-        owner, last = _find_owner(changed, name)
+        owner, last = _find_owner(layer, name)
         parameter: Any = Positive(float(value), name=name)
         if isinstance(getattr(owner, last), nn.ModuleList):
             parameter = nn.ModuleList([parameter])
         elif isinstance(owner, Softmax):  # whose scale is a number
             parameter = float(value)
         setattr(owner, last, parameter)
-    return changed
 
 
 def _solve_coefficients(twin: Twin, layer: nn.Module, call: HeadCall) -> Array:

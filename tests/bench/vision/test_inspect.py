@@ -343,7 +343,7 @@ def test_learned_parameters_are_those_of_each_head_and_are_fitted_from_the_matri
 )
 def test_windows_and_class_attention_are_measured_and_drawn(model, n_layers, size, tmp_path):
     model = model.double().eval()
-    images = torch.rand(2, 1, size, size, dtype=torch.float64)
+    images = torch.rand(1, 1, size, size, dtype=torch.float64)
     source = Source(model, images, "at the start", "noise")
     layers = observe(model, images)
     table = measure(source, layers)

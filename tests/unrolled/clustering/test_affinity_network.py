@@ -92,7 +92,9 @@ def test_packaged_network_is_small_and_has_the_features_of_edges():
     assert ((weights >= 0) & (weights <= 1)).all()
 
 
-def test_command_writes_a_network(tmp_path, capsys):
+def test_command_writes_a_network(tmp_path, capsys, monkeypatch):
+    some = {kind: KINDS[kind] for kind in ("subspaces", "manifolds")}
+    monkeypatch.setattr(learn_affinity, "KINDS", some)
     learn_affinity.main([str(tmp_path / "net.npz"), "--n-each", "1", "--n-epochs", "2"])
     assert capsys.readouterr().out.count("loss") == 2
     network = load_affinity_network(tmp_path / "net.npz")

@@ -415,7 +415,7 @@ def test_peers_get_colours_in_the_form_that_serves_them_best(name):
     if not METHODS[name].installed:
         pytest.skip(f"{METHODS[name].module} is not installed")
     given = NoisyImages("photographs", colour=True)
-    level, square = _SIGMA / 255, np.s_[:96, :96]
+    level, square = _SIGMA / 255, np.s_[:64, :64]
     clean, noisy = given.clean[0][square], given.noisy(0, level)[square]
     denoiser = find_entry(name).denoiser(level)[0]
     joint, apart = denoiser(noisy, level), by_channel(METHODS[name])(noisy, level)
