@@ -22,6 +22,7 @@ from twinsolve.bench.tables import markdown, read_table, write_table
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/methods.md").read_text()
 pytest.importorskip("sphinx")
+pytestmark = pytest.mark.slow  # with the documentation, which installs Sphinx
 PUBLISHED = runpy.run_path(str(ROOT / "docs/_ext/published_values.py"), run_name="published")
 TABLES = runpy.run_path(str(ROOT / "docs/_ext/method_tables.py"), run_name="method_tables")
 SMALL = {
@@ -88,7 +89,6 @@ def test_a_contributed_method_stands_beside_the_kept_ones(tmp_path, monkeypatch)
 
 def test_the_page_holds_a_table_for_each_data_set(tmp_path):
     """Sphinx alone with the directive, on the page as it is and two small data sets."""
-    pytest.importorskip("myst_parser")
     row = {
         "method": "A", "family": "solved", "features": "unit", "trial": "0", "fit_seed": 0,
         "seed": 0, "settings": "", "steps": "symmetrize", "selection": "label-free",
