@@ -311,7 +311,6 @@ def _fit_head(
         [_initial_value(twin, layer, name, call.head, call.q.shape[-1]) for name in twin.fitted]
     )
     scale = float(np.linalg.norm(target)) or 1.0
-
     changed = copy.deepcopy(layer)
 
     def distance(logs: Array) -> float:
