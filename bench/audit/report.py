@@ -21,9 +21,7 @@ _LEGEND = (
 
 
 def write_scripts(table: pd.DataFrame, directory: Path) -> None:
-    """Write the script of each broken law to its own file, in place of those of earlier runs."""
-    for path in (directory / "scripts").glob("*.py"):
-        path.unlink()
+    """Write the script of each broken law to its own file."""
     for row in broken_rows(table).itertuples():
         write_whole(directory / script_name(row), row.script)
 

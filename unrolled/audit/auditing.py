@@ -245,9 +245,7 @@ def _draw_source(network: Any, name: str) -> Tensor:
     config = network.config.get_text_config(decoder=True)
     draw = torch.Generator().manual_seed(SEED + 1)
     if name == "input_ids":
-        return torch.randint(
-            _FIRST_ID, config.vocab_size, (BATCH, _SOURCE), generator=draw, device="cpu"
-        )
+        return torch.randint(_FIRST_ID, config.vocab_size, (BATCH, _SOURCE), generator=draw)
     if name == "input_values":
         return torch.randn(BATCH, _SAMPLES, generator=draw)
     width = next((getattr(config, x) for x in _FEATURES if hasattr(config, x)), None)
@@ -261,19 +259,13 @@ def _draw_inputs(network: Any, names: Convention) -> Tensor:
     draw = torch.Generator().manual_seed(SEED)
     size = getattr(config, "image_size", None)
     if names.source:  # ids of a row leave its number as their rest: see `Model.source_of`
-        halves = torch.randint(
-            2, config.vocab_size // 2, (BATCH, TOKENS), generator=draw, device="cpu"
-        )
+        halves = torch.randint(2, config.vocab_size // 2, (BATCH, TOKENS), generator=draw)
         return 2 * halves + torch.arange(BATCH)[:, None]
     if getattr(network, "main_input_name", "") == "pixel_values" and size:
         sides = (size, size) if isinstance(size, int) else tuple(size)
-        return torch.randn(
-            BATCH, getattr(config, "num_channels", 3), *sides, generator=draw, device="cpu"
-        )
+        return torch.randn(BATCH, getattr(config, "num_channels", 3), *sides, generator=draw)
     if hasattr(config, "vocab_size"):
-        return torch.randint(
-            _FIRST_ID, config.vocab_size, (BATCH, TOKENS), generator=draw, device="cpu"
-        )
+        return torch.randint(_FIRST_ID, config.vocab_size, (BATCH, TOKENS), generator=draw)
     raise ValueError(
         "audit: the network does not tell the size of its inputs; give inputs= of shape "
         "(batch, tokens, width), or ids of shape (batch, tokens)"

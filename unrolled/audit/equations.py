@@ -36,15 +36,20 @@ def join(arrays: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(x, (0, width - x.shape[-1])) for x in rows], 1)
 
 
+def fill_no_chunk(inputs: Tensor) -> Tensor:
+    """The inputs as often as gives 67 tokens, which fill no chunk."""
+    return inputs.repeat(1, 67 // inputs.shape[1] + 1, 1)[:, :67]
+
+
 def follow(model: Model, inputs: Tensor) -> Pair:
     """Outputs and last states of 67 tokens and of those after them, and what the recurrence has.
 
-    Each array is divided by the largest number that is expected of it. 67 tokens fill no chunk.
+    Each array is divided by the largest number that is expected of it.
     """
     network: Any = model.network
     pairs: list[Pair] = []
     state = None
-    for part in (inputs.repeat(1, 67 // inputs.shape[1] + 1, 1)[:, :67], inputs):
+    for part in (fill_no_chunk(inputs), inputs):
         expected = recur(network, part, state)
         output, state = model(part, cache=state)
         arrays = zip(list_arrays(network, output, state), expected, strict=True)
@@ -62,16 +67,13 @@ def equation(model: Model, inputs: Tensor) -> Pair:
 def gradients_of_equation(model: Model, inputs: Tensor) -> Pair:
     """The gradient in the features is that of the literal recurrence in float64."""
     network: Any = model.network
-    part = inputs.repeat(1, 67 // inputs.shape[1] + 1, 1)[:, :67]
+    part = fill_no_chunk(inputs)
     x, exact = part.clone().requires_grad_(), part.double().requires_grad_()
     found = list_arrays(network, *model(x, grad=True))
-    expected = recur(network, exact, None)
-    slopes = []
-    for arrays, leaf in ((found, x), (expected, exact)):
-        draw = torch.Generator(part.device).manual_seed(0)
-        weights = [torch.randn(y.shape, generator=draw, device=y.device).to(y) for y in arrays]
-        slopes.append(torch.autograd.grad(arrays, leaf, weights)[0].double())
-    return slopes[0], slopes[1]
+    draw = torch.Generator(x.device).manual_seed(0)
+    weights = [torch.randn(y.shape, generator=draw, device=y.device).to(y) for y in found]
+    slope = torch.autograd.grad(found, x, weights)[0].double()
+    return slope, torch.autograd.grad(recur(network, exact, None), exact, weights)[0]
 
 
 @network_law("recurrence", "forget gate")

@@ -172,6 +172,16 @@ def test_one_argument_may_take_a_tuple_of_states():
     assert [row.verdict for row in report.rows] == ["holds", "holds"], report
 
 
+def test_fault_of_decoding_does_not_accuse_the_cache():
+    def add(q, past=None):
+        sums = (0 * q[:, :1] if past is None else past) + q.cumsum(1)
+        return sums if past is None else 1.1 * sums, sums[:, -1:]
+
+    adapter = Adapter(add, "q", states="past")
+    laws = ("decoding", "copied cache", "state of the caller")
+    assert set(broken_laws(adapter, laws)) == {"decoding"}
+
+
 def test_unknown_quantity_is_told():
     with pytest.raises(
         ValueError, match=r"arguments: must get q, k, v, .*, lam or mask, got 'gate'"
