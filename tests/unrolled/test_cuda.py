@@ -6,21 +6,26 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._inductor.compile_fx import compile_fx
 from torch.func import functional_call
 from torch.testing import assert_close
 
 from twinsolve import audit
-from twinsolve.unrolled import VisionTransformer, operator_names
+from twinsolve.unrolled import ALiBi, CrissCross, Local, VisionTransformer, operator_names
 from twinsolve.unrolled.laws import findings
 from twinsolve.unrolled.laws.masks import NO_MASKS, masks_of
 from twinsolve.unrolled.laws.subject import call_layer, map_tensors
 
+from .draws import tokens
 from .operator_cases import OPERATORS, subject_of
 
 if not torch.cuda.is_available():
     pytest.skip("there is no such device", allow_module_level=True)
 # The first product of a thread that computes gradients finds no context.
-pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
+]
 NAMES = pytest.mark.parametrize("name", OPERATORS, ids=lambda name: name.replace(" ", "-"))
 
 
@@ -83,6 +88,35 @@ def test_models_compute_the_same(name):
     low.float().square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     assert (low.cpu().double() - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    "layer", [ALiBi(2, slopes=[0.1, 0.01]), Local(3, width=34), CrissCross(34)]
+)
+def test_compiled_windows_and_biases_are_flex_attention(layer, is_causal):
+    q, k, v = inputs = [
+        tokens(1, 2, n, 32, seed=seed).to("cuda", torch.bfloat16).requires_grad_()
+        for seed, n in enumerate((1024, 1156, 1156))
+    ]
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph.code)
+        return compile_fx(graph, inputs)
+
+    torch.compiler.reset()
+    layer = layer.to("cuda")
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    out = compiled(q, k, v, is_causal=is_causal)
+    explicit = layer.matrix(q.double(), k.double(), is_causal=is_causal) @ v.double()
+    has_own_form = is_causal and isinstance(layer, ALiBi)
+    assert ("flex_attention" in graphs[0]) == (not has_own_form)
+    found, expected = (
+        (x, *torch.autograd.grad(x.double().sin().sum(), inputs)) for x in (out, explicit)
+    )
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a.double(), b.double(), atol=0.02 * float(b.detach().abs().max()), rtol=0)
 
 
 def test_audit_gives_the_verdicts_of_the_cpu_and_a_script_for_the_gpu():

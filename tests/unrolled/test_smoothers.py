@@ -24,6 +24,7 @@ from twinsolve.unrolled import (
     TopK,
 )
 from twinsolve.unrolled.kernel_smoothing import FeatureKernel, elu_features, project_on_simplex
+from twinsolve.unrolled.kernel_smoothing.logits import _square_by_products, squared_distances
 from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold
 
 from .draws import tokens
@@ -39,6 +40,24 @@ def test_keys_on_queries_have_finite_gradients():
     q, _, v = (x.requires_grad_() for x in qkv())
     Kernel("laplace", 1.0)(q, q, v).square().sum().backward()
     assert torch.isfinite(q.grad).all()
+
+
+@pytest.mark.parametrize("shift", [0.0, 3e4])
+def test_distances_and_their_gradients_keep_digits(shift):
+    q, k = (tokens(2, 40, 16, seed=seed).float() + shift for seed in (0, 1))
+    k[:, :30] = q[:, :30]
+    k[:, 30:] = q[:, 30:] + 0.01
+    wide = [x.double().requires_grad_() for x in (q, k)]
+    expected = (wide[0][..., :, None, :] - wide[1][..., None, :, :]).square().sum(-1)
+    by_products = _square_by_products(q, k)
+    assert_close(by_products, expected.float(), atol=1e-9, rtol=1e-6)
+    assert (by_products >= 0).all()
+    weights = tokens(2, 40, 40, seed=2)
+    gradients = torch.autograd.grad((weights * expected).sum(), wide)
+    single = [x.requires_grad_() for x in (q, k)]
+    found = torch.autograd.grad((weights.float() * squared_distances(*single)).sum(), single)
+    for a, b in zip(found, gradients, strict=True):
+        assert_close(a.double(), b, atol=1e-5 * float(b.abs().max()), rtol=0)
 
 
 def test_elu_features_keep_their_digits():

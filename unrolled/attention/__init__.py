@@ -16,6 +16,7 @@ from .derivatives import (
     recomputed,
     vjp,
 )
+from .flex import attend_by_flex, flex_serves
 from .fused import fused_attention, map_query_blocks
 from .inputs import check_input, of_common_batch
 from .masks import (
@@ -45,6 +46,7 @@ __all__ = [
     "Operator",
     "Positive",
     "SoftmaxSmoother",
+    "attend_by_flex",
     "blocked_attention",
     "blocks_serve",
     "boolean_mask",
@@ -55,6 +57,7 @@ __all__ = [
     "combine_masks",
     "drop_hidden",
     "explicit_mask",
+    "flex_serves",
     "fused_attention",
     "has_no_values",
     "has_static_value",

@@ -1,5 +1,6 @@
 """Attention without the N x N matrix: the fused kernel, and blocks of queries."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,6 +14,7 @@ from .masks import causal_mask, combine_masks
 from .tracing import has_static_value
 
 _QUERY_BLOCK = 256
+_NUMBERS_ON_GPU = 2**26
 _SMALL_MATRIX = 256**2
 
 
@@ -82,15 +84,25 @@ def _padding_is_slower(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return same and wide >= 32 and 2 * wide >= 3 * narrow
 
 
-def map_query_blocks(function: Callable[[Tensor, int], Tensor], q: Tensor) -> Tensor:
+def map_query_blocks(
+    function: Callable[[Tensor, int], Tensor], q: Tensor, *, numbers: int | None = None
+) -> Tensor:
     """Apply ``function(q_block, start)`` to blocks of queries and concatenate the results.
+
+    Blocks have 256 queries. A GPU would wait for Python between them: there they have more, up to
+    2**26 numbers, of which a query takes `numbers`, by default one for each head and query.
 
     Where gradients are needed and there is more than one block, each is recomputed in the backward
     pass, so that memory stays O(block * n_keys). A program compiled or exported for any number of
     queries takes them as one block, as it would otherwise fix the number of blocks.
     """
-    n, size = q.shape[-2], block_size(_QUERY_BLOCK)
-    if not has_static_value(n) or n <= size:
+    n, size = q.shape[-2], _QUERY_BLOCK
+    if not has_static_value(n):
+        return function(q, 0)
+    if q.device.type != "cpu":
+        size = max(size, _NUMBERS_ON_GPU // (numbers or math.prod(q.shape[:-1])))
+    size = block_size(size)
+    if n <= size:
         return function(q, 0)
     blocks = [recomputed(function, q[..., i : i + size, :], i) for i in range(0, n, size)]
     return torch.cat(blocks, dim=-2)

@@ -10,8 +10,10 @@ from ..attention import (
     Call,
     Positive,
     SoftmaxSmoother,
+    attend_by_flex,
     check_count,
     check_positive,
+    flex_serves,
     fused_attention,
     map_query_blocks,
     mask_rows,
@@ -49,8 +51,9 @@ class ALiBi(SoftmaxSmoother):
     ``m j`` one more feature of the keys (split over three in bfloat16 and float16, whose digits are
     too few for it). Logits are then of the size ``m n_keys``, and as exact as the dtype allows at
     that size. Two-sided distances have no such form: the bias is built for one block of queries at
-    a time. With learned slopes a block cannot use the fused kernel, which computes no gradient of a
-    bias; memory is O(block * n_keys) in either case.
+    a time; compiled for a GPU, long sequences of 16 bits take FlexAttention. With learned slopes
+    neither that nor the fused kernel is used, which computes no gradient of a bias; memory is
+    O(block * n_keys) in either case.
 
     Parameters
     ----------
@@ -120,6 +123,9 @@ class ALiBi(SoftmaxSmoother):
         slopes = self.slopes_for(q)
         if is_causal:
             return _attend_causally(q, k, v, slopes, mask)
+        if flex_serves(call) and not slopes.requires_grad:
+            by_head = slopes.flatten()
+            return attend_by_flex(call, bias=lambda head, i, j: -by_head[head] * (i - j).abs())
         offset = query_offset(q, k)
 
         def block(rows: Tensor, start: int) -> Tensor:
@@ -127,7 +133,7 @@ class ALiBi(SoftmaxSmoother):
             seen = mask_rows(mask, rows, start)
             return fused_attention(rows, k, v, mask=add_bias(seen, bias.to(q.dtype)))
 
-        return map_query_blocks(block, q)
+        return map_query_blocks(block, q, numbers=slopes.numel() * k.shape[-2])
 
     def logits(self, call: Call) -> Tensor:
         q, k = call.q, call.k

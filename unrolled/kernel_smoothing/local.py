@@ -1,14 +1,18 @@
 """Attention within a fixed neighbourhood: a window, or the row and column of a grid."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ..attention import (
     Call,
     SoftmaxSmoother,
+    attend_by_flex,
     check_count,
     check_positive,
     combine_masks,
+    flex_serves,
     fused_attention,
     has_static_value,
     map_query_blocks,
@@ -47,8 +51,8 @@ class Neighborhood(SoftmaxSmoother):
         last = n if last is None or start < n_class else min(n, last + n_class)
         return 0 if n_class else max(0, first), last
 
-    def _is_near(self, queries: Tensor, keys: Tensor, width: int, n_class: int) -> Tensor:
-        i, j = queries[:, None] - n_class, keys - n_class
+    def _is_near(self, i: Tensor, j: Tensor, width: int, n_class: int) -> Tensor:
+        i, j = i - n_class, j - n_class
         near = self.near(i // width - j // width, i % width - j % width)
         return near | (i < 0) | (j < 0) if n_class else near
 
@@ -56,6 +60,9 @@ class Neighborhood(SoftmaxSmoother):
         q, k, v, *_, context = call
         n, offset = k.shape[-2], query_offset(q, k)
         width, n_class = self.grid.on(k, context)
+        if flex_serves(call):
+            near = partial(self._is_near, width=width, n_class=n_class)
+            return attend_by_flex(call, pairs=near, scale=self.scale)
 
         def block(rows: Tensor, start: int) -> Tensor:
             own = slice(offset + start, offset + start + rows.shape[-2])
@@ -63,7 +70,7 @@ class Neighborhood(SoftmaxSmoother):
             if has_static_value(n):
                 first, last = self._find_reach(own.start, own.stop, n, width, n_class)
             indices = torch.arange(n, dtype=torch.int32, device=q.device)
-            near = self._is_near(indices[own], indices[first:last], width, n_class)
+            near = self._is_near(indices[own, None], indices[first:last], width, n_class)
             seen = call.pairs_of(rows, start)
             if seen is not None:
                 seen = seen.expand(*seen.shape[:-1], n)[..., first:last]
@@ -75,13 +82,14 @@ class Neighborhood(SoftmaxSmoother):
                 scale=self.scale,
             )
 
-        return map_query_blocks(block, q)
+        return map_query_blocks(block, q, numbers=n)
 
     def logits(self, call: Call) -> Tensor:
         q, k = call.q, call.k
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         tokens = torch.arange(k.shape[-2], dtype=torch.int32, device=q.device)
-        near = self._is_near(tokens[query_offset(q, k) :], tokens, *self.grid.on(k, call.context))
+        queries = tokens[query_offset(q, k) :, None]
+        near = self._is_near(queries, tokens, *self.grid.on(k, call.context))
         return (scale * q @ k.mT).masked_fill(~near, -torch.inf)
 
     def extra_repr(self) -> str:
@@ -95,8 +103,9 @@ class Local(Neighborhood):
     On a grid, the window holds the tokens at most `radius` rows and columns away, the token itself
     among them, and is clipped at the border; class tokens see all and are seen by all. Blocks of
     queries see the keys within their reach alone: time is O(n_tokens * (radius * width + block)),
-    memory is linear; with class tokens, blocks see all keys up to their reach. This is one of the
-    fixed choices of who sees whom that sparse coding is said to replace.
+    memory is linear; with class tokens, blocks see all keys up to their reach. Compiled for a GPU,
+    long sequences of 16 bits take FlexAttention. This is one of the fixed choices of who sees whom
+    that sparse coding is said to replace.
 
     Parameters
     ----------
@@ -158,6 +167,7 @@ class CrissCross(Neighborhood):
 
     Class tokens see all and are seen by all. On a sequence, which is one column, it is plain
     attention. Blocks of queries are masked against all keys: quadratic time, linear memory.
+    Compiled for a GPU, long sequences of 16 bits take FlexAttention.
 
     Parameters
     ----------

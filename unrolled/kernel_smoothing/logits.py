@@ -1,5 +1,8 @@
 """Parts of logits: features, biases, distances, places on a grid, and masks."""
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -40,14 +43,19 @@ def expand_features(features: Tensor, tokens: Tensor, name: str) -> Tensor:
 
 
 def split_feature(feature: Tensor, dtype: torch.dtype) -> Tensor:
-    """A feature of shape (..., 1), in a narrow dtype split into three whose sum keeps 24 bits."""
-    if torch.finfo(dtype).bits > 16:
+    """A feature of shape (..., 1), in a narrow dtype split into three whose sum keeps 24 bits.
+
+    Bits are cut off, not rounded: compiled programs leave out casts to a dtype and back.
+    """
+    n_bits = round(-math.log2(torch.finfo(dtype).eps))
+    if n_bits >= 23:
         return feature.to(dtype)
-    parts = []
+    kept, rest, parts = -(2 ** (23 - n_bits)), feature.detach().float(), []
     for _ in range(3):
-        parts.append(feature.to(dtype))
-        feature = feature - parts[-1].to(feature.dtype)
-    return torch.cat(parts, dim=-1)
+        parts.append((rest.view(torch.int32) & kept).view(torch.float32))
+        rest = rest - parts[-1]
+    parts[0] = feature - (feature.detach() - parts[0])  # the gradient is that of the whole
+    return torch.cat(parts, dim=-1).to(dtype)
 
 
 def add_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
@@ -59,30 +67,62 @@ def add_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
     return bias + mask
 
 
+class _SquaredDistances(torch.autograd.Function):
+    """``|q_i - k_j|^2``; its gradients are products of matrices, which `cdist` lacks."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor) -> Tensor:
+        if q.device.type == "cpu" or q.dtype == torch.float64:
+            return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square_()
+        return _square_by_products(q, k)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor]:
+        q, k = _centre(*ctx.saved_tensors)
+        by_query = weights.sum(dim=-1, keepdim=True) * q - weights @ k
+        by_key = weights.sum(dim=-2)[..., None] * k - weights.mT @ q
+        return 2 * by_query, 2 * by_key
+
+
+def _centre(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Both without a centre of the keys; a mean would move with a hidden token that is huge."""
+    centre = k.detach().median(dim=-2, keepdim=True).values
+    return q - centre, k - centre
+
+
+def _square_by_products(q: Tensor, k: Tensor) -> Tensor:
+    """Squared distances of float32, by products in float64: on a GPU `cdist` takes far longer."""
+    q, k = (x.double() for x in _centre(q, k))
+    squares = (q @ k.mT).mul_(-2).add_(q.square().sum(dim=-1, keepdim=True))
+    return squares.add_(k.square().sum(dim=-1)[..., None, :]).clamp_(min=0).float()
+
+
 def squared_distances(q: Tensor, k: Tensor) -> Tensor:
-    """``|q_i - k_j|^2`` from differences, not from norms and products.
+    """``|q_i - k_j|^2`` from differences; of float32 on a GPU from products in float64.
 
     Parameters
     ----------
     q : Tensor of shape (..., n_queries, d)
     k : Tensor of shape (..., n_keys, d)
+        With the leading shape of q.
 
     Returns
     -------
     Tensor of shape (..., n_queries, n_keys)
-        Second derivatives exist only within ``torch.func`` before PyTorch 2.14, which refuses them
-        elsewhere.
     """
     if is_transformed():
-        # PyTorch's cdist has no forward derivative, and wrong backward ones for a batch of them.
+        # PyTorch's cdist has no forward derivative.
         return (q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1)
-    return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square()
+    squares: Tensor = _SquaredDistances.apply(q, k)
+    return squares
 
 
 def distances(q: Tensor, k: Tensor) -> Tensor:
     """``|q_i - k_j|``, with zero derivatives where it is zero; see `squared_distances`."""
-    if not is_transformed():
-        return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
     squares = squared_distances(q, k)
     return torch.where(squares > 0, torch.where(squares > 0, squares, 1).sqrt(), 0)
 

@@ -16,7 +16,9 @@ from ..attention import (
 from ..block_size import block_size
 from .logits import masked_logits
 
-_TILE = 2**18  # entries of the logits that stay in the cache while a threshold is sought
+# Entries of the logits for which thresholds are sought at once: they stay in a core's cache, or are
+# enough to occupy a GPU.
+_CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**26
 _GROUPS = 8
 _FEW = 128
 
@@ -64,7 +66,8 @@ class _Projection(torch.autograd.Function):
             return (logits - sorted_threshold(logits)).relu()
         out = torch.empty_like(logits, memory_format=torch.contiguous_format)
         n_keys = logits.shape[-1]
-        n_rows = block_size(max(1, _TILE // n_keys))
+        entries = _CPU_ENTRIES if logits.device.type == "cpu" else _GPU_ENTRIES
+        n_rows = block_size(max(1, entries // n_keys))
         tiles = zip(
             logits.reshape(-1, n_keys).split(n_rows),
             out.view(-1, n_keys).split(n_rows),

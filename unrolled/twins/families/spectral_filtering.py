@@ -33,7 +33,6 @@ from ..pairs import (
 from ..registry import Twin, add_twin, exact_twin, numerics_of_base
 from ..relations import Bound, Identity, Inequalities, Init
 from .kernel_smoothing.regression import (
-    OF_DISTANCES,
     build_gaussian,
     local_bandwidth,
     smoother_logits,
@@ -425,5 +424,4 @@ _add(
     solve=_solve_reattention,
     inputs=Inputs(by_rows=False, apply=_apply_reattention),
     numerics=Numerics(_RANGE, summed=_reattention_terms),
-    derivatives=OF_DISTANCES,
 )

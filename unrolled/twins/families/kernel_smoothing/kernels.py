@@ -27,11 +27,10 @@ from ....kernel_smoothing.kernel import LogKernel
 from ....laws.subject import as_array, identity_values
 from ...certificates import balanced_residual, projection_residual, weights_certificate
 from ...heads import Array, HeadCall, head_value, heads, move_parameters
-from ...pairs import Derivatives, Inputs, Numerics, solve_head
+from ...pairs import Inputs, Numerics, solve_head
 from ...registry import add_twin, exact_twin, having, numerics_of_base
 from ...relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate
 from .regression import (
-    OF_DISTANCES,
     add_smoother,
     build_gaussian,
     dot_product_logits,
@@ -189,7 +188,6 @@ for name, kernel in _KERNELS:
         covers=having(kernel=kernel),
         fitted={"bandwidth": None},
         rounded="weights",
-        derivatives=OF_DISTANCES if kernel in ("gaussian", "laplace") else Derivatives(),
     )
 add_smoother(
     _feature_logits,
@@ -340,7 +338,6 @@ _balanced = partial(
     layer=Sinkhorn,
     inputs=Inputs(by_rows=False),
     numerics=numerics_of_base(2),  # a potential of rows, and one of columns
-    derivatives=OF_DISTANCES,
 )
 _OPTIONS = {
     "dot-products": lambda q, k, v: Sinkhorn(Softmax(2 / dot_product_range(1.0, q, k)), n_iter=3),

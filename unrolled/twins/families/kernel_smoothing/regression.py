@@ -17,7 +17,7 @@ from ....kernel_smoothing import Gaussian, Softmax
 from ....laws.subject import as_array
 from ...certificates import Logits, entropic_residual, mean_residual, range_of, weights_certificate
 from ...heads import Array, HeadCall, Tensors, head_value, move_parameters
-from ...pairs import Derivatives, Inputs, Numerics, Rounded, layer_output
+from ...pairs import Inputs, Numerics, Rounded, layer_output
 from ...registry import Twin, add_twin
 from ...relations import Identity
 
@@ -56,8 +56,6 @@ def dot_product_logits(layer: Any, call: HeadCall) -> Array:
     return scale_of(layer, call.q) * call.q @ call.k.T
 
 
-# PyTorch refuses two backward passes through `cdist` before 2.14, see `squared_distances`.
-OF_DISTANCES = Derivatives() if torch.__version__ >= "2.14" else Derivatives(twice=("torch.func",))
 OF_DOT_PRODUCTS = Numerics(range_of(dot_product_logits))
 
 
