@@ -16,14 +16,16 @@ def find_device(name: str) -> torch.device:
     Raises
     ------
     ValueError
-        If there is no such device.
+        If there is no such device, or it holds no numbers, as "meta".
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.empty(0, device=name).device
+        number = torch.zeros(1, device=name)
+        number.cpu()
     except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"device: {name!r} is not there ({error})") from error
+        raise ValueError(f"device: {name!r} cannot be used ({error})") from error
+    return number.device
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -398,10 +398,10 @@ WRONG = [
     (("speed", "attention", "--operator", "none"), "operators: must be among"),
     (("speed", "attention", "--dtype", "int8"), "dtype: must be one of float32"),
     *(
-        ((name, "--device", "nowhere", *quick), "device: .nowhere. is not there")
+        ((name, "--device", "nowhere", *quick), "device: .nowhere. cannot be used")
         for name, *quick in (("classify",), ("language", "--quick"), ("longrange",))
     ),
-    (("speed", "attention", "--device", "nowhere"), "device: .nowhere. is not there"),
+    (("speed", "attention", "--device", "nowhere"), "device: .nowhere. cannot be used"),
 ]
 
 
