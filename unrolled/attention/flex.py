@@ -20,16 +20,16 @@ def flex_serves(call: Call) -> bool:
 
     A call that is not compiled would first wait seconds for the compiler, for every new length.
     """
-    q, n = call.q, call.k.shape[-2]
+    q = call.q
     return (
         torch.compiler.is_dynamo_compiling()
         and q.is_cuda
         and q.dtype.itemsize == 2
         and q.ndim == 4
         and call.mask is None
-        and has_static_value(n)
+        and has_static_value(call.k.shape[-2])
         and has_static_value(q.shape[-2])
-        and n >= _LEAST_TOKENS
+        and q.shape[-2] >= _LEAST_TOKENS
     )
 
 

@@ -72,9 +72,9 @@ class _SquaredDistances(torch.autograd.Function):
 
     @staticmethod
     def forward(q: Tensor, k: Tensor) -> Tensor:
-        if q.device.type == "cpu" or q.dtype == torch.float64:
-            return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square_()
-        return _square_by_products(q, k)
+        if q.is_cuda and q.dtype == torch.float32:
+            return _square_by_products(q, k)
+        return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -96,7 +96,7 @@ def _centre(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 def _square_by_products(q: Tensor, k: Tensor) -> Tensor:
     """Squared distances of float32, by products in float64: on a GPU `cdist` takes far longer."""
-    q, k = (x.double() for x in _centre(q, k))
+    q, k = _centre(q.double(), k.double())
     squares = (q @ k.mT).mul_(-2).add_(q.square().sum(dim=-1, keepdim=True))
     return squares.add_(k.square().sum(dim=-1)[..., None, :]).clamp_(min=0).float()
 
