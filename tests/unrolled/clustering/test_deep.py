@@ -63,6 +63,7 @@ def test_projections_minimise_their_losses():
     M = (M.mT @ M / 40).detach()
     M += 0.1 * M.diagonal().mean() * torch.eye(5).double()
     W = model.projections[0].detach()
+    assert_close(W, W.mT)  # of one head, the symmetric root
     assert_close(W.mT @ M @ W, torch.eye(5).double(), atol=1e-10, rtol=0)
     assert_close(found[0], (5 / 2 - W.logdet().item()) / 5)
 
