@@ -98,6 +98,16 @@ def test_hidden_patches_may_hold_anything(name):
         assert not torch.allclose(shown, expected[0], atol=1e-2)
 
 
+def test_the_mean_leaves_hidden_patches_out():
+    vit = model(pool="mean", depth=0)
+    hidden = torch.zeros(3, 16, dtype=torch.bool)
+    hidden[0, 3:] = True
+    hidden[2] = True
+    features = vit.forward_features(IMAGES)
+    expected = torch.stack([features[0, :3].mean(0), features[1].mean(0), torch.zeros(12)])
+    assert_close(vit(IMAGES, hidden), vit.head(expected))
+
+
 def test_learned_positions_start_at_the_scale_asked_for():
     for scale in (2**-0.5, 0.02):
         options = {} if scale > 0.5 else {"position_scale": scale}
