@@ -33,10 +33,7 @@ BAD_TOKENS = {
     "whole numbers": ({"q": Q.long()}, "q: must be floating point, got torch.int64"),
     "float32 keys": ({"k": K.float()}, r"k: must be torch\.float64 as q, got torch\.float32"),
     "keys elsewhere": ({"k": K.to("meta")}, "k: must be on cpu as q, got meta"),
-    "fewer heads": (
-        {"k": K[:, :2]},
-        r"k: batch and heads .*, \(2, 3\), or 1; got \(2, 2\)",
-    ),
+    "fewer heads": ({"k": K[:, :2]}, r"k: batch and heads .*, \(2, 3\), or 1; got \(2, 2\)"),
     "another width": ({"k": K[..., :3]}, "k: must have the width of q.* got 3 and 5"),
     "no width": ({"q": Q[..., :0], "k": K[..., :0]}, "at least 1; got 0 and 0"),
 }
@@ -189,9 +186,7 @@ def test_the_fused_replacement_names_what_does_not_fit():
     layer = replace_attention(nn.ModuleList([VisionAttention().double()]), "softmax")[0]
     for arguments, message in (
         ({"x": X[0]}, r"x: must be \(batch, tokens, 12\), got \(7, 12\)"),
-        ({"x": X[..., :4]}, r"x: must be \(batch, tokens, 12\), got \(2, 7, 4\)"),
         ({"x": X.float()}, r"x: must be torch\.float64 as the weights, got torch\.float32"),
-        ({"x": X, "attn_mask": PAIRS.long()}, "mask: must be bool, float32 or torch.float64"),
         ({"x": X, "attn_mask": PAIRS.expand(2, 7, 7)}, r"mask: must broadcast .* got \(2, 7, 7\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -211,8 +211,7 @@ MODELS = [
     (lambda: Block(12, 3, operator=lambda heads, dim: nn.Identity()), "operator: must be a name, "),
     (lambda: Block(12, 5), "dim: must be a multiple of num_heads=5"),
     (lambda: make_blocks(3, 12, 3, operator=["softmax"] * 2), "operator: must be one value or a l"),
-    *[(lambda shape=shape: mixer()(torch.randn(shape)), r"images: must be \(batch, 2, height, widt")
-      for shape in ((3, 2, 7, 12), (3, 2, 8, 11))],
+    (lambda: mixer()(torch.randn(3, 2, 8, 11)), r"images: must be \(batch, 2, height, width"),
     (lambda: language()(torch.zeros(1, 21).long()), "ids: must have at most 20 tokens, got 21"),
     (lambda: language()(torch.zeros(3).long()), "ids: must be integers of shape"),
     (lambda: language()(torch.zeros(1, 3)), "ids: must be integers of shape"),
@@ -241,7 +240,6 @@ MODELS = [
     (lambda: vision(pool="max"), "pool: must be 'class' or 'mean'"),
     (lambda: vision(operator=["softmax"]), "operator: must be one value or a list of 2"),
     (lambda: vision(operator=ReadsPositions(), positions=None), "positions: ReadsPositions reads"),
-    (lambda: vision()(IMAGES, torch.zeros(3, 17).bool()), r"patch_padding_mask: .* \(3, 16\)"),
     (lambda: layers.ClassAttentionTransformer(
         16, 4, 1, 5, 12, 2, 3, operator=ReadsPositions(), positions=None),
      "positions: ReadsPositions reads positions"),

@@ -56,7 +56,6 @@ LAYERS = {name: (lambda name=name: Called(OPERATORS[name]()), qkv) for name in O
         lambda: tuple(x[..., :4, :] for x in qkv()),
     ),
     "narrow values": (lambda: Called(layers.Softmax()), wide),
-    "gray dct": (lambda: layers.TokenGraying("dct", eps=0.6), lambda: (tokens(6, 4),)),
     "gray svd": (lambda: layers.TokenGraying("svd", eps=0.6), lambda: (repeated(tokens(6, 4)),)),
     "image": (lambda: IMAGE(patch_distance=2), lambda: (tokens(1, 1, 6, 6),)),
     "whole noisy image": (

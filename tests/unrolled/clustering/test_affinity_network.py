@@ -8,7 +8,7 @@ import torch
 import train_affinity_network as learn_affinity
 from numpy.testing import assert_allclose
 from sklearn.preprocessing import normalize
-from train_affinity_network import KINDS
+from train_affinity_network import KINDS, make_union
 
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import clustering_accuracy
@@ -91,6 +91,14 @@ def test_command_writes_a_network(tmp_path, capsys, monkeypatch):
     model = LearnedAffinityClustering(3, network=network).fit(data()[0])
     for own, given in zip(model.network_.parameters(), network.parameters(), strict=True):
         assert torch.equal(own, given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unions_are_clusters_of_unit_rows_and_repeat(kind):
+    (X, y), (again, _) = make_union(kind, 3), make_union(kind, 3)
+    assert_allclose(np.linalg.norm(X, axis=1), 1)
+    assert np.bincount(y).min() >= 15
+    assert (again == X).all()
 
 
 def test_weights_are_symmetric_and_the_fit_reads_no_labels():

@@ -22,12 +22,7 @@ FORMS = {
     "weights": {"lam": LAM, "weights": WEIGHTS},
     "weights and ridge": {"lam": LAM, "weights": WEIGHTS, "ridge": RIDGE[0, 0]},
     "mask": {"lam": LAM, "mask": MASK},
-    "mask, weights and ridge": {
-        "lam": LAM,
-        "mask": MASK,
-        "weights": WEIGHTS,
-        "ridge": RIDGE[0, 0],
-    },
+    "mask, weights and ridge": {"lam": LAM, "mask": MASK, "weights": WEIGHTS, "ridge": RIDGE[0, 0]},
     "zero diagonal": {"lam": LAM, "zero_diagonal": True},
 }
 

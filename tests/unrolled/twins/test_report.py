@@ -28,7 +28,6 @@ from twinsolve.unrolled import (
     Softmax,
     SparseCoding,
     TopK,
-    Tupe,
     Twicing,
     UnrolledADMM,
     replace_attention,
@@ -279,11 +278,6 @@ def test_re_attention_is_judged_with_other_heads_than_those_it_is_built_with(X):
     operator = ReAttention(Softmax(), 2)
     assert twinsolve.check(operator, X).correct  # of any base, not only Gaussian
     assert twinsolve.check(redraw(Attention(12, 2, operator=operator)), X).correct
-
-
-def test_what_a_layer_cannot_take_is_said_by_the_layer(X):
-    with pytest.raises(ValueError, match="must have 12 features"):
-        twinsolve.check(Tupe(12, 2), X)
 
 
 TIES = {
