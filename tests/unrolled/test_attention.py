@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Call, Context, Gaussian, Softmax
+from twinsolve.unrolled import Attention, Context, Gaussian, Softmax
 from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
@@ -80,33 +80,9 @@ def test_cross_attention_and_unbatched_input(pair):
     assert_close(weights, expected_weights, atol=1e-12, rtol=0)
 
 
-def test_without_biases():
-    theirs, ours = make_pair(bias=False)
-    for query in (X, Y):
-        assert_close(ours(query, X, X)[0], theirs(query, X, X)[0], atol=1e-12, rtol=0)
-
-
-def test_mixed_boolean_and_additive_masks_combine(pair):
-    _, ours = pair
-    found = ours(X, X, X, key_padding_mask=PADDING, attn_mask=additive(CAUSAL))[0]
-    expected = ours(X, X, X, key_padding_mask=PADDING, attn_mask=CAUSAL)[0]
-    assert_close(found, expected, atol=1e-12, rtol=0)
-
-
 def test_is_causal_alone_needs_no_mask(pair):
     _, ours = pair
     assert_close(ours(X, X, X, is_causal=True)[0], ours(X, X, X, attn_mask=CAUSAL)[0])
-
-
-def test_initial_values_are_those_of_multihead_attention():
-    torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(12, 3, batch_first=True)
-    ours = Attention(12, 3, operator=Softmax())
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
-    bound = theirs.in_proj_weight.abs().max()
-    assert 0.8 * bound < ours.in_proj_weight.abs().max() < 1.25 * bound
-    assert (ours.in_proj_bias == 0).all()
-    assert (ours.out_proj.bias == 0).all()
 
 
 def test_encoder_layer_uses_it_in_evaluation_mode():
@@ -133,26 +109,6 @@ class Recorder(Softmax):
     def attend(self, call):
         self.seen = call.context
         return super().attend(call)
-
-
-def test_shell_fills_the_context_along_the_layers():
-    first, second = (Attention(12, 3, operator=Recorder(), dtype=torch.float64) for _ in range(2))
-    positions = X[:1]
-    given = Context(positions=positions)
-    hidden, _, between = first(X, X, X, need_weights=False, context=given)
-    _, _, after = second(hidden, hidden, hidden, need_weights=False, context=between)
-    v0 = first.project(X, X, X)[2]
-    for layer in (first, second):
-        assert_close(layer.operator.seen.first_values, v0)
-        assert layer.operator.seen.first_tokens is X
-        q, k, _ = layer.project(positions, positions, positions)
-        assert_close(layer.operator.seen.projected_positions, (q, k))
-    assert first.operator.seen.previous_values is None
-    assert_close(second.operator.seen.previous_values, v0)
-    v1 = second.project(hidden, hidden, hidden)[2]
-    assert_close(after.previous_values, v1)
-    assert after.values is after.projected_positions is None
-    assert given == Context(positions=positions)
 
 
 @pytest.mark.parametrize("reads", [("k", "q", "v"), ("v", "k", "q"), ("q", "k")])
@@ -182,19 +138,6 @@ def test_a_constant_is_exact_in_every_dtype():
     constant = Positive(0.7).to(torch.bfloat16)
     assert float(constant()) == 0.7
     assert not constant.state_dict()
-
-
-@pytest.mark.parametrize("width", [3, 9])
-def test_fused_attention_pads_widths_and_dimensions(width):
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2))
-    v = torch.randn(6, width, generator=generator, dtype=torch.float64)
-    expected = torch.softmax(0.4 * q @ k.T, dim=-1) @ v
-    assert_close(fused_attention(q, k, v, scale=0.4), expected, atol=1e-13, rtol=0)
-    mask = torch.eye(6, dtype=torch.bool) | (torch.arange(6) < 3)
-    both = fused_attention(q, k, v, mask=mask, is_causal=True, scale=0.4)
-    explicit = fused_attention(q, k, v, mask=mask & torch.ones(6, 6).tril().bool(), scale=0.4)
-    assert_close(both, explicit, atol=1e-13, rtol=0)
 
 
 @pytest.mark.parametrize(("shape", "width", "n_values"), [((4,), 32, 16), ((4, 2, 3), 16, 32)])
@@ -294,36 +237,6 @@ def test_blocks_leave_to_pytorch_what_it_does_otherwise(context):
 def test_blocks_leave_to_pytorch_leading_shapes_that_broadcast():
     q, k, v = torch.randn(3, 300, 32), torch.randn(1, 300, 32), torch.randn(1, 300, 16)
     assert_close(fused_attention(q, k, v), torch.softmax(q @ k.mT / 32**0.5, dim=-1) @ v)
-
-
-@pytest.mark.parametrize(
-    ("kind", "is_causal"),
-    [("none", True), ("row", False), ("pairs", True), ("additive", False)],
-)
-def test_blocks_of_a_call_see_what_its_rows_see(kind, is_causal):
-    q, k = torch.randn(2, 5, 3), torch.randn(2, 7, 3)
-    hidden = torch.rand(5, 7, generator=torch.Generator().manual_seed(0)) < 0.3
-    mask = {"none": None, "row": ~hidden[:1], "pairs": ~hidden, "additive": additive(hidden)}[kind]
-    call = Call(q, k, k, mask, is_causal)
-    for blocks in ([5], [2, 3], [1, 3, 1]):
-        parts, start = [], 0
-        for rows in q.split(blocks, dim=-2):
-            parts.append(call.pairs_of(rows, start))
-            start += rows.shape[-2]
-        if call.pairs() is None:
-            assert parts == [None] * len(blocks)
-            continue
-        whole = [part.expand(n, 7) for part, n in zip(parts, blocks, strict=True)]
-        assert (torch.cat(whole) == call.pairs().expand(5, 7)).all()
-
-
-def test_a_call_whose_masks_may_only_hide():
-    q, hidden = torch.randn(4, 3), torch.eye(4, dtype=torch.bool)
-    call = Call(q, q, q)
-    assert call.hiding("X") is call
-    assert (call._replace(mask=additive(hidden)).hiding("X").mask == ~hidden).all()
-    with pytest.raises(ValueError, match="X: masks may only hide keys"):
-        call._replace(mask=torch.ones(4, 4)).hiding("X")
 
 
 LEAVING = {

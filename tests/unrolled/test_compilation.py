@@ -1,7 +1,4 @@
-"""Operators by name: compiled, exported, without memory, copied, and trained in parallel."""
-
-import copy
-import pickle
+"""Operators by name: compiled, exported, and trained in parallel."""
 
 import pytest
 import torch
@@ -104,16 +101,6 @@ def exports(layer):
 
 def test_exports_for_any_batch_and_number_of_tokens(operator):
     exports(Causal(operator) if operator.causal else Called(operator))
-
-
-def test_copies_and_pickles_compute_the_same(operator):
-    inputs = qkv(LENGTHS[0])
-    expected = Called(operator)(*inputs)
-    for other in (copy.deepcopy(operator), pickle.loads(pickle.dumps(operator))):
-        assert_close(Called(other)(*inputs), expected, atol=0, rtol=0)
-        assert other.state_dict().keys() == operator.state_dict().keys()
-    there_and_back = copy.deepcopy(operator).float().double()
-    assert_close(Called(there_and_back)(*inputs), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow

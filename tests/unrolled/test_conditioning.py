@@ -10,12 +10,9 @@ from twinsolve.solvers import gray_tokens
 from twinsolve.unrolled import TokenGraying
 from twinsolve.unrolled.conditioning import cosine_transform, inverse_cosine_transform
 
+from .draws import tokens
+
 TRANSFORMS = ["dct", "svd"]
-
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape or (9, 6), generator=generator, dtype=torch.float64)
 
 
 def orthogonal(n, seed=0):
@@ -62,7 +59,7 @@ def test_degenerate_images_give_the_right_answer_and_finite_gradients(transform)
     layer = TokenGraying(transform, eps=0.5)
     single = torch.zeros(5, 4, dtype=torch.float64)
     single[2, 1] = -3.0
-    same, tiny = torch.full((5, 4), 2.0), 1e-300 * tokens()
+    same, tiny = torch.full((5, 4), 2.0), 1e-300 * tokens(9, 6)
     for case in (torch.zeros(5, 4), same, single, torch.eye(4), tiny):
         X = case.double()
         expected = gray_tokens(X.numpy(), eps=0.5, transform=transform)

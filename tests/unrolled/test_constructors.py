@@ -574,6 +574,36 @@ def test_layers_are_made_on_the_device_asked_for():
     assert elsewhere == set()
 
 
+# Parts of layers, whose arguments these check, and what PyTorch and joblib take.
+UNCHECKED = {
+    "AffinityNetwork", "CodingStep", "FeedForward", "GroupCodingStep", "HeadProjection",
+    "MixerLayer", "NonLocalMeansStep", "PatchMerging", "Positions", "WindowedStage", "contraction",
+    "dropout", "n_jobs", "norm_eps", "ConvexRidgeDenoiser.filter_size", "SequenceClassifier.dim",
+}  # fmt: skip
+SIGNED = {"LayerScale.initial", "_ScaleThenLayerScale.initial", "layer_scale", "source"}
+MAY_BE_ZERO = SIGNED | {
+    "class_depth", "depth", "mixing", "n_class_tokens", "noise", "noise_later", "num_classes",
+    "patch_distance", "radius", "ridge", "window", "DeepSelfExpression.n_layers", "Sinkhorn.n_iter",
+    "NonLocalMeansAttention.sigma", "NonLocalMeansDenoiser.tau", "BoostedFilter.rho",
+    *(f"{name}.lam" for name in CLASSES if "FilterDiffusion" in name),
+}  # fmt: skip
+# What messages call them.
+CALLED = {"class_depth": "depth", "initial": "width", "layer_scale": "initial",
+          "relative_step": "step"}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_numbers_out_of_range_are_refused_by_name(row):
+    """NaN, what is negative, fractions of a count, and zero where it means nothing."""
+    for name, x in row.given.items():
+        places = {name, row.name, f"{row.name}.{name}"}
+        bad = {float: (math.nan, -2.5, 0.0), int: (1.5, -3, 0)}.get(type(x), ())
+        for y in bad[: 1 if places & SIGNED else 2 if places & MAY_BE_ZERO else 3]:
+            if not places & UNCHECKED:
+                with pytest.raises(ValueError, match=f"^({name}|{CALLED.get(name)}): must"):
+                    CLASSES[row.name](**copy.deepcopy(row.given) | {name: y})
+
+
 DEFAULTS = {
     "LayerScale": {"initial": 1e-5},  # Touvron et al. (2021), of 24 layers
     "Linear": {"scale": 1 / 16},  # SK-4

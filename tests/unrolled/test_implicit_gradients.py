@@ -192,36 +192,3 @@ def test_a_linear_system_that_is_solved_to_a_millionth_is_told(monkeypatch):
     monkeypatch.setattr(convex_ridge, "_solve_by_conjugate_gradients", wrong)
     with pytest.warns(ConvergenceWarning, match="not proved to be within"):
         out.sum().backward()
-
-
-def test_keys_that_are_equal_share_a_gradient_where_their_values_are():
-    layer = Solved(SparseCoding(1.0))
-    q, k, v = tokens(5, 4), tokens(8, 4, seed=1), tokens(8, 3, seed=2)
-    single = q.clone().requires_grad_(), k.clone().requires_grad_()
-    double = q.clone().requires_grad_(), torch.cat([k, k]).requires_grad_()
-    with pytest.warns(
-        ConvergenceWarning, match="5 of 5 solutions are not proved to be differentiable"
-    ):
-        outputs = layer(*single, v), layer(*double, torch.cat([v, v]))
-    assert (outputs[0] - outputs[1]).abs().max() < 1e-12
-    by_q, by_k = torch.autograd.grad(outputs[0].sin().sum(), single)
-    by_same_q, by_halves = torch.autograd.grad(outputs[1].sin().sum(), double)
-    assert (by_q - by_same_q).abs().max() < 1e-10
-    assert (by_k - by_halves.view(2, 8, 4).sum(0)).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("kind", ["small penalty", "nearly equal keys", "opposite keys"])
-def test_codes_of_dependent_keys_are_those_of_the_solver(kind):
-    """More keys than features, nearly all of which the first iterations use."""
-    q, k, lam = tokens(5, 4), tokens(8, 4, seed=1), 1.0
-    if kind == "small penalty":
-        lam = 1e-6
-    else:
-        k = torch.cat([k, k + 1e-6 * tokens(8, 4, seed=2) if kind.startswith("n") else -k])
-    found = Solved(SparseCoding(lam)).matrix(q, k)
-    expected = sparse_code(q.numpy(), k.numpy(), lam=lam, tol=1e-13)
-    if kind == "opposite keys":  # of which either may be used
-        found, expected = found @ k, torch.from_numpy(dense(expected.coef)) @ k
-    else:
-        expected = torch.from_numpy(dense(expected.coef))
-    assert (found - expected).abs().max() < 1e-8

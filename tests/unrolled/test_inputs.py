@@ -33,10 +33,7 @@ BAD_TOKENS = {
     "whole numbers": ({"q": Q.long()}, "q: must be floating point, got torch.int64"),
     "float32 keys": ({"k": K.float()}, r"k: must be torch\.float64 as q, got torch\.float32"),
     "keys elsewhere": ({"k": K.to("meta")}, "k: must be on cpu as q, got meta"),
-    "fewer heads": (
-        {"k": K[:, :2]},
-        r"k: batch and heads .*, \(2, 3\), or 1; got \(2, 2\)",
-    ),
+    "fewer heads": ({"k": K[:, :2]}, r"k: batch and heads .*, \(2, 3\), or 1; got \(2, 2\)"),
     "another width": ({"k": K[..., :3]}, "k: must have the width of q.* got 3 and 5"),
     "no width": ({"q": Q[..., :0], "k": K[..., :0]}, "at least 1; got 0 and 0"),
 }
@@ -121,10 +118,6 @@ BAD_CALLS = {
     ),
     "a mask of keys": ({"attn_mask": PAIRS[0]}, r"attn_mask: must be .* got \(7,\)"),
     "a mask of integers": ({"attn_mask": PAIRS.long()}, "attn_mask: must be bool, float32 or"),
-    "a mask elsewhere": ({"attn_mask": PAIRS.to("meta")}, "attn_mask: must be on cpu"),
-    "padding of integers": (
-        {"key_padding_mask": PADDING.long()}, "key_padding_mask: must be bool, float32 or"
-    ),
     "padding of fewer keys": (
         {"key_padding_mask": PADDING[:, :5]},
         r"key_padding_mask: must have shape \(2, 7\), got \(2, 5\)",
@@ -141,7 +134,6 @@ BAD_CALLS = {
     "another batch": ({"key": tokens(3, 7, 12)}, r"key: must be a batch of 2 or 1, got \(3"),
     "fewer values": ({"value": Y}, "value: must have as many tokens as key, 7, got 5"),
     "another dtype": ({"query": X.float()}, r"query: must be torch\.float64 as the weights, got"),
-    "whole numbers": ({"key": X.long()}, r"key: must be torch\.float64 as the weights, got"),
     "keys elsewhere": ({"key": X.to("meta")}, "key: must be on cpu as the weights, got meta"),
     "a context as a dictionary": ({"context": {"values": X}}, "context: must be a Context, got"),
 }  # fmt: skip
@@ -194,9 +186,7 @@ def test_the_fused_replacement_names_what_does_not_fit():
     layer = replace_attention(nn.ModuleList([VisionAttention().double()]), "softmax")[0]
     for arguments, message in (
         ({"x": X[0]}, r"x: must be \(batch, tokens, 12\), got \(7, 12\)"),
-        ({"x": X[..., :4]}, r"x: must be \(batch, tokens, 12\), got \(2, 7, 4\)"),
         ({"x": X.float()}, r"x: must be torch\.float64 as the weights, got torch\.float32"),
-        ({"x": X, "attn_mask": PAIRS.long()}, "mask: must be bool, float32 or torch.float64"),
         ({"x": X, "attn_mask": PAIRS.expand(2, 7, 7)}, r"mask: must broadcast .* got \(2, 7, 7\)"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import pickle
 import warnings
 
 import pytest
@@ -9,24 +10,14 @@ import torch
 from torch.testing import assert_close
 
 import twinsolve.unrolled as layers
-from twinsolve.unrolled import (
-    Attention,
-    Gaussian,
-    Operator,
-    ReAttention,
-    Sinkhorn,
-    Softmax,
-    Solved,
-    SparseCoding,
-    Twicing,
-)
+from twinsolve.unrolled import Attention, Gaussian, Operator, Softmax, SparseCoding
 from twinsolve.unrolled.attention import SoftmaxSmoother
 from twinsolve.unrolled.block_size import small_blocks
 from twinsolve.unrolled.laws import findings
 from twinsolve.unrolled.laws.masks import NO_MASKS, masks_of
 from twinsolve.unrolled.laws.subject import map_tensors
 
-from .operator_calls import Called, qkv, tokens
+from .operator_calls import Called, qkv
 from .operator_cases import OPERATORS, make, off_zero, subject_of
 
 NAMES = pytest.mark.parametrize("name", OPERATORS, ids=lambda name: name.replace(" ", "-"))
@@ -57,7 +48,7 @@ def test_parameters_reset_print_and_round_trip(name):
     with torch.no_grad():
         for parameter in operator.parameters():
             parameter.add_(0.3)
-    changed, expected = copy.deepcopy(operator), call(operator, *qkv())
+    changed, expected = pickle.loads(pickle.dumps(operator)), call(operator, *qkv())
     empty = copy.deepcopy(operator).to("meta").to_empty(device="cpu")
     for each in (operator, empty):
         torch.manual_seed(0)
@@ -74,8 +65,8 @@ def test_shapes_without_values(name):
     """On the meta device, which also finds tensors that a layer makes elsewhere."""
     subject = subject_of(name)
     layer, context = copy.deepcopy(subject.layer).to("meta"), map_tensors(subject.context, on_meta)
-    *some, hardest = masks_of(subject)
-    for masks in (NO_MASKS, *some[:3], hardest):
+    *_, hardest = masks_of(subject)
+    for masks in (NO_MASKS, hardest):
         inputs = [on_meta("", x).requires_grad_() for x in subject.inputs]
         given = {name: on_meta(name, x) for name, x in masks.given.items()}
         if layer.data_dependent:
@@ -94,16 +85,11 @@ def on_meta(_, x):
     return x.to("meta") if isinstance(x, torch.Tensor) else x
 
 
-@NAMES
-def test_exports(name):
-    operator, inputs = make(name), qkv()
-    layer = Called(operator)
-    if operator.data_dependent:
-        with pytest.raises(RuntimeError, match="cannot be exported, as"):
-            torch.export.export(layer, inputs)
-        return
-    exported = torch.export.export(layer, inputs).module()
-    assert_close(exported(*inputs), layer(*inputs), atol=1e-10, rtol=0)
+@pytest.mark.parametrize("name", [x for x in OPERATORS if make(x).data_dependent])
+def test_what_depends_on_the_data_cannot_be_exported(name):
+    """Others are exported by name in test_compilation.py."""
+    with pytest.raises(RuntimeError, match="cannot be exported, as"):
+        torch.export.export(Called(make(name)), qkv())
 
 
 @pytest.mark.slow
@@ -118,28 +104,6 @@ def test_compiles_to_one_graph(name):
             compiled(*qkv())
         return
     assert_close(compiled(*qkv()), layer(*qkv()), atol=1e-10, rtol=0)
-
-
-def test_axes_of_heads_and_batch_may_be_missing():
-    """Where no head has parameters of its own."""
-    served = [n for n in OPERATORS if all(p.numel() == 1 for p in make(n).parameters())]
-    assert len(served) > 30
-    for name in served:
-        if "per head" in name or name == "alibi":
-            continue
-        operator, (q, k, v) = make(name), qkv()
-        found = call(operator, q[0, 0], k[0, 0], v[0, 0])
-        expected = call(operator, q, k, v)[0, 0]
-        assert_close(found, expected, atol=1e-12, rtol=0, msg=name)
-
-
-def test_masks_of_rows_broadcast():
-    q, k, v = qkv()
-    rows = (torch.arange(9) != 2)[:, None]
-    for name in ("softmax", "top-k", "sparse coding", "locally linear"):
-        found = call(make(name), q, k, v, mask=rows)
-        expected = call(make(name), q, k, v, mask=rows.expand(9, 9))
-        assert_close(found, expected, atol=1e-13, rtol=0)
 
 
 def wrappers():
@@ -165,35 +129,6 @@ def test_wrapping_leaves_the_base_as_it_is(name):
     assert any((base.state_dict()[key] != moved[key]).any() for key in moved)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "base"),
-    [
-        (lambda base: base, Gaussian),
-        (lambda base: base, SparseCoding),
-        (Twicing, Gaussian),
-        (Sinkhorn, Gaussian),
-        (Solved, SparseCoding),
-        (lambda base: ReAttention(base, 4), Gaussian),
-    ],
-    ids=["gaussian", "sparse-coding", "twicing", "sinkhorn", "solved", "re-attention"],
-)
-def test_a_wrong_number_of_heads_is_named(wrap, base):
-    operator = wrap(base(0.5, num_heads=4, learnable=True))
-    for shape in ((2, 3, 9, 5), (9, 5)):
-        x = tokens(*shape)
-        with pytest.raises(ValueError, match=r"num_heads: .* has 4, but q has"):
-            operator(x, x, x)
-
-
-def test_an_operator_that_is_not_causal_refuses():
-    class Whole(Softmax):
-        causal = False
-
-    q, k, v = qkv()
-    with pytest.raises(ValueError, match="Whole: does not support is_causal"):
-        Whole()(q, k, v, is_causal=True)
-
-
 def test_the_base_class_leaves_the_work_to_subclasses():
     with pytest.raises(NotImplementedError):
         Operator()(*qkv())
@@ -209,15 +144,10 @@ def test_the_lowest_number_hides_where_biases_mean_nothing(name):
     assert_close(found, make(name)(q, k, v, mask=~torch.eye(9, dtype=torch.bool)))
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_a_smoother_that_says_its_logits_alone_attends_by_their_softmax(is_causal):
+def test_a_smoother_that_says_its_logits_alone_attends_by_their_softmax():
     class Scaled(SoftmaxSmoother):
         def logits(self, call):
             return call.q.shape[-1] ** -0.5 * call.q @ call.k.mT
 
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, 2, 4, 9, 5, dtype=torch.float64).unbind()
-    found, expected = (
-        layer(q, k, v, is_causal=is_causal) for layer in (Scaled(), layers.Softmax())
-    )
+    found, expected = (layer(*qkv(), is_causal=True) for layer in (Scaled(), Softmax()))
     assert_close(found, expected, rtol=0, atol=1e-14)  # sums of 9 weights of a softmax

@@ -7,7 +7,6 @@ from torch.testing import assert_close
 
 from twinsolve.unrolled import (
     LISTA,
-    ALiBi,
     Attention,
     DeepSelfExpression,
     FeatScale,
@@ -22,6 +21,8 @@ from twinsolve.unrolled.kernel_smoothing import (
     gaussian_attention,
 )
 
+from .draws import moved
+
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 HIDDEN = torch.arange(40) > 30
 COMPUTED_IN_FLOAT32 = {
@@ -35,36 +36,12 @@ COMPUTED_IN_FLOAT32 = {
 }
 
 
-def moved(layer):
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter += 0.5
-    return layer
-
-
 @pytest.mark.parametrize("name", COMPUTED_IN_FLOAT32)
 def test_autocast_changes_nothing(name):
     compute = COMPUTED_IN_FLOAT32[name]
     expected = compute()
     with torch.autocast("cpu", torch.bfloat16):
         assert_close(compute(), expected, atol=0, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("operator", "largest"),
-    [(ALiBi(3), 256), (SpatialGaussian(1.1), 50), (SpatialGaussian(2, width=32), 50)],
-)
-def test_positions_of_a_thousand_tokens_keep_their_digits(operator, largest):
-    """Of 8 bits no more than 256 places would be told apart. Logits that count are rounded once."""
-    inputs = [
-        torch.randn(1, 3, 1024, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)
-    ]
-    expected = operator(*(x.double() for x in inputs), is_causal=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = operator(*inputs, is_causal=True)
-    assert found.dtype == torch.float32
-    error = (found.double() - expected).abs().max()
-    assert error <= largest * torch.finfo(torch.float32).eps * expected.abs().max()
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -3,20 +3,12 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from twinsolve.unrolled import (
-    AttnScale,
-    ReAttention,
-    Softmax,
-    SparseCoding,
-)
+from twinsolve.unrolled import AttnScale, ReAttention, Softmax, SparseCoding
 from twinsolve.unrolled.spectral_filtering import visible_mean
 
+from .draws import tokens
+
 N = 7
-
-
-def tokens(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape or (2, 3, N, 4), generator=generator, dtype=torch.float64)
 
 
 def attn_scale(base, omega=0.4, **arguments):
@@ -47,12 +39,9 @@ def recorded(run):
     return recorder
 
 
-# AttnScale
-
-
 def test_matrix_in_its_three_forms():
     """AO-7 to AO-9: scaled high-pass part, fused form, scaled values."""
-    q, k = tokens(), tokens(seed=1)
+    q, k = tokens(2, 3, N, 4), tokens(2, 3, N, 4, seed=1)
     A, w = Softmax().matrix(q, k), 0.4
     uniform = torch.full((N, N), 1 / N, dtype=torch.float64)
     identity = torch.eye(N, dtype=torch.float64)
@@ -62,27 +51,6 @@ def test_matrix_in_its_three_forms():
     assert_close(found, A @ (identity + w * H), atol=1e-12, rtol=0)
     printed = A @ (identity + w * (identity - 1))  # erratum E1-l: I - 1 1^T
     assert (found - printed).abs().max() > 0.1
-
-
-MASKS = {
-    "boolean": torch.rand(N, N, generator=torch.Generator().manual_seed(0)) < 0.5,
-    "padding": torch.tensor([[True, True, False, True, False, True, True]]),
-    "rows": torch.tensor([True, False, True, True, True, True, False])[:, None],
-    "heads": torch.rand(2, 3, N, N, generator=torch.Generator().manual_seed(1)) < 0.5,
-    "batch": torch.rand(2, 1, 1, N, generator=torch.Generator().manual_seed(2)) < 0.5,
-}
-
-
-@pytest.mark.parametrize(("additive", "is_causal"), [(False, True), (True, False)])
-@pytest.mark.parametrize("name", MASKS)
-def test_means_are_over_what_each_query_sees(name, is_causal, additive):
-    mask, v = MASKS[name], tokens()
-    visible = mask.expand(2, 3, N, N) & (torch.ones(N, N).tril().bool() if is_causal else True)
-    if additive:  # a finite bias hides nothing
-        mask = torch.where(mask, tokens(*mask.shape, seed=3), -torch.inf)
-    found = visible_mean(v, mask=mask, is_causal=is_causal).expand(2, 3, N, 4)
-    expected = visible.double() @ v / visible.sum(dim=-1, keepdim=True).clamp(min=1)
-    assert_close(found, expected, atol=1e-14, rtol=0)
 
 
 @pytest.mark.parametrize("masks", ["causal", "padding", "padding and causal"])
@@ -115,33 +83,10 @@ def test_means_of_many_large_values_neither_overflow_nor_drift():
 def test_a_base_that_is_not_row_stochastic_is_warned_about_but_the_algebra_holds():
     with pytest.warns(UserWarning, match="AttnScale: SparseCoding is not row stochastic"):
         layer = attn_scale(SparseCoding(0.2).double())
-    x = tokens()
+    x = tokens(2, 3, N, 4)
     expected = 1.4 * layer.base(x, x, x) - 0.4 * x.mean(dim=-2, keepdim=True)
     assert_close(layer(x, x, x), expected)
     assert not layer.row_stochastic
-
-
-# FeatScale and LayerScale
-
-
-# Re-attention
-
-
-def re_attention(base=None, seed=0):
-    layer = ReAttention(base or Softmax(), 3, dtype=torch.float64)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter += 0.3 * tokens(*parameter.shape, seed=seed)
-    return layer
-
-
-def test_hidden_pairs_stay_hidden_whatever_the_norm():
-    layer, q, k = re_attention(), tokens(), tokens(seed=1)
-    for name in ("boolean", "heads", "batch"):
-        A = layer.matrix(q, k, mask=MASKS[name])
-        assert (A[~MASKS[name].expand_as(A)] == 0).all()
-    future = torch.ones(N, N, dtype=torch.bool).triu(1)
-    assert (layer.matrix(q, k, is_causal=True)[..., future] == 0).all()
 
 
 def test_re_attention_takes_blocks_of_queries():

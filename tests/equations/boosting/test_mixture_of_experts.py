@@ -89,11 +89,6 @@ def test_readings_of_the_router_differ_by_the_mass_that_was_kept_e0p(seed, k):
     assert np.abs((mass - 1) * Y).max() > 1e-3 * np.abs(Y).max()
 
 
-def test_readings_agree_where_all_experts_are_kept():
-    scores = experts(0)[3]
-    assert_allclose(gates(scores, M), gates(scores, M, renormalized=True), rtol=1e-13)
-
-
 @pytest.mark.parametrize("signals", ["random", "rank one", "zero", "duplicated", "huge"])
 @given(seed=SEED, j=st.integers(0, 3))
 def test_updating_an_atom_never_increases_the_error_if_ksvd(signals, seed, j):

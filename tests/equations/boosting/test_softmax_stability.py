@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from scipy.special import gammaln, softmax
-from scipy.stats import binom, chi2
+from scipy.special import softmax
+from scipy.stats import binom
 
 SEED = st.integers(0, 10**6)
 
@@ -41,12 +41,6 @@ def test_softmax_is_half_lam_lipschitz_if22(seed, n, lam, log_size, kind):
     moved = np.linalg.norm(softmax(lam * (x + step)) - softmax(lam * x))
     # Scores of size 800 lam carry rounding of 2e-13 lam, halved by the same constant.
     assert moved <= lam / 2 * np.linalg.norm(step) + 2e-13 * (1 + lam)
-
-
-@given(seed=SEED, n=st.integers(2, 12), concentration=st.floats(0.05, 5), lam=st.floats(0.1, 10))
-def test_no_probability_vector_has_a_larger_jacobian_if22(seed, n, concentration, lam):
-    p = np.random.default_rng(seed).dirichlet(np.full(n, concentration))
-    assert np.linalg.norm(jacobian(p, lam), 2) <= lam / 2 * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("lam", [0.5, 1.0, 8.0])
@@ -87,14 +81,6 @@ def test_pointwise_bound_of_theorem_iii2_if23(seed, n, log_size, kind):
     assert np.linalg.norm(moved @ V) <= (bound + 4e-13) * np.linalg.norm(V, 2)
 
 
-def test_both_parts_of_the_pointwise_bound_are_attained():
-    moved = softmax([0.0, 100.0]) - softmax([100.0, 0.0])
-    assert_allclose(np.linalg.norm(moved), np.sqrt(2), rtol=1e-12)
-    noise = np.array([1e-4, -1e-4])
-    moved = softmax(noise) - 0.5
-    assert_allclose(np.linalg.norm(moved), np.linalg.norm(noise) / 2, rtol=1e-8)
-
-
 def outcomes(law, n, sigma):
     """All outcomes of a zero-mean noise vector with variance sigma^2 an entry, and their odds."""
     if law == "correlated":  # one coin moves half of the entries up and the others down
@@ -110,14 +96,6 @@ def outcomes(law, n, sigma):
 
 
 LAWS = ["correlated", "coins", "skewed", "heavy"]
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_noise_laws_are_what_they_say(law):
-    noise, odds = outcomes(law, 3, 2.0)
-    assert_allclose(odds.sum(), 1)
-    assert_allclose(odds @ noise, 0, atol=1e-14)
-    assert_allclose(odds @ noise**2, 4)
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -164,13 +142,6 @@ def test_variance_of_the_mean_square_e0h(law, n):
     assert_allclose(variance, (kurtosis - 1) / n, rtol=1e-12, atol=1e-15)
     assert abs(variance - 1 / n) > 0.5 / n
     assert odds @ np.sqrt(xi) <= 1 + 1e-12  # Jensen, which stands
-
-
-@pytest.mark.parametrize("n", [1, 10, 1000])
-def test_gaussian_variance_and_mean_root_e0h(n):
-    assert_allclose(chi2(n).var() / n**2, 2 / n)
-    mean_root = np.sqrt(2 / n) * np.exp(gammaln((n + 1) / 2) - gammaln(n / 2))
-    assert 1 - 1 / (2 * n) <= mean_root <= 1  # the lower bound holds here
 
 
 @pytest.mark.parametrize("n", [1, 100, 10_000])

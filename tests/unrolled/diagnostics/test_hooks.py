@@ -121,13 +121,6 @@ def test_masks_reach_the_measures(model):
     assert value(rows, 0, "nonzero_share") == 1
 
 
-def test_class_attention_has_no_square_measures(model):
-    layer = model[0].attention
-    with record(layer) as rows:
-        layer(X[:, :1], X, X, need_weights=False)
-    assert "gradient_cosine" not in {row["measure"] for row in rows}
-
-
 def test_what_an_operator_does_not_read_is_not_measured():
     """Such queries and keys are no projections, only tokens of the right shape."""
     torch.manual_seed(0)
@@ -170,15 +163,6 @@ def test_matrices_are_those_of_the_context_in_which_the_layer_ran():
     with record(layer, difference) as rows:
         layer(X, X, X, need_weights=False, context=context)
     assert rows[0]["value"] < 1e-12
-
-
-def test_one_block_used_twice_is_two_layers(model):
-    model[1] = model[0]
-    with record(model) as rows:
-        out = model(X)
-    layers = [row["layer"] for row in rows if row["measure"] == "token_similarity"]
-    assert layers == [0, 1, 2]
-    assert_close(value(rows, 2, "token_similarity"), d.token_similarity(out).mean())
 
 
 def test_recomputed_layers_are_not_measured_again(model):

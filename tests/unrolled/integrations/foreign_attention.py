@@ -34,25 +34,6 @@ class HeadsFirst(Plain):
         return x.unflatten(-1, (self.num_heads, 3, -1)).permute(3, 0, 2, 1, 4).unbind(0)
 
 
-class Causal(Plain):
-    def weights(self, q, k):
-        logits = q @ k.mT * self.scale
-        return logits.masked_fill(torch.ones_like(logits).triu(1).bool(), -torch.inf).softmax(-1)
-
-
-class WideWindowed(Plain):
-    """A window that only the module tells of."""
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self.window_size = 10
-
-    def weights(self, q, k):
-        window = torch.arange(q.shape[-2], device=q.device) // 100
-        logits = (q @ k.mT * self.scale).masked_fill(window[:, None] != window, -torch.inf)
-        return logits.softmax(dim=-1)
-
-
 class LocalWindows(Plain):
     """Sequences cut into windows, of a length that the module tells of by any name."""
 
@@ -141,25 +122,9 @@ class WithParameter(Plain):
         setattr(self, name, nn.Parameter(value))
 
 
-class LearnedDropout(Plain):
-    """Something learned in the place of dropout."""
-
-    def __init__(self, **arguments):
-        super().__init__(**arguments)
-        self.attn_drop = nn.Conv2d(3, 3, 1)
-
-    def weights(self, q, k):
-        return self.attn_drop(super().weights(q, k))
-
-
 class WithRope(Plain):
     def forward(self, x, rope=None):
         return self.attend(x if rope is None else x * rope)
-
-
-class WithAnything(Plain):
-    def forward(self, x, **kwargs):
-        return self.attend(x)
 
 
 class OtherOrder(Plain):
@@ -210,26 +175,6 @@ class IgnoresCausal(Plain):
         return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask, scale=self.scale))
 
 
-class Planes(Plain):
-    """Tokens on a grid, (batch, height, width, dim)."""
-
-    def attend(self, x):
-        batch, height, width, dim = x.shape
-        return super().attend(x.flatten(1, 2)).reshape(batch, height, width, dim)
-
-
-class Convolutional(nn.Module):
-    """Tokens on a grid, (batch, dim, height, width), and convolutions as projections."""
-
-    def __init__(self):
-        super().__init__()
-        self.num_heads = 3
-        self.qkv, self.proj = nn.Conv2d(12, 36, 1), nn.Conv2d(12, 12, 1)
-
-    def forward(self, x):
-        return self.proj(self.qkv(x)[:, :12])
-
-
 class FixedCount(Plain):
     """Takes as many tokens as it was made for."""
 
@@ -271,22 +216,16 @@ SERVED = {
 DIFFERENT = "relative error of"
 REFUSED = {
     HeadsFirst: DIFFERENT,
-    Causal: DIFFERENT,
-    WideWindowed: r"\(2, 102, 12\) .* relative error of",
     ClassAttention: r"returns torch.float64 \(2, 1, 12\)",
     AcrossBatch: DIFFERENT,
     SharedNorm: DIFFERENT,
     NormOfEachHead: "its replacement does not",
     OtherDropout: "in training mode its replacement has a relative error",
-    LearnedDropout: "has attn_drop.weight, attn_drop.bias",
     WithRope: "takes the argument rope in its forward",
-    WithAnything: r"takes the argument \*\*kwargs in its forward",
     OtherOrder: "takes the argument is_causal in its forward",
     OtherPolarity: "with a boolean attn_mask .* relative error",
     FlatMask: "takes an attn_mask, but in none of the forms",
     IgnoresCausal: "with is_causal=True its replacement has a relative error",
-    Planes: "could not be run on random tokens",
-    Convolutional: "has Conv2d as qkv instead of Linear",
     SecretCount: "could not be run on random tokens .* wrong number of tokens",
 }
 

@@ -61,27 +61,17 @@ def test_an_unfolded_network_begins_at_the_start_and_keeps_it_at_small_steps():
 
     def run(prior, step, n_steps, begin):
         network = deepinv.optim.PGD(
-            deepinv.optim.L2(),
-            prior,
-            stepsize=step,
-            lambda_reg=0.05,
-            g_param=SIGMA,
-            max_iter=n_steps,
-            unfold=True,
-            trainable_params=["stepsize"],
-            custom_init=begin,
-        )
+            deepinv.optim.L2(), prior, stepsize=step, lambda_reg=0.05, g_param=SIGMA,
+            max_iter=n_steps, unfold=True, trainable_params=["stepsize"], custom_init=begin,
+        )  # fmt: skip
         with torch.no_grad():
             return network.double()(y, physics)
 
     begun = start(y, physics)[0]
     assert torch.equal(run(variation, 0.1, 0, start), begun)
     found = [quality(y, image), quality(begun, image)]
-    for setting in (
-        (variation, 0.1, 5),
-        (variation, 0.5, 5),
-        (deepinv.optim.PnP(identity), 0.05, 3),
-    ):
+    plugged = deepinv.optim.PnP(identity)
+    for setting in ((variation, 0.1, 5), (variation, 0.5, 5), (plugged, 0.05, 3)):
         found += [quality(run(*setting, begin), image) for begin in (None, start)]
     assert found == ["20.10", "23.17", "22.04", "23.07", "22.67", "22.66", "20.10", "23.34"]
     page = (Path(__file__).parents[3] / "docs/solved.md").read_text()

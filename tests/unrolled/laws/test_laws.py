@@ -1,7 +1,6 @@
 """Each law holds for an operator written plainly, and is seen to fail once for a broken one."""
 
 import copy
-import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -12,16 +11,7 @@ from torch import nn
 from twinsolve.unrolled import Context, Operator
 from twinsolve.unrolled.attention import Positive, combine_masks, masked_softmax
 from twinsolve.unrolled.block_size import block_size
-from twinsolve.unrolled.laws import (
-    LAWS,
-    Finding,
-    Measurement,
-    Subject,
-    draw_inputs,
-    findings,
-    law,
-    worst,
-)
+from twinsolve.unrolled.laws import LAWS, Measurement, Subject, draw_inputs, findings, worst
 from twinsolve.unrolled.laws.subject import as_array
 
 
@@ -272,11 +262,7 @@ FAULTS = [
     ("output", "pairs", {"see": mask_changed(lambda m: m.mT)}),
     ("output", "mask per head", {"see": mask_changed(lambda m: m if m.ndim < 3 else m[:1])}),
     ("output", "additive bias", {"see": mask_changed(lambda m: m > -torch.inf)}),
-    (
-        "output",
-        "additive mask",
-        {"see": mask_changed(lambda m: m.clamp(min=-1))},
-    ),
+    ("output", "additive mask", {"see": mask_changed(lambda m: m.clamp(min=-1))}),
     ("output", "no mask", {"logits": scaled(lambda s: s[:1])}),
     ("last tokens", "4, causal", {"see": diagonal(0, from_start=True)}),
     ("matrix", "causal, pairs", {"coefficients": without_mask}),
@@ -291,22 +277,10 @@ FAULTS = [
     ("gradient", "v, causal, pairs", {"see": changed(v=torch.detach)}),
     ("gradient", "parameters", {"logits": scaled(torch.detach)}),
     ("gradient", "context", {"shift": lambda self, call: Plain.shift(self, call).detach()}),
-    (
-        "second derivative",
-        "by torch.func",
-        {"base": Squared, "square": Once.apply},
-    ),
-    (
-        "second derivative",
-        "by backward, causal, pairs",
-        {"base": Squared, "square": Once.apply},
-    ),
+    ("second derivative", "by torch.func", {"base": Squared, "square": Once.apply}),
+    ("second derivative", "by backward, causal, pairs", {"base": Squared, "square": Once.apply}),
     ("reads", "", {"reads": ("q", "k")}),
-    (
-        "keeps dtype",
-        "",
-        {"dtype": "bfloat16", "attend": values_changed(wide)},
-    ),
+    ("keeps dtype", "", {"dtype": "bfloat16", "attend": values_changed(wide)}),
     ("autocast", "", {"dtype": "float32", "forward": lowered}),
     ("refused", "is_causal with more queries than keys", {"check_inputs": refuses_nothing}),
     ("refused", "mask of integers", {"check_inputs": refuses_nothing}),
@@ -317,11 +291,7 @@ FAULTS = [
     ("weights", "no mask", {"weigh": weights_changed(lambda A: 0.9 * A)}),
     ("weights", "causal", {"weigh": weights_changed(leaning)}),
     ("single token", "", {"weigh": weights_changed(lambda A: 0.9 * A)}),
-    (
-        "causality",
-        "first 5 tokens",
-        {"attend": values_changed(times_keys)},
-    ),
+    ("causality", "first 5 tokens", {"attend": values_changed(times_keys)}),
     ("causality", "as a mask", {"see": changed(is_causal=lambda given: False)}),
     ("absent", "", {"attend": values_changed(times_keys)}),
     ("leaks", "causal", {"dtype": "float32", "logits": centred}),
@@ -329,11 +299,7 @@ FAULTS = [
     ("padding of nan", "padding", {"present": lambda self, x, mask: x}),
     ("empty rows", "", {"weigh": lowest_number}),
     ("batch", "", {"see": mask_changed(lambda m: m if m.ndim < 4 else m[:1])}),
-    (
-        "leading axes",
-        "five axes",
-        {"attend": values_changed(of_four_axes)},
-    ),
+    ("leading axes", "five axes", {"attend": values_changed(of_four_axes)}),
     ("leading axes", "keys of one head", {"forward": as_many_heads_as_keys}),
     ("nothing", "no keys", {"forward": ones_without_keys}),
 ]
@@ -363,8 +329,10 @@ def test_every_law_holds_for_a_plain_operator():
 
 
 def test_findings_are_the_same_whatever_was_measured_before():
-    found = list(findings(subject_of(Plain())))
-    in_turn = [finding.measure() for finding in found]
+    subject = subject_of(Plain())
+    before = copy.deepcopy(subject.inputs)
+    in_turn = [finding.measure() for finding in findings(subject)]
+    assert all(torch.equal(*pair) for pair in zip(before, subject.inputs, strict=True))
     backwards = [finding.measure() for finding in reversed(list(findings(subject_of(Plain()))))]
     assert in_turn == backwards[::-1]
     other = findings(replace(subject_of(Plain()), seed=(1,)))
@@ -400,38 +368,9 @@ def test_without_a_reference_nothing_is_compared_with_one():
     assert NAMES - found == {"output", "matrix", "jump"}
 
 
-def test_a_law_is_added_by_a_function():
-    before = list(LAWS)
-    try:
-
-        @law
-        def says_little(subject):
-            yield Finding("nothing", lambda: Measurement(0.0, 0.0))
-
-        *_, last = findings(subject_of(Plain()))
-        assert (last.name, last.measure().passed) == ("says little, nothing", True)
-    finally:
-        LAWS[:] = before
-
-
-def test_laws_say_what_they_state_in_few_lines():
-    for each in LAWS:
-        lines = inspect.getsource(each.__wrapped__).splitlines()
-        assert len(lines) - len(inspect.getdoc(each).splitlines()) < 30, each.__name__
-        assert "olerance" in each.__doc__ or "exact" in each.__doc__ or "infinite" in each.__doc__
-
-
 def test_the_worst_is_the_one_furthest_beyond_its_tolerance():
     small, large = Measurement(1e-3, 1e-2), Measurement(1e-4, 1e-6)
     nan, exact = Measurement(float("nan"), 1.0), Measurement(0.0, 0.0)
     assert worst([small, large, exact]) is large
     assert worst([small, nan]) is nan
     assert worst([exact, Measurement(1e-9, 0.0), large]).deviation == 1e-9
-
-
-def test_a_subject_that_is_moved_leaves_the_first_alone():
-    subject = subject_of(Plain())
-    before = copy.deepcopy(subject.inputs)
-    for finding in findings(subject):
-        finding.measure()
-    assert all(torch.equal(*pair) for pair in zip(before, subject.inputs, strict=True))

@@ -171,19 +171,6 @@ def test_backbones_construct_on_the_meta_device_and_export(backbone):
     assert_close(exported(x), model(x), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("part", ["from_first_block", "experts"])
-def test_no_part_of_a_language_model_sees_the_future(part):
-    model = build("language", **PARTS[part], dtype=torch.float64)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.1 * torch.randn_like(p))
-    changed = IDS.clone()
-    changed[:, 9:] = (changed[:, 9:] + 4) % 11
-    found, expected = model(changed), model(IDS)
-    assert_close(found[:, :9], expected[:, :9], atol=1e-12, rtol=0)
-    assert not torch.allclose(found[:, 9:], expected[:, 9:], atol=1e-3)
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_hidden_patches_reach_no_part_and_no_graying(part):
     hidden = torch.zeros(2, 16, dtype=torch.bool)
@@ -199,15 +186,6 @@ def test_hidden_patches_reach_no_part_and_no_graying(part):
         found, expected = model(changed, hidden), model(IMAGES, hidden)
         assert_close(found, expected, atol=1e-12, rtol=0)
         assert not torch.allclose(model(changed), model(IMAGES), atol=1e-3)
-
-
-def test_graying_by_svd_of_shown_patches_is_that_of_them_alone():
-    model = build("vision", token_graying=TokenGraying("svd", eps=0.5), dtype=torch.float64)
-    embedding = model.patch_embedding
-    hidden = torch.arange(16).expand(2, 16) >= 12
-    patches = embedding.patches(IMAGES)[:, :12]
-    expected = embedding.projection(embedding.token_graying(patches))
-    assert_close(embedding(IMAGES, hidden)[:, :12], expected, atol=1e-12, rtol=0)
 
 
 def test_images_are_grayed_before_the_embedding_of_every_backbone():

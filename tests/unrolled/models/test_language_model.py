@@ -15,34 +15,9 @@ def model(**options):
     return LanguageModel(11, 12, 3, 3, 20, **options).eval()
 
 
-@pytest.mark.parametrize("name", CAUSAL_KINDS)
-def test_no_token_sees_the_future_nor_padding(name):
-    lm = model(operator=name, dtype=torch.float64)
-    expected = lm(IDS)
-    for t in (1, 8, 17):
-        changed = IDS.clone()
-        changed[:, t:] = (changed[:, t:] + 5) % 11
-        found = lm(changed)
-        assert_close(found[:, :t], expected[:, :t], atol=1e-11, rtol=0)
-        assert not torch.allclose(found[:, t], expected[:, t], atol=1e-3)
-    hidden = torch.zeros(2, 18, dtype=torch.bool)
-    hidden[0, 6:] = hidden[1, :2] = True
-    changed = torch.where(hidden, (IDS + 3) % 11, IDS)
-    found, expected = (lm(ids, hidden) for ids in (changed, IDS))
-    assert_close(found[~hidden], expected[~hidden], atol=1e-11, rtol=0)
-
-
 def test_nothing_to_predict_costs_nothing():
     assert model().loss(IDS[:, :1]) == 0
     assert model().loss(IDS, torch.ones(2, 18, dtype=torch.bool)) == 0
-
-
-def test_autocast():
-    """bfloat16 has 8 bits: errors of 2^-8 in scores of size 3 or so, over three layers."""
-    lm = model()
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed = lm(IDS)
-    assert (mixed.float() - lm(IDS)).abs().max() < 0.1
 
 
 class NotCausal(Softmax):

@@ -7,13 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.unrolled import (
-    ClassAttentionTransformer,
-    CrissCross,
-    Local,
-    VisionTransformer,
-    WindowedTransformer,
-)
+from twinsolve.unrolled import CrissCross, Local, VisionTransformer, WindowedTransformer
 from twinsolve.unrolled.block_size import small_blocks
 
 SETTINGS = {"in_channels": 1, "num_classes": 5, "dim": 8, "dtype": torch.float64}
@@ -99,31 +93,3 @@ def test_tokens_depend_on_those_whom_they_see(name):
         with blocks:
             found = reached(make())
         assert_close(found, seen[:, len(seen) - found.shape[1] :])
-
-
-BLIND = {
-    "class token": lambda **o: VisionTransformer(**SIZES, depth=2, **o),
-    "mean": lambda **o: VisionTransformer(**SIZES, depth=2, pool="mean", **o),
-    "late class token": lambda **o: ClassAttentionTransformer(**SIZES, depth=2, **o),
-}
-
-
-def images_of(patches):
-    """Images of patches of 2 x 2 pixels, row by row."""
-    wide = patches.unflatten(1, GRID).unflatten(-1, (2, 2)).transpose(2, 3)
-    return wide.reshape(len(patches), 1, 2 * GRID[0], 2 * GRID[1])
-
-
-@pytest.mark.parametrize("name", BLIND)
-def test_positions_alone_say_where_patches_are(name):
-    """Patches in another order, with their positions, have the same scores."""
-    torch.manual_seed(0)
-    for operator in ("softmax", ["bilateral", "softmax"], ["tupe", "bilateral"]):
-        model = BLIND[name](operator=operator).eval()
-        patches = torch.randn(2, 60, 4, dtype=torch.float64)
-        expected, order = model(images_of(patches)), torch.randperm(60)
-        positions = model.positions.weight.data[-60:]
-        for rows, same in ((order, True), (torch.arange(60).roll(1), False)):
-            positions.copy_(positions[rows])
-            found = model(images_of(patches[:, order]))
-            assert torch.allclose(found, expected, atol=1e-12) == same

@@ -15,7 +15,6 @@ from twinsolve.unrolled import (
     ClassAttentionTransformer,
     LanguageModel,
     Neutreno,
-    Operator,
     Softmax,
     Tupe,
     Twicing,
@@ -165,16 +164,6 @@ def test_other_operators_have_them_in_the_tokens_or_add_them_to_queries_and_keys
         assert_close(seen["qkv"], expected, atol=1e-12, rtol=0)
 
 
-def test_one_stage_of_such_operators_keeps_positions_from_the_tokens_of_all():
-    torch.manual_seed(0)
-    model = WindowedTransformer(
-        8, 1, 1, 5, 12, (2, 2), (3, 3), operator=["softmax"] * 2 + ["alibi"] * 2, window_size=4,
-        dtype=torch.float64,
-    )  # fmt: skip
-    _, seen = first_layer(model, "windowed")
-    assert_close(seen["tokens"], embedded(model, "windowed"), atol=0, rtol=0)
-
-
 def test_class_attention_adds_them_to_the_keys_of_patches():
     model = build("class attention", operator="bilateral")
     seen = record_calls(model.class_blocks[0].attention.operator)
@@ -195,13 +184,11 @@ def test_replaced_operators_keep_them_apart_too(name):
     assert_close(first_layer(replaced, name)[1]["tokens"], embedded(replaced, name), atol=0, rtol=0)
 
 
-def test_the_default_is_by_what_operators_need():
+def test_the_default_is_by_what_operators_need_and_can_be_set():
     made = {name: make_operator(name, num_heads=3, head_dim=4) for name in operator_names()}
     apart = {name for name, operator in made.items() if operator.positions_apart}
     assert apart == {"alibi", "bilateral", "tupe"}
 
-
-def test_the_default_of_ones_own_operator_is_by_its_needs_and_can_be_set():
     class Reads(Softmax):
         needs = ("positions",)
 
@@ -212,7 +199,6 @@ def test_the_default_of_ones_own_operator_is_by_its_needs_and_can_be_set():
     assert not ReadsBoth().positions_apart
     assert not Twicing(ReadsBoth()).positions_apart
     assert Biased(Bilateral(math.inf), torch.zeros(3, 3)).positions_apart
-    assert not Operator().positions_apart
 
 
 @pytest.mark.parametrize("add", [True, False, None])
@@ -226,15 +212,3 @@ def test_positions_are_trained_where_something_reads_them(add):
             parameters = dict(model.named_parameters())
             trained = {n for n, p in parameters.items() if p.requires_grad}
             assert trained == {n for n, p in parameters.items() if p.grad is not None}, name
-
-
-@pytest.mark.parametrize("name", ["vision", "language"])
-def test_a_state_dict_of_added_positions_loads(name):
-    """Parameters are the same, wherever positions go."""
-    added = build(name, operator="bilateral" if name != "language" else "alibi", add_positions=True)
-    apart = build(name, operator="bilateral" if name != "language" else "alibi")
-    apart.load_state_dict(added.state_dict())
-    apart.add_positions = True
-    assert_close(apart(inputs(name)), added(inputs(name)), atol=0, rtol=0)
-    with pytest.raises(ValueError, match="add_positions: must be True, False or None, got 'apart'"):
-        build(name, add_positions="apart")

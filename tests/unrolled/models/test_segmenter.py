@@ -40,10 +40,3 @@ def test_squares_lie_where_their_patch_lies():
     scores = model(torch.zeros(1, 3, 16, 24))[0, 1]
     inner = torch.tensor([[0.4, 0.5], [0.6, 0.7]])
     assert_close(scores, torch.kron(grid, torch.ones(2, 2)) + inner.repeat(2, 3))
-
-
-def test_generalized_residuals_and_what_is_refused():
-    model = Segmenter(5, (16, 24), residual=GeneralizedResidual, **SIZE)
-    assert any(isinstance(part, GeneralizedResidual) for part in model.modules())
-    with pytest.raises(ValueError, match="n_classes"):
-        Segmenter(1, (16, 24))

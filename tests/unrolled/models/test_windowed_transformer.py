@@ -4,14 +4,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from twinsolve.unrolled import (
-    Context,
-    FeatScale,
-    Operator,
-    Softmax,
-    WindowedTransformer,
-)
+from twinsolve.unrolled import Context, FeatScale, Operator, Softmax, WindowedTransformer
 from twinsolve.unrolled.models.stacks import operators, position_places, run_blocks
+
+from .test_places import in_window, pairs
 
 IMAGES = torch.randn(2, 1, 12, 16, generator=torch.Generator().manual_seed(0))
 
@@ -50,14 +46,8 @@ def model(**options):
     return WindowedTransformer(**settings | options).eval()
 
 
-def hidden_pairs(grid, window, shift):
-    """Literally: a pair is seen if both lie in one window of the shifted tiling, unwrapped."""
-    cells = [(i, j) for i in range(grid[0]) for j in range(grid[1])]
-
-    def tile(cell):
-        return tuple((x - s) // w for x, s, w in zip(cell, shift, window, strict=True))
-
-    return torch.tensor([[tile(a) != tile(b) for b in cells] for a in cells])
+def hidden_pairs(windows):
+    return ~pairs(in_window(windows.window, windows.shift), windows.grid)
 
 
 def run(stage, x):
@@ -73,8 +63,7 @@ def as_one_sequence(stage, x):
     context = Context(positions=positions, first_tokens=x)
     heads = stage.blocks[0].attention.num_heads
     for index, block in enumerate(stage.blocks):
-        w = stage.windows[index % 2]
-        mask = hidden_pairs(w.grid, w.window, w.shift).expand(x.shape[0] * heads, -1, -1)
+        mask = hidden_pairs(stage.windows[index % 2]).expand(x.shape[0] * heads, -1, -1)
         context = context._replace(history=(*context.history, x))
         x, context = block(x, context, attn_mask=mask)
     return x
@@ -104,7 +93,7 @@ def test_feat_scale_takes_the_mean_of_a_tokens_own_window_where_windows_shift():
     scale.register_forward_hook(lambda module, args, out: seen.append((args[0], out)))
     run(stage, x)
     y, out = (windows.join(part).flatten(1, 2) for part in seen[0])
-    shown = ~hidden_pairs(windows.grid, windows.window, windows.shift)
+    shown = ~hidden_pairs(windows)
     mean = shown.double() @ y / shown.sum(dim=1, keepdim=True)
     assert_close(out, y + scale.s * mean + scale.t * (y - mean), atol=1e-12, rtol=0)
 
@@ -127,6 +116,5 @@ def test_one_window_over_the_whole_grid_is_plain_attention():
 def test_operators_without_masks_of_pairs_are_refused_where_windows_shift():
     with pytest.raises(ValueError, match=r"operator: NoPairs couples all .* pass shift=False"):
         model(operator=NoPairs())
-    assert model(operator=NoPairs(), shift=False)(IMAGES).isfinite().all()
     mixed = [NoPairs(), "softmax", NoPairs(), "softmax"]
     assert model(operator=mixed)(IMAGES).isfinite().all()

@@ -1,7 +1,11 @@
 """The layer of every twin under its laws: the part of `twinsolve check` on drawn inputs."""
 
+import pytest
+import torch
+
+import twinsolve
 from twinsolve.solvers import smoother_matrix
-from twinsolve.unrolled import Gaussian
+from twinsolve.unrolled import Attention, AttnScale, Gaussian, Neutreno, Softmax, Symmetric, Twicing
 from twinsolve.unrolled.twins import Identity, Twin, catalogue, findings_of, register, unregister
 
 TWINS = {twin.name: twin for twin in catalogue()}
@@ -52,3 +56,38 @@ def test_each_twin_of_a_users_layer_has_all_findings():
             unregister(twin.name)
     assert found[0] == found[1]
     assert {"output, no mask", "output, padding", "matrix, causal, pairs"} <= found[1]
+
+
+@pytest.mark.parametrize(
+    "operator", [AttnScale(Symmetric(), num_heads=2), Neutreno(Symmetric()), Twicing(Symmetric())]
+)
+def test_corrections_of_attention_whose_keys_are_the_queries_keep_the_laws(operator):
+    x = torch.randn(30, 12, generator=torch.Generator().manual_seed(0))
+    report = twinsolve.check(Attention(12, 2, operator=operator), x)
+    assert (report.correct, report.laws) == (True, ())
+
+
+# What a user's own operator gets wrong that no output on its batch shows, by the law that says so.
+BROKEN_LAWS = {
+    "refused": ("check_inputs", lambda right: lambda self, *_, **__: None),
+    "gradient": ("attend", lambda right: lambda self, call: right(self, call).detach()),
+}
+
+
+@pytest.mark.parametrize("law", BROKEN_LAWS)
+def test_a_law_that_a_users_operator_breaks_is_named(law):
+    name, wrong = BROKEN_LAWS[law]
+
+    class Own(Softmax):
+        pass
+
+    setattr(Own, name, wrong(getattr(Softmax, name)))
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(0)).double()
+    report = twinsolve.check(Own(), x)
+    assert not report
+    assert any(broken.startswith(law) for broken in report.laws), report.laws
+    assert "breaks the law: " in str(report)
+    rows = twinsolve.check(Own(), (x[None],) * 3).rows
+    assert [row["verdict"] for row in rows] == ["NOT CORRECT"]
+    assert rows[0]["why"].startswith("breaks the law: ")
+    assert twinsolve.check(Softmax(), x).laws == ()

@@ -121,9 +121,12 @@ def test_options_have_a_counterpart_in_the_solver_and_change_the_output(name):
 @pytest.mark.parametrize("name", ["local-window", "criss-cross", "spatial-gaussian"])
 def test_a_models_grid_takes_the_place_of_the_layers_own(name):
     q, k, v = headed_inputs(TWINS[name])
-    twin = TWINS[name].with_context(lambda *_: Context(grid=(3, 5), n_class_tokens=2))
+    context = Context(grid=(3, 5), n_class_tokens=2)
+    twin = TWINS[name].with_context(lambda *_: context)
     layer = twin.options["sequence"](*(x.numpy() for x in (q, k, v)))
     assert twin.relation.measure(twin, layer, (q, k, v)).passed
+    A, out = layer.matrix(q, k, context=context), layer(q, k, v, context=context)
+    torch.testing.assert_close(A @ v, out, atol=1e-12, rtol=0)
     of_models, of_its_own = (layer_output(t, layer, (q, k, v)) for t in (twin, TWINS[name]))
     assert np.abs(of_models - of_its_own).max() > 1e-3
 
