@@ -87,6 +87,8 @@ class FixedPoint(nn.Module):
         self.step = step
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_count(max_iter, "max_iter", 1)
+        if not isinstance(contraction, Tensor):
+            check_positive(contraction, "contraction", allow_zero=True)
         self.contraction = contraction
 
     def forward(self, start: Tensor, *inputs: Any) -> Tensor:

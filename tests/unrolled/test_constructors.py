@@ -574,16 +574,16 @@ def test_layers_are_made_on_the_device_asked_for():
     assert elsewhere == set()
 
 
-# Parts of layers, whose arguments these check, and what PyTorch and joblib take.
+# Parts of layers, whose arguments these check, and what joblib takes.
 UNCHECKED = {
     "AffinityNetwork", "CodingStep", "FeedForward", "GroupCodingStep", "HeadProjection",
-    "MixerLayer", "NonLocalMeansStep", "PatchMerging", "Positions", "WindowedStage", "contraction",
-    "dropout", "n_jobs", "norm_eps", "ConvexRidgeDenoiser.filter_size", "SequenceClassifier.dim",
+    "MixerLayer", "NonLocalMeansStep", "PatchMerging", "Positions", "WindowedStage", "n_jobs",
 }  # fmt: skip
 SIGNED = {"LayerScale.initial", "_ScaleThenLayerScale.initial", "layer_scale", "source"}
 MAY_BE_ZERO = SIGNED | {
-    "class_depth", "depth", "mixing", "n_class_tokens", "noise", "noise_later", "num_classes",
-    "patch_distance", "radius", "ridge", "window", "DeepSelfExpression.n_layers", "Sinkhorn.n_iter",
+    "class_depth", "contraction", "depth", "dropout", "mixing", "n_class_tokens", "noise",
+    "noise_later", "norm_eps", "num_classes", "patch_distance", "radius", "ridge", "window",
+    "DeepSelfExpression.n_layers", "Sinkhorn.n_iter",
     "NonLocalMeansAttention.sigma", "NonLocalMeansDenoiser.tau", "BoostedFilter.rho",
     *(f"{name}.lam" for name in CLASSES if "FilterDiffusion" in name),
 }  # fmt: skip

@@ -142,11 +142,12 @@ class Block(nn.Module):
         check_positive(mlp_ratio, "mlp_ratio")
         branch_scale = None if scale is None else scale(dim)
         operator = made_operator(operator, num_heads, dim // num_heads)
+        check_positive(norm_eps, "norm_eps", allow_zero=True)
         self.attention_norm = nn.LayerNorm(dim, norm_eps)
         self.attention = Attention(dim, num_heads, operator=operator, device=device, dtype=dtype)
         self.attention_scale = _end_in_layer_scale(branch_scale, dim, layer_scale)
         self.attention_residual = _make_residual(residual, attention_skip)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(check_positive(dropout, "dropout", allow_zero=True))
         self.feed_forward: nn.Module | None = None
         if feed_forward:
             self.feed_forward_norm = nn.LayerNorm(dim, norm_eps)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import check_count
+from ..attention import check_count, check_positive
 from ..self_expression import UnrolledSelfExpression
 from .blocks import reset_children, xavier_
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head
@@ -93,6 +93,7 @@ class SelfExpressionTransformer(nn.Module):
         self.patch_embedding = PatchEmbedding(image_size, patch_size, in_channels, dim, **factory)
         n_tokens = self.patch_embedding.grid[0] * self.patch_embedding.grid[1]
         self.positions = Positions(n_tokens, dim, scale=position_scale, **factory)
+        check_positive(norm_eps, "norm_eps", allow_zero=True)
         self.token_norm = nn.LayerNorm(dim, norm_eps, **factory)
         self.features = HeadProjection(dim, num_heads, **factory)
         self.codes = UnrolledSelfExpression(

@@ -77,8 +77,9 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.max_length = check_count(max_length, "max_length", 1)
+        check_count(dim, "dim", 1)
         self.embedding: nn.Embedding | nn.Linear = (
-            nn.Linear(1, check_count(dim, "dim", 1), **factory)
+            nn.Linear(1, dim, **factory)
             if vocab_size is None
             else nn.Embedding(check_count(vocab_size, "vocab_size", 1), dim, **factory)
         )

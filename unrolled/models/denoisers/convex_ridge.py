@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...attention import check_positive
+from ...attention import check_count, check_positive
 from ...nonlocal_energy import ConvexRidge
 
 
@@ -76,7 +76,7 @@ class ConvexRidgeDenoiser(nn.Module):
     ) -> None:
         super().__init__()
         self.sigma = check_positive(sigma, "sigma")
-        self.filter_size = filter_size
+        self.filter_size = check_count(filter_size, "filter_size", 2)
         self.lam = check_positive(lam, "lam")
         self.threshold = check_positive(threshold, "threshold")
         self.ridge = ConvexRidge(
