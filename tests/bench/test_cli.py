@@ -397,6 +397,14 @@ WRONG = [
     ),
     (("speed", "attention", "--operator", "none"), "operators: must be among"),
     (("speed", "attention", "--dtype", "int8"), "dtype: must be one of float32"),
+    (("language", "generated", "--row", "LM:operator=sinkhorn"), "does not support causal masks"),
+    (("language", "wikitext2", "--quick"), "leave out wikitext2"),
+    (("longrange", "lists"), "data: must be one of listops"),
+    (("longrange", "--row", "ConvMixer"), "elliptical; got 'ConvMixer'"),
+    (("longrange", "--recipe", "patch_size=2"), "no setting 'patch_size'; close ones are"),
+    (("longrange", "listops:size=3"), "listops takes n_train.*not 'size'"),
+    (("longrange", "listops", "--quick"), "has data of its own: leave out listops"),
+    (("segment", "--model", "softmx"), "models: none is named 'softmx'"),
     *(
         ((name, "--device", "nowhere", *quick), "device: .nowhere. cannot be used")
         for name, *quick in (("classify",), ("language", "--quick"), ("longrange",))

@@ -15,49 +15,21 @@ import twinsolve
 from twinsolve.bench.cli import app
 
 PACKAGE = Path(twinsolve.__file__).parent
-_NETWORK = ["FilterDiffusionDenoiser:n_layers=1", "--steps", "1", "--batch-size", "1"]
 COMMANDS = {
-    "check": ["check", "--quick", "--twin", "gaussian-attention", "--n-jobs", "1"],
-    "cluster": ["cluster", "digits:n_points=60", "--method", "k-means", "--n-seeds", "1"],
-    "cluster --auto": ["cluster", "digits:n_points=60", "--auto", "--method", "k-means"],
-    "denoise": ["denoise", "photographs", "--method", "noisy"],
-    "train-denoiser": ["train-denoiser", *_NETWORK, "--patch-size", "8", "--data", "pictures"],
-    "classify": ["classify", "digits", "--seeds", "1", "--steps", "1"],
-    "inspect": ["inspect", "digits"],
-    "segment": [
-        "segment",
-        "--model",
-        "plain",
-        "--n-seeds",
-        "1",
-        "--steps",
-        "1",
-        "--data-home",
-        ".",
-    ],
-    "language": [
-        "language",
-        "generated:n_words=20",
-        "--row",
-        "NeuTRENO",
-        "--seeds",
-        "1",
-        "--steps",
-        "1",
-    ],
-    "longrange": [
-        "longrange",
-        "listops:n_train=100",
-        "--row",
-        "GRC",
-        "--seeds",
-        "1",
-        "--steps",
-        "1",
-    ],
-    "audit": ["audit", "gpt2", "--law", "determinism"],
-    "vectors": ["vectors"],
-    "speed": ["speed", "filters", "--case", "graying-dct-64", "--peer", "torch", "--rounds", "1"],
+    "check": "check --quick --twin gaussian-attention --n-jobs 1",
+    "cluster": "cluster digits:n_points=60 --method k-means --n-seeds 1",
+    "cluster --auto": "cluster digits:n_points=60 --auto --method k-means",
+    "denoise": "denoise photographs --method noisy",
+    "train-denoiser": "train-denoiser FilterDiffusionDenoiser:n_layers=1 --steps 1 --batch-size 1 "
+    "--patch-size 8 --data pictures",
+    "classify": "classify digits --seeds 1 --steps 1",
+    "inspect": "inspect digits",
+    "segment": "segment --model plain --n-seeds 1 --steps 1 --data-home .",
+    "language": "language generated:n_words=20 --row NeuTRENO --seeds 1 --steps 1",
+    "longrange": "longrange listops:n_train=100 --row GRC --seeds 1 --steps 1",
+    "audit": "audit gpt2 --law determinism",
+    "vectors": "vectors",
+    "speed": "speed filters --case graying-dct-64 --peer torch --rounds 1",
 }
 
 
@@ -86,7 +58,7 @@ def place(tmp_path, monkeypatch):
 
 
 def invoke(command):
-    run = CliRunner().invoke(app, [*COMMANDS[command], "--output", "out"])
+    run = CliRunner().invoke(app, [*COMMANDS[command].split(), "--output", "out"])
     assert run.exception is None or isinstance(run.exception, SystemExit), run.exception
     return run.exit_code, " ".join(run.output.split())
 

@@ -11,39 +11,19 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
 from train_affinity_network import make_union
-from typer.testing import CliRunner
 
 from twinsolve.bench import choose_clusters, cluster
-from twinsolve.bench.cli import app
 from twinsolve.bench.clustering import auto
 from twinsolve.bench.clustering.auto import write_choice
 from twinsolve.bench.clustering.cli import cluster as cluster_command
-from twinsolve.bench.clustering.methods import METHODS, find_method
+from twinsolve.bench.clustering.methods import find_method
 from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import cut_of, is_dense
 from twinsolve.bench.clustering.summary import POOL
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
 
-OWN = """
-import time
-from dataclasses import dataclass
-from twinsolve.solvers import ThresholdingSubspaceClustering
-
-@dataclass(eq=False, repr=False)
-class Slow(ThresholdingSubspaceClustering):
-    n_neighbors: int = 5
-
-    def fit(self, X, y=None):
-        time.sleep(0.3)
-        with open("fits.log", "a") as log:
-            log.write(f"{self.n_neighbors}\\n")
-        return super().fit(X)
-
-class Broken(Slow):
-    def fit(self, X, y=None):
-        raise RuntimeError("no such luck")
-"""
+from .test_cluster_command import OWN, run, words
 
 
 @pytest.fixture
@@ -51,24 +31,14 @@ def folder(tmp_path, monkeypatch):
     """A present folder with points on two subspaces, with and without labels, and methods."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "slow_methods.py").write_text(OWN)
+    (tmp_path / "own_methods.py").write_text(OWN)
     X, y = make_union_of_subspaces(
         n_samples=12, n_subspaces=2, n_features=12, dimension=2, noise=0.1, random_state=0
     )
     np.savez(tmp_path / "own.npz", X=X, y=y)
     np.savez(tmp_path / "bare.npz", X=X)
     yield tmp_path
-    sys.modules.pop("slow_methods", None)
-    METHODS.pop("slow", None)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["cluster", *arguments])
-
-
-def words(result):
-    """What was printed, without the frame and its line breaks."""
-    return re.sub(r"[\s│╭╮╰╯─]+", "", result.output)
+    sys.modules.pop("own_methods", None)
 
 
 def test_points_without_labels_and_their_number_are_enough(folder):
@@ -119,18 +89,18 @@ def test_labels_tell_the_error_and_do_not_choose(folder):
 
 
 def test_what_fails_or_cannot_be_judged_is_left_out_with_its_reason(folder):
-    methods = [word for name in ("Slow", "Broken") for word in ("--method", f"slow_methods:{name}")]
+    methods = [word for name in ("Slow", "Broken") for word in ("--method", f"own_methods:{name}")]
     result = run("own.npz", "--auto", *methods, "--method", "k-means", "--output", "out")
     assert result.exit_code == 0, result.output
     choice = json.loads((folder / "out" / "choice.json").read_text())
-    assert choice["method"] == "slow_methods:Slow"
+    assert choice["method"] == "own_methods:Slow"
     assert len(choice["left_out"]) == 2
     assert "Broken : failed: RuntimeError: no such luck" in choice["left_out"][0]
     assert "k-means : makes no affinity" in choice["left_out"][1]
     assert "nosuchluck" in words(result)
-    refused = run("own.npz", "--auto", "--method", "slow_methods:Broken", "--output", "none")
+    refused = run("own.npz", "--auto", "--method", "own_methods:Broken", "--output", "none")
     assert refused.exit_code == 2
-    assert "noneofslow_methods:Brokencanbejudgedwithoutlabels;failed:RuntimeError" in words(refused)
+    assert "noneofown_methods:Brokencanbejudgedwithoutlabels;failed:RuntimeError" in words(refused)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +201,7 @@ def test_who_is_named_twice_has_one_voice(folder):
     assert sorted(chosen.candidates.method) == sorted(names)
     assert set(chosen.candidates.steps) == {"unit-rows", "keep-largest"}
     own = choose_clusters(
-        "own.npz", methods=["slow_methods:Slow", "slow_methods:Slow"], steps=["symmetrize"]
+        "own.npz", methods=["own_methods:Slow", "own_methods:Slow"], steps=["symmetrize"]
     )
     assert len(own.candidates) == 1
 

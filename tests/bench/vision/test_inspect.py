@@ -10,9 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from twinsolve.bench.cli import app
 from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
 from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.inspection import figures
@@ -40,6 +38,8 @@ from twinsolve.bench.vision.inspection.study import measure
 from twinsolve.solvers import least_squares_self_expression, smoother_matrix
 from twinsolve.unrolled import ClassAttentionTransformer, VisionTransformer, WindowedTransformer
 from twinsolve.unrolled.diagnostics import jacobian_spectrum
+
+from ..command import run
 
 OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
 LAYER_COLUMNS = {
@@ -373,11 +373,8 @@ class Tampered(DigitsTransformer):
 
 def inspect(*words, output, code=0):
     """What the command prints, in one line; and the rows that it writes."""
-    run = CliRunner().invoke(app, ["inspect", *words, "--output", str(output)])
-    assert run.exit_code == code, run.output
-    path = output / "table.json"
-    rows = json.loads(path.read_text()) if path.is_file() else []
-    return " ".join(run.output.replace("│", " ").split()), rows
+    said, path = run("inspect", *words, "--output", output, code=code), output / "table.json"
+    return said, json.loads(path.read_text()) if path.is_file() else []
 
 
 @pytest.fixture
