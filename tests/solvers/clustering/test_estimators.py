@@ -135,14 +135,6 @@ def test_the_number_of_clusters_is_estimated_or_its_absence_explained(kind):
         assert "Not None: " in text
 
 
-@pytest.mark.parametrize("kind", [*ALL, MotionSegmentation])
-def test_order_and_scale_of_the_data_do_not_matter(kind):
-    X, _ = data()
-    order = np.random.default_rng(0).permutation(len(X))
-    found, permuted = (make(kind).fit_predict(Z) for Z in (X, 100 * X[order]))
-    assert adjusted_rand_score(found[order], permuted) == 1
-
-
 @pytest.mark.parametrize("kind", ALL)
 def test_zero_rows_and_duplicates(kind):
     X, y = data(noise=0.0)

@@ -46,23 +46,6 @@ def test_is_the_nearest_doubly_stochastic_matrix_of_the_oracle():
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=seeds, n=st.integers(1, 7), scale=st.sampled_from([0.0, 0.1, 1.0]))
-def test_invariances(seed, n, scale):
-    L = draw(seed, n, scale)
-    rng = np.random.default_rng(seed)
-    P = sinkhorn(L, tol=1e-12)
-    assert marginal_violation(P) <= 1.1e-12
-    shifted = sinkhorn(L + rng.standard_normal(n) + rng.standard_normal((n, 1)), tol=1e-12)
-    rows, columns = rng.permutation(n), rng.permutation(n)
-    permuted = sinkhorn(L[np.ix_(rows, columns)], tol=1e-12)
-    # Marginals to 1e-12 leave the entries uncertain by that over one minus the squared second
-    # singular value of P, which these draws keep above 1e-3.
-    assert_allclose(shifted, P, atol=1e-9)
-    assert_allclose(permuted, P[np.ix_(rows, columns)], atol=1e-9)
-    assert_allclose(sinkhorn(L.T, tol=1e-12), P.T, atol=1e-9)
-
-
-@settings(max_examples=30, deadline=None)
 @given(seed=seeds, n=st.integers(1, 7))
 def test_symmetric_logits_give_a_symmetric_result(seed, n):
     L = draw(seed, n, 0.5)
@@ -153,15 +136,6 @@ def test_a_permutation_pattern_gives_the_permutation():
     assert_array_equal(sinkhorn(L), np.isfinite(L))
     swap = np.array([[-np.inf, 3.0], [3.0, -np.inf]])
     assert_array_equal(sinkhorn(swap), [[0, 1], [1, 0]])
-
-
-def test_float32_is_kept():
-    L = draw(7).astype(np.float32)
-    P = sinkhorn(L)
-    assert P.dtype == np.float32
-    # Each of 6 entries of a sum is rounded once.
-    assert marginal_violation(P) < 6 * np.finfo(np.float32).eps
-    assert_allclose(P, sinkhorn(L.astype(float)), rtol=np.finfo(np.float32).eps)
 
 
 def test_marginal_violation_is_the_largest_deviation():

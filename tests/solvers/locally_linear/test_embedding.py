@@ -84,17 +84,6 @@ def test_no_coordinates_cost_less(seed, n_samples, n_neighbors, n_components, n_
     assert (np.diff(found.eigenvalues) >= 0).all()
 
 
-def test_both_ways_to_the_eigenvectors_agree(monkeypatch):
-    C = weights(0, 150)
-    dense = locally_linear_embedding(C, 3)
-    assert dense.n_iter == 1
-    monkeypatch.setattr("twinsolve.solvers.locally_linear.embedding._MOST_DENSE", 0)
-    sparse = locally_linear_embedding(C, 3, random_state=0)
-    assert 1 < sparse.n_iter < 20
-    assert_allclose(sparse.coordinates, dense.coordinates, atol=1e-8)
-    assert_allclose(sparse.eigenvalues, dense.eigenvalues, rtol=1e-10)
-
-
 def test_multiple_eigenvalues():
     """Points on a circle: coordinates come in pairs of equal cost, whichever start."""
     t = np.linspace(0, 2 * np.pi, 400, endpoint=False)
@@ -168,17 +157,6 @@ def test_starts_change_nothing_but_rounding_and_signs_are_fixed():
     assert_allclose(other.coordinates, first.coordinates, atol=1e-7)
     largest = np.abs(first.coordinates).argmax(axis=0)
     assert (first.coordinates[largest, [0, 1]] > 0).all()
-
-
-def test_float32_is_kept_and_dense_weights_are_taken():
-    C = weights(0, 300)
-    exact = locally_linear_embedding(C, 2, random_state=0)
-    dense = locally_linear_embedding(C.toarray(), 2, random_state=0)
-    assert_allclose(dense.coordinates, exact.coordinates, atol=1e-9)
-    single = locally_linear_embedding(C.astype(np.float32), 2, random_state=0)
-    assert single.coordinates.dtype == np.float32
-    # Weights rounded by 6e-8 against singular values near 1e-2.
-    assert_allclose(single.coordinates, exact.coordinates, atol=1e-4)
 
 
 def test_the_certificate_is_that_of_the_float32_coordinates_returned():

@@ -20,7 +20,7 @@ FILTERS = rng.standard_normal((4, 3, 3))
 SIMILAR = rng.integers(0, N_WINDOWS, (N_WINDOWS, 3))
 SHARING = np.array([-0.3, 0.0, 0.6, 1.4])
 BANK = NonlocalFilterBank(FILTERS, SIMILAR, sharing=SHARING)
-IMAGE, OTHER = rng.random(SHAPE), rng.random(SHAPE)
+IMAGE = rng.random(SHAPE)
 
 
 def matrix(bank):
@@ -55,11 +55,6 @@ def test_steps_within_the_bound_lower_the_energy_fe_1():
             energies.append(filter_energy(u, IMAGE, bank, huber, lam=0.0))
             u = filter_diffusion_step(u, IMAGE, bank, huber, lam=0.0)
         assert (np.diff(energies) < 0).all()
-
-
-def test_without_sharing_it_is_the_bank():
-    bank = NonlocalFilterBank(FILTERS, SIMILAR, sharing=0.0)
-    assert_allclose(bank(IMAGE), FilterBank(FILTERS)(IMAGE), rtol=1e-14)
 
 
 def test_bad_arguments_are_named():
