@@ -10,18 +10,17 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.datasets import load_digits
-from train_affinity_network import make_union
 
 from twinsolve.bench import choose_clusters, cluster
 from twinsolve.bench.clustering import auto
 from twinsolve.bench.clustering.auto import write_choice
 from twinsolve.bench.clustering.cli import cluster as cluster_command
 from twinsolve.bench.clustering.methods import find_method
-from twinsolve.bench.clustering.problems import make_problem, trials_of
+from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.clustering.steps import cut_of, is_dense
 from twinsolve.bench.clustering.summary import POOL
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
+from twinsolve.solvers import clustering_accuracy
 
 from .test_cluster_command import OWN, run
 
@@ -129,19 +128,6 @@ def test_labels_say_of_which_points_they_are(folder):
     assert set(digits.target[written.point]) == {1, 2, 3}
     error = 1 - clustering_accuracy(digits.target[written.point], written.cluster)
     assert f"an error of {100 * error:.2f} %" in result
-
-
-@pytest.mark.parametrize("name", ["digits:n_points=40", "yaleb-2", "yaleb:n_points=30"])
-def test_rows_of_a_problem_are_those_of_its_points(name):
-    whole = name.partition(":")[0].partition("-")[0]
-    try:
-        trial = trials_of(name, n_trials=1)[0]
-        problem, all_points = make_problem(name, trial), make_problem(whole)
-    except FileNotFoundError:
-        pytest.skip("data are not here")
-    assert len(problem.rows) == len(problem.X) < len(all_points.X)
-    assert_array_equal(all_points.X[problem.rows], problem.X)
-    assert_array_equal(all_points.rows, np.arange(len(all_points.X)))
 
 
 @pytest.mark.parametrize("auto", [["--auto"], []])
@@ -269,11 +255,3 @@ def test_many_points_leave_out_what_needs_dense_matrices(folder, monkeypatch):
     assert all(name in chosen.notes[0] for name in dense)
     asked = choose_clusters("own.npz", methods=["LRSC"])
     assert set(asked.candidates.steps) >= dense
-
-
-def test_the_choice_is_right_where_the_default_is_lost(folder):
-    X, y = make_union("lit surfaces", 1, 3)
-    np.savez("union.npz", X=X)
-    chosen = choose_clusters(f"union.npz:n_clusters={len(set(y))}")
-    plain = SparseSubspaceClustering(len(set(y)), random_state=0).fit_predict(X)
-    assert clustering_accuracy(y, chosen.labels) > 0.97 > 0.5 > clustering_accuracy(y, plain)

@@ -272,9 +272,13 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
     order = np.random.default_rng(0).permutation(20)
     np.savez("permuted.npz", X=points["X"], y=points["y"][order])
     tables = [
-        cluster([name], methods=["TSC", "OMP"], steps=["symmetrize", "svd-power 1"], n_seeds=2)
-        for name in ("own.npz", "permuted.npz")
-    ]
+        cluster(
+            [name], methods=["TSC", "OMP"], steps=["symmetrize", "svd-power 1"], n_seeds=2,
+            label_tuned=tuned,
+        )
+        for name, tuned in (("own.npz", False), ("permuted.npz", True))
+    ]  # fmt: skip
+    assert ["labels" in set(table.selection) for table in tables] == [False, True]
     chosen = [
         table[table.selection == "label-free"][[*GROUP[1:], "settings", "selection_score"]]
         for table in tables
@@ -282,14 +286,6 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
     assert tables[0].accuracy.mean() > tables[1].accuracy.mean()
     assert set(chosen[0].settings) < set(tables[0].settings)
     pd.testing.assert_frame_equal(*chosen)
-
-
-def test_label_tuned_results_are_there_where_asked_for(folder):
-    for asked in (False, True):
-        table = cluster(
-            ["own.npz"], methods=["TSC"], steps=["symmetrize"], n_seeds=1, label_tuned=asked
-        )
-        assert ("labels" in set(table.selection)) is asked
 
 
 def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
@@ -445,17 +441,6 @@ def test_a_loaded_file_registers_methods(folder):
         assert len(list((folder / "out" / "runs").glob("*.npz"))) == runs
     assert set(read_table(folder / "out" / "clusters.json.gz").method) == {"of mine"}
     assert "'./none.py' is neither" in run(*arguments, "--load", "./none.py", code=2)
-
-
-def test_a_method_takes_settings_of_the_users_own(folder):
-    table = cluster(["own.npz"], methods=["TSC:n_neighbors=4", "TSC"], n_seeds=1)
-    by_method = dict(list(table[table.steps == "symmetrize"].groupby("method")))
-    own, grid = by_method["TSC:n_neighbors=4"], by_method["TSC"]
-    assert set(own.settings) == {"n_neighbors=4"}
-    assert set(grid.settings) == {"n_neighbors=5", "n_neighbors=3", "n_neighbors=10"}
-    (same,) = cluster(["own.npz"], methods=["TSC:n_neighbors=3"], n_seeds=1).nonzeros.unique()
-    assert same == grid[grid.settings == "n_neighbors=3"].nonzeros.iloc[0]
-    assert same != own.nonzeros.iloc[0]
 
 
 def test_seeds_are_checked():

@@ -35,6 +35,10 @@ from twinsolve.unrolled import Softmax, named_operators, register_operator
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 POINTS = {"data": SUBSPACES, "trial": "0", "seed": 0, "data_home": None, "content": None}
+JOB = {
+    "points": POINTS | {"features": "unit"}, "code": None, "steps": ["symmetrize"], "fit_seed": 0,
+    "seeds": [0],
+}  # fmt: skip
 
 
 def test_a_generated_problem_is_known_by_name_trial_and_seed():
@@ -233,15 +237,6 @@ def test_parts_of_a_data_set_and_all_its_files_count(tmp_path):
     assert content_of("mnist:subset=test", home) not in (before, None)
 
 
-def test_trials_of_real_data(real_data):
-    assert len(trials_of("hopkins")) == 155
-    problem = make_problem("yaleb-2", "3+7")
-    assert problem.n_clusters == 2
-    assert set(problem.labels) == {2, 6}
-    with pytest.raises(ValueError, match="no problem hopkins with trial 'x'"):
-        make_problem("hopkins", "x")
-
-
 def test_features_by_name():
     problem = make_problem("digits:n_points=30")
     assert_array_equal(features_of("raw", problem), problem.X)
@@ -334,15 +329,8 @@ def test_unknown_steps_are_refused(chain, words):
 def test_every_method_runs_on_a_tiny_problem(name):
     method = METHODS[name]
     quick = {"max_iter": 3} if name.startswith(("unrolled", "SENet")) else {}
-    rows = cluster_job(
-        points=POINTS | {"features": "unit"},
-        method=name,
-        code=None,
-        settings=method.settings[0] | quick,
-        steps=["symmetrize", "svd-power 2"],
-        fit_seed=0,
-        seeds=[0, 1],
-    )
+    changed = {"steps": ["symmetrize", "svd-power 2"], "seeds": [0, 1]}
+    rows = cluster_job(**JOB | changed, method=name, settings=method.settings[0] | quick)
     assert {row["seed"] for row in rows} == {0, 1}
     assert all(0.5 <= row["accuracy"] <= 1 for row in rows)
     assert all(row["family"] == method.family for row in rows)
@@ -357,15 +345,8 @@ def test_every_method_runs_on_a_tiny_problem(name):
 
 
 def test_many_iterations_of_attention_reach_the_problem_that_they_are_held_against():
-    rows = cluster_job(
-        points=POINTS | {"features": "raw"},
-        method="attention (ISTA)",
-        code=None,
-        settings={"n_iter": 10_000, "lam": 1.0},
-        steps=["symmetrize"],
-        fit_seed=0,
-        seeds=[0],
-    )
+    job = JOB | {"points": POINTS | {"features": "raw"}, "method": "attention (ISTA)"}
+    rows = cluster_job(**job, settings={"n_iter": 10_000, "lam": 1.0})
     assert abs(rows[0]["objective_gap"]) < 1e-6  # that of the solution
     assert rows[0]["cosine"] > 0.999
 
