@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 import twinsolve
 from twinsolve.bench.cli import app
 
+from .vision.test_segmentation import write_camvid
+
 PACKAGE = Path(twinsolve.__file__).parent
 COMMANDS = {
     "check": "check --quick --twin gaussian-attention --n-jobs 1",
@@ -40,18 +42,10 @@ def full(handle):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A present folder with pictures, and the folder that the results are written to."""
-    for path in (
-        "pictures",
-        *(f"CamVid/{s}{e}" for s in ("train", "val", "test") for e in ("", "annot")),
-    ):
-        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "pictures").mkdir()
     for number in range(21):
         Image.fromarray(np.full((8, 8), number, np.uint8)).save(tmp_path / f"pictures/{number}.png")
-    for path in (tmp_path / "CamVid").iterdir():
-        classes = Image.fromarray((np.arange(120 * 160).reshape(120, 160) % 12).astype(np.uint8))
-        mode = "L" if path.name.endswith("annot") else "RGB"
-        classes.convert(mode).save(path / "0.png")
-    monkeypatch.setattr("twinsolve.datasets.camvid._SIZES", {"train": 1, "val": 1, "test": 1})
+    write_camvid(tmp_path, monkeypatch, train=3, val=1, test=1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "out"

@@ -8,7 +8,6 @@ from twinsolve.solvers.solution import (
     unit_size,
     unit_under,
 )
-from twinsolve.validation import check_integer
 
 
 def test_a_solution_prints_in_a_line_what_one_asks_first():
@@ -26,12 +25,6 @@ def test_a_solution_prints_in_a_line_what_one_asks_first():
     assert one.startswith("Solution(coef 40 x 40 with ")
     assert f"objective {float(together.objective):.6g}, " in one
     assert one.endswith("converged to 0.001: True)")
-
-
-def test_check_integer_refuses():
-    for bad in [0, 5, 1.5, True, "2"]:
-        with pytest.raises(ValueError, match=r"n: must be a whole number in \[1, 4\]"):
-            check_integer(bad, "n", minimum=1, maximum=4)
 
 
 def test_check_row_stochastic_takes_out_rounding_and_refuses_more():

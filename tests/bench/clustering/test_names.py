@@ -33,6 +33,8 @@ from twinsolve.bench.sources import source_of
 from twinsolve.solvers import clustering
 from twinsolve.unrolled import Softmax, named_operators, register_operator
 
+from ...datasets.test_mnist import idx, write
+
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 POINTS = {"data": SUBSPACES, "trial": "0", "seed": 0, "data_home": None, "content": None}
 JOB = {
@@ -203,9 +205,7 @@ def test_files_of_the_user_by_their_keys_and_with_the_file_beside_them(tmp_path)
     name = f"{tmp_path / 'mine.h5'}:data_key=train/codes,target_key=2"
     assert_array_equal(make_problem(name).labels, y)
     for kind, array in (("images-idx3", images), ("labels-idx1", y)):
-        sizes = np.array(array.shape, dtype=">u4").tobytes()
-        header = bytes([0, 0, 8, array.ndim]) + sizes
-        (tmp_path / f"my-{kind}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+        (tmp_path / f"my-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
     name = str(tmp_path / "my-images-idx3-ubyte.gz")
     problem = make_problem(f"{name}:n_points=6", seed=1)
     assert_array_equal(problem.images.reshape(6, 20), problem.X)
@@ -218,22 +218,18 @@ def test_files_of_the_user_by_their_keys_and_with_the_file_beside_them(tmp_path)
 
 
 def test_parts_of_a_data_set_and_all_its_files_count(tmp_path):
-    rng, home = np.random.default_rng(0), str(tmp_path)
+    home = str(tmp_path)
     assert content_of("mnist", home) is None
     (tmp_path / "openml").mkdir()
     (tmp_path / "mnist").mkdir()
     assert content_of("mnist", home) is None
     assert not is_at_hand("mnist", home)
-    for part, size in (("train", 4), ("t10k", 3)):
-        images = rng.integers(0, 256, (size, 28, 28), dtype=np.uint8)
-        for kind, array in (("images-idx3", images), ("labels-idx1", np.arange(size, dtype="u1"))):
-            sizes = np.array(array.shape, dtype=">u4").tobytes()
-            header = bytes([0, 0, 8, array.ndim]) + sizes
-            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    write(tmp_path, "train", range(4))
+    write(tmp_path, "t10k", range(3))
     sizes = {"mnist": 4, "mnist:subset=test": 3, "mnist:subset='all'": 7}
     assert {name: len(make_problem(name, data_home=home).X) for name in sizes} == sizes
     before = content_of("mnist:subset=test", home)
-    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(header + b"\0\0\0")
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(3, "u1")))
     assert content_of("mnist:subset=test", home) not in (before, None)
 
 

@@ -8,22 +8,6 @@ from scipy.special import softmax
 from twinsolve.solvers import nonlocal_means, sos_boosting
 from twinsolve.solvers.boosting import sos_tau_max
 
-from ...equations.boosting.formulas import kernel_smoother, limit
-
-RHO = st.floats(0.0, 5.0)
-
-
-@given(seed=st.integers(0, 200), rho=RHO, share=st.floats(0.2, 0.8))
-def test_limit_for_linear_filters_whatever_tau(seed, rho, share):
-    A, y = kernel_smoother(seed)
-    tau = share * sos_tau_max(np.linalg.eigvals(A), rho=rho)
-    s = 1 + rho * (1 - np.linalg.eigvals(A))
-    rate = max(np.abs(1 - tau * s).max(), 0.1)
-    # The rate holds in the norm that makes A symmetric; 1e-13 leaves a factor of 1000 for ours.
-    n_iter = int(np.ceil(np.log(1e-13) / np.log(rate)))
-    found = sos_boosting(A, y, n_iter=n_iter, rho=rho, tau=tau)
-    assert_allclose(found, limit(A, y, rho), atol=1e-10)
-
 
 @given(seed=st.integers(0, 200), rho=st.floats(0.01, 5.0), peaked=st.floats(0.5, 8.0))
 def test_converges_below_tau_max_and_not_above_it(seed, rho, peaked):

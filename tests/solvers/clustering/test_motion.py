@@ -81,9 +81,3 @@ def test_the_kept_affinity_has_the_tightest_clusters(assign_labels):
         for j, d in enumerate((2, 3)):
             totals[j] += np.linalg.norm(points @ Rt[d:].T, axis=1).sum()
     assert_allclose(model.scores_[model.chosen_], np.log(totals).sum(), rtol=1e-9)
-
-
-def test_points_that_coincide():
-    model = MotionSegmentation(2, random_state=0).fit(np.ones((6, 4)))
-    assert model.labels_.shape == (6,)
-    assert np.isfinite(list(model.scores_.values())).all()

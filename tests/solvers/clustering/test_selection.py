@@ -78,13 +78,6 @@ def test_auto_is_the_default_and_takes_the_value_of_highest_score(points, kind, 
     assert set(vars(model)) == set(vars(best))
 
 
-def test_a_setting_given_is_taken_as_it_is(points):
-    model = SparseSubspaceClustering(3, gamma=7.0, random_state=0).fit(points[0])
-    assert model.gamma_ == 7.0
-    with pytest.raises(ValueError, match="gamma: must be a finite number"):
-        SparseSubspaceClustering(3, gamma="best").fit(points[0])
-
-
 def test_the_grid_may_be_of_any_parameters_of_any_clusterer_with_an_affinity(points):
     X, _ = points
     model = OMPSubspaceClustering(3, random_state=0)

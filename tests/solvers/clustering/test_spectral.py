@@ -37,7 +37,7 @@ def literal_labels(A, k, seed):
 def test_labels_are_those_of_the_formula():
     for wrap, sizes in [(np.asarray, (20, 30, 25)), (csr_array, (120, 90, 100))]:
         A, y = planted(sizes)
-        found = spectral_labels(wrap(1e-3 * A), 3, random_state=0)
+        found = spectral_labels(wrap(A), 3, random_state=0)
         assert adjusted_rand_score(literal_labels(A, 3, 0), found) == 1
         assert adjusted_rand_score(y, found) == 1
 
@@ -255,6 +255,17 @@ def test_a_graph_is_embedded_once_for_all_seeds_and_for_the_eigengap(monkeypatch
     assert calls == [3]
     assert adjusted_rand_score(y, spectral_labels(A, None, random_state=0)) == 1
     assert calls == [3, 11]
+
+
+@pytest.mark.parametrize(("assign_labels", "between"), [("kmeans", 0.3), ("cluster_qr", 0.85)])
+def test_scale_and_order_of_the_points_do_not_matter(assign_labels, between):
+    A, _ = planted((20, 25, 30), between=between)
+    found = spectral_labels(A, 3, assign_labels=assign_labels, random_state=0)
+    for seed in range(2):
+        order = np.random.default_rng(seed).permutation(len(A))
+        permuted = 1e-3 * A[np.ix_(order, order)]
+        labels = spectral_labels(permuted, 3, assign_labels=assign_labels, random_state=0)
+        assert adjusted_rand_score(found[order], labels) == 1
 
 
 def test_the_eigengap_counts_planted_clusters():

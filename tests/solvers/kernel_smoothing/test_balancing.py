@@ -63,15 +63,6 @@ def test_kernel_matrices_take_few_symmetric_updates():
     assert marginal_violation(P) <= 1.1e-12
 
 
-def test_large_logits_neither_overflow_nor_lose_mass():
-    L = draw(2, 4, 1.0)
-    assert_allclose(sinkhorn(L + 1e5 * np.eye(4)), np.eye(4), atol=1e-9)
-    offsets = 1e5 * np.random.default_rng(3).standard_normal((2, 4))
-    # Logits of this size are rounded to 1e-16 of it.
-    expected = sinkhorn(L, tol=1e-13)
-    assert_allclose(sinkhorn(L + offsets[0] + offsets[1][:, None]), expected, atol=1e-8)
-
-
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("offset", [-1e12, 1e300])
 def test_common_offsets_cost_no_digits(offset, symmetric):
@@ -128,14 +119,6 @@ def test_entries_on_no_permutation_vanish():
     P = sinkhorn(L, tol=1e-13)
     assert not P[2, :2].any()
     assert_allclose(P, oracle.sinkhorn(L), **ORACLE)
-
-
-def test_a_permutation_pattern_gives_the_permutation():
-    L = np.full((4, 4), -np.inf)
-    L[[0, 1, 2, 3], [2, 0, 3, 1]] = [5.0, -9.0, 0.0, 1e3]
-    assert_array_equal(sinkhorn(L), np.isfinite(L))
-    swap = np.array([[-np.inf, 3.0], [3.0, -np.inf]])
-    assert_array_equal(sinkhorn(swap), [[0, 1], [1, 0]])
 
 
 def test_marginal_violation_is_the_largest_deviation():

@@ -97,24 +97,6 @@ def test_repeated_keys_determine_no_slope(seed, n_keys, offset):
     assert_allclose(found[0], values.mean(axis=0), atol=1e-13)
 
 
-def test_collinear_keys_take_the_smallest_slope():
-    rng = np.random.default_rng(2)
-    t = rng.standard_normal(12)
-    keys, values = np.outer(t, [3.0, 4.0]), t[:, None]
-    queries = np.array([[3.0, 4.0], [-4.0, 3.0]])  # one along the line, one across
-    found = local_linear_regression(queries, keys, values, bandwidth=5.0)
-    assert_allclose(found, [[1.0], [0.0]], atol=1e-13)
-    assert local_linear_residual(queries, keys, values, found, bandwidth=5.0).max() < 1e-14
-
-
-def test_compact_support_may_hold_fewer_keys_than_features():
-    keys = np.array([[0.0, 0.0], [0.5, 0.0], [9.0, 9.0]])
-    values = np.array([[1.0], [2.0], [7.0]])
-    options = {"bandwidth": 1.0, "kernel": "epanechnikov"}
-    found = local_linear_regression([[0.25, 0.3], [9.0, 9.5]], keys, values, **options)
-    assert_allclose(found, [[1.5], [7.0]], atol=1e-14)
-
-
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds)
 def test_residual_vanishes_at_the_estimate_alone(seed):

@@ -164,14 +164,6 @@ def test_a_row_without_visible_entries_is_zero():
         assert certificate(z, [[0.0, 1.0], [0.0, 0.0]])[1] == 0
 
 
-def test_logits_of_any_size_are_stable():
-    for size in [1e-300, 1e17, 1.7e308]:
-        z = size * np.array([[1.0, 1.0, -1.0], [1.0, 0.5, 0.0]])
-        expected = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]] if size > 1 else np.full((2, 3), 1 / 3)
-        assert_allclose(sparsemax(z), expected, atol=1e-15)
-        assert simplex_projection_residual(z, sparsemax(z)).max() < 1e-15
-
-
 def test_long_supports_sum_to_one():
     """A cumulative sum of 1e5 entries alone would be off by 6e-8 in the sum."""
     n = 10**5
@@ -180,14 +172,3 @@ def test_long_supports_sum_to_one():
     # The rounding of tau, half an ulp of 1, counts n times.
     assert abs(p.sum() - 1) < n * np.finfo(float).eps / 2
     assert simplex_projection_residual(z, p) < n * np.finfo(float).eps / 2
-
-
-def test_leading_dimensions_are_batches():
-    for shape in [(5,), (2, 1, 3, 5)]:
-        z = RNG.standard_normal(shape)
-        rows = z.reshape(-1, 5)
-        p = sparsemax(z)
-        assert_allclose(p.reshape(-1, 5), sparsemax(rows), atol=0)
-        for certificate in (simplex_projection_residual, entropic_gap):
-            assert_allclose(certificate(z, p).ravel(), certificate(rows, p.reshape(-1, 5)), atol=0)
-            assert certificate(z, p).shape == shape[:-1]

@@ -196,15 +196,13 @@ def test_gap_bounds_the_distance_fe_5(solve):
 def test_bad_arguments_are_named():
     bank = FilterBank(dct_filters(3))
     huber = Potentials(np.ones((8, 1)), np.ones((8, 1)))
-    with pytest.raises(ValueError, match=r"^borders: "):
-        FilterBank(FILTERS, borders="symmetric")
-    with pytest.raises(ValueError, match=r"^filters: "):
-        FilterBank(FILTERS[0])
-    with pytest.raises(ValueError, match=r"^filters: "):
-        FilterBank(FILTERS * np.nan)
-    with pytest.raises(ValueError, match=r"^f: "):
-        filter_energy(IMAGE, IMAGE[:5], bank, huber, lam=1.0)
-    with pytest.raises(ValueError, match=r"^image: "):
-        bank(np.zeros((2, 9)))
-    with pytest.raises(ValueError, match=r"^bank: "):
-        l1_analysis(IMAGE, FilterBank(np.ones((1, 2, 2))), lam=1.0)
+    for name, call in [
+        ("borders", lambda: FilterBank(FILTERS, borders="symmetric")),
+        ("filters", lambda: FilterBank(FILTERS[0])),
+        ("filters", lambda: FilterBank(FILTERS * np.nan)),
+        ("f", lambda: filter_energy(IMAGE, IMAGE[:5], bank, huber, lam=1.0)),
+        ("image", lambda: bank(np.zeros((2, 9)))),
+        ("bank", lambda: l1_analysis(IMAGE, FilterBank(np.ones((1, 2, 2))), lam=1.0)),
+    ]:
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            call()

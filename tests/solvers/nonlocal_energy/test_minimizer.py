@@ -3,8 +3,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.sparse import csr_array, diags_array
-from scipy.sparse.linalg import spsolve
+from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
 
@@ -116,19 +115,6 @@ def test_zero_columns_one_token_and_extreme_scales():
             assert tiny.converged.all()
 
 
-def test_sparse_graph_against_a_sparse_factor():
-    for fidelity in FIDELITIES:
-        K, f = graph()
-        d = K.sum(axis=1)
-        w = 0.6 * (d if fidelity == "degree" else np.ones_like(d))
-        expected = spsolve((diags_array(d + w) - K).tocsc(), w[:, None] * f)
-        found = minimize_energy(f, K, lam=0.6, fidelity=fidelity, tol=1e-12)
-        assert_allclose(found.coef, expected, atol=1e-10)
-        assert found.n_iter.max() < 100
-        dense = minimize_energy(f, K.toarray(), lam=0.6, fidelity=fidelity, tol=1e-12)
-        assert_allclose(dense.coef, expected, atol=1e-10)
-
-
 @pytest.mark.parametrize(("n", "lam"), [(60, 1.0), (60, 1e-4), (600, 1.0)])
 def test_dense_weights_take_either_way_to_one_answer(n, lam, monkeypatch):
     rng = np.random.default_rng(0)
@@ -197,16 +183,6 @@ def test_advice_names_what_would_help():
     for form, settings_, words in cases:
         with pytest.warns(ConvergenceWarning, match=words):
             minimize_energy(f, form, **settings_)
-
-
-def test_columns_count_their_own_iterations():
-    K, f = graph(300)
-    f = np.column_stack([np.ones(300), f[:, 0], np.zeros(300)])
-    found = minimize_energy(f, K, lam=0.1)
-    assert found.n_iter[0] == found.n_iter[2] == 0 < found.n_iter[1]
-    alone = minimize_energy(f[:, 1:2], K, lam=0.1)
-    assert found.n_iter[1] == alone.n_iter[0]
-    assert_allclose(found.coef[:, 1:2], alone.coef, atol=1e-7)
 
 
 def test_energies_that_overflow_are_refused():

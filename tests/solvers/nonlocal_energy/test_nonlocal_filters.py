@@ -7,10 +7,6 @@ from numpy.testing import assert_allclose
 from twinsolve.solvers.nonlocal_energy import (
     FilterBank,
     NonlocalFilterBank,
-    Potentials,
-    dct_filters,
-    filter_diffusion_step,
-    filter_energy,
 )
 
 rng = np.random.default_rng(0)
@@ -43,18 +39,6 @@ def test_norm_is_bounded_where_the_one_of_the_filters_does_not_hold():
         exact = np.linalg.norm(np.einsum("i,iwp,iwq->pq", weights, K, K), 2)
         assert exact <= bank.norm_bound(weights)
     assert exact > FilterBank(FILTERS).norm_bound(weights)
-
-
-def test_steps_within_the_bound_lower_the_energy_fe_1():
-    filters = dct_filters(3)
-    for sharing in (0.5, 1.0):
-        bank = NonlocalFilterBank(filters, SIMILAR, sharing=sharing)
-        weights = np.full((8, 1), 2 / bank.norm_bound())  # at most 2 / L, as windows count >= 1
-        huber, u, energies = Potentials(np.full((8, 1), 0.1), weights), IMAGE, []
-        for _ in range(6):
-            energies.append(filter_energy(u, IMAGE, bank, huber, lam=0.0))
-            u = filter_diffusion_step(u, IMAGE, bank, huber, lam=0.0)
-        assert (np.diff(energies) < 0).all()
 
 
 def test_bad_arguments_are_named():

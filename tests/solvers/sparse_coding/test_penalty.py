@@ -132,11 +132,6 @@ def test_lam_max_is_that_of_products_in_float64():
         assert expected[299] == 0
 
 
-def test_lam_max_is_zero_where_no_atom_helps():
-    Q = -np.abs(draw(6))
-    assert_array_equal(Penalty(LAM, nonnegative=True).lam_max(Q), 0)
-
-
 @FLAGS
 def test_certificate_is_the_gap_of_the_lasso_in_the_extended_dictionary(
     l1_ratio, nonnegative, zero_diagonal
@@ -165,13 +160,3 @@ def test_certificate_is_the_gap_of_the_lasso_in_the_extended_dictionary(
         assert_allclose(gap[i], (primal - dual) / (y @ y))
     assert_allclose(objective, lasso_objective(Y, D, C, lam=lam, l1_ratio=l1_ratio))
     assert_allclose(gap, duality_gap(Y, D, C, lam=lam, **flags))
-
-
-def test_rows_of_a_penalty_keep_their_own_atoms():
-    penalty = Penalty(LAM, 0.5, True, OWN)
-    for rows in (slice(2, 5), np.array([4, 0])):
-        part = penalty[rows]
-        assert_array_equal(part.lam, LAM[rows])
-        assert_array_equal(part.own, OWN[rows])
-        assert_allclose(part.prox(draw(8)[rows], 0.7), penalty.prox(draw(8), 0.7)[rows])
-    assert Penalty(LAM)[1:].own is None

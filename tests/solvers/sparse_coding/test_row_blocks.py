@@ -102,13 +102,6 @@ def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, solve
     assert len(solved) == 4, "another problem has no blocks there"
 
 
-def test_a_folder_is_a_path_or_its_name(X, serial, tmp_path):
-    _assert_equal(sparse_self_expression(X, lam=0.05, directory=str(tmp_path)), serial)
-    assert list(tmp_path.iterdir())
-    with pytest.raises(TypeError, match="directory: must be the path of a folder or None, got 3"):
-        sparse_self_expression(X, lam=0.05, directory=3)
-
-
 @pytest.mark.parametrize(("slots", "stored"), [(7, True), (256, False)])
 def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
     monkeypatch.setattr("twinsolve.solvers.kernels.row_pool._SLOTS", slots)
@@ -121,16 +114,6 @@ def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
         assert_allclose(solution.objective, alone.objective, atol=2e-10)
         assert duality_gap(X, X, solution.coef, lam=lam, zero_diagonal=True).max() <= 1.01e-10
         assert (solution.coef.diagonal() == 0).all()
-
-
-def test_elastic_net_and_nonnegative_paths(X):
-    Y, D = X[:40], X[40:100]
-    options = {"l1_ratio": 0.7, "nonnegative": True, "tol": 1e-10}
-    for lam, solution in zip(
-        (0.3, 0.03), sparse_code_path(Y, D, lams=[0.3, 0.03], **options), strict=True
-    ):
-        alone = sparse_code(Y, D, lam=lam, **options)
-        assert_allclose(solution.coef.toarray(), alone.coef.toarray(), atol=1e-5)
 
 
 def test_passes_count_products_with_all_atoms(X, monkeypatch):
