@@ -193,6 +193,16 @@ def test_nearest_neighbours_as_a_loop(metric, weights):
     assert_allclose(model.coef_.toarray(), expected, atol=1e-12)
 
 
+def test_coincident_neighbours_have_weight_one():
+    X = np.repeat([[0.0, 0.0], [1.0, 0.0]], 4, axis=0)
+    model = NearestNeighborClustering(2, n_neighbors=3, weights="gaussian").fit(X)
+    assert_allclose(model.coef_.toarray(), np.kron(np.eye(2), 1 - np.eye(4)))
+    assert (model.labels_ == model.labels_[np.repeat([0, 4], 4)]).all()
+    assert isinstance(model.coef_, csr_array)
+    assert (model.predict([[0.1, 0.0]]) == model.labels_[0]).all()
+    assert model._represent_new(np.array([[0.1, 0.0]])).nnz == 0
+
+
 def test_labels_of_new_points_do_not_depend_on_how_codes_are_stored():
     X, _ = make_union_of_subspaces(20, n_subspaces=3, random_state=0)
     model = LeastSquaresSubspaceClustering(3, random_state=0).fit(X[:50])

@@ -450,15 +450,11 @@ def test_runs_are_shown_whatever_their_folders_are_called(folder, tmp_path, monk
         assert first[name]["psnr"] == pytest.approx(-10 * np.log10(error), rel=1e-9)
 
 
-def test_weights_of_a_run_are_for_their_noise_alone(folder, tmp_path):
-    trained(tmp_path, directory=tmp_path / "run")
-    with pytest.raises(ValueError, match="for a noise of 50; there are for 25"):
-        denoise(folder, methods=[str(tmp_path / "run")], sigmas=[25.0, 50.0])
-
-
-def test_a_run_that_was_trained_again_is_run_again(folder, tmp_path):
+def test_a_run_is_for_its_noise_alone_and_is_run_again_if_it_was_trained_again(folder, tmp_path):
     asked = {"methods": [str(tmp_path / "run")], "directory": tmp_path / "runs"}
     trained(tmp_path, directory=tmp_path / "run")
+    with pytest.raises(ValueError, match="for a noise of 50; there are for 25"):
+        denoise(folder, sigmas=[25.0, 50.0], **asked)
     first = denoise(folder, **asked)
     shutil.rmtree(tmp_path / "run")
     other = FilterDiffusionDenoiser(n_layers=2, filter_size=3, sigma=_SIGMA / 255)
