@@ -152,7 +152,7 @@ def test_smoothed_tokens_move_with_the_tokens():
     for name in TOKENS:
         solve, X = TOKENS[name], points()
         expected, order, R = solve(X, 1.0), np.random.default_rng(2).permutation(12), rotation(4)
-        for unit in UNITS:
+        for unit in (*UNITS, 1e-150, 1e150):
             assert_allclose(solve(unit * X, unit) / unit, expected, atol=1e-11)
         for shift in (1.0, 1e3, 1e6):
             assert_allclose(solve(X + shift, 1.0), expected + shift, atol=1e-11 * (1 + shift))

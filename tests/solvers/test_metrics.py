@@ -71,3 +71,8 @@ def test_connectivity_as_a_loop():
         assert connectivity(wrap(10 * A), y) == pytest.approx(min(smallest), rel=1e-10)
         A[0, y == 0] = A[y == 0, 0] = 0
         assert connectivity(wrap(A), y) == 0
+
+
+def test_connectivity_leaves_out_classes_of_one():
+    A = np.ones((4, 4)) - np.eye(4)
+    assert connectivity(A, [0, 0, 0, 1]) == pytest.approx(1.5)

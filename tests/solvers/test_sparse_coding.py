@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from sklearn.linear_model import Lasso
 
-from twinsolve.solvers import ista, sparse_code
+from twinsolve.solvers import fista, ista, sparse_code
 from twinsolve.solvers.oracles import sparse_coding as oracle
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
@@ -93,6 +93,15 @@ def test_ista_is_the_printed_matrix_iteration_se18_and_lista_se15l():
         Z = Y @ We + C @ S
         C = np.sign(Z) * np.maximum(np.abs(Z) - eps * lam / 2, 0)
     assert_allclose(ista(Y, D, lam=lam, n_iter=3, step=steps).coef, C, atol=1e-13)
+
+
+def test_default_step_is_safe():
+    X = 1 + 0.05 * problem()[1]
+    frobenius = 1 / np.linalg.norm(X.T @ X)
+    assert frobenius <= 1 / np.linalg.norm(X, 2) ** 2
+    for solve in (ista, fista):
+        default = solve(X, X, lam=0.5, n_iter=1).coef
+        assert_allclose(default, solve(X, X, lam=0.5, n_iter=1, step=frobenius).coef, rtol=1e-12)
 
 
 def test_a_step_too_long_shows_in_the_gap():
@@ -217,3 +226,13 @@ def test_one_huge_atom_among_ordinary_ones(monkeypatch, stored, largest):
     solution = sparse_code(X, X, lam=lam, zero_diagonal=True)
     assert solution.converged.all()
     assert duality_gap(X, X, solution.coef, lam=lam, zero_diagonal=True).max() <= 1.001e-6
+
+
+def test_many_duplicates_at_a_small_penalty():
+    for l1_ratio, share in [(1.0, 1e4), (0.5, 1e3)]:
+        rng = np.random.default_rng(0)
+        D = rng.standard_normal((200, 60))[rng.integers(0, 200, 600)]
+        D /= np.linalg.norm(D, axis=1, keepdims=True)
+        Y = rng.standard_normal((30, 60))
+        lam = lam_max(Y, D) / share
+        assert sparse_code(Y, D, lam=lam, l1_ratio=l1_ratio).converged.all()

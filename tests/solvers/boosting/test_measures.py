@@ -87,6 +87,17 @@ def test_ratio_of_parts_of_any_size():
         assert_allclose(signal_to_noise_ratio(signal * u, noise * u), signal / noise, rtol=1e-12)
 
 
+def test_ratio_and_share_of_float32_are_computed_in_float64():
+    rng = np.random.default_rng(0)
+    u, n = rng.standard_normal((2, 300, 7)).astype(np.float32)
+    exact = np.linalg.norm(u.astype(np.float64)) / np.linalg.norm(n.astype(np.float64))
+    assert_allclose(signal_to_noise_ratio(u, n), exact, rtol=1e-13)
+    A = softmax(rng.standard_normal((300, 300)), axis=1).astype(np.float32)
+    kept = A.astype(np.float64) @ n
+    share = np.linalg.norm(kept) / np.linalg.norm(n.astype(np.float64))
+    assert_allclose(residual_noise_share(A, u, n), share, rtol=1e-12)
+
+
 def test_noise_share_of_a_matrix_does_not_depend_on_the_signal_or_the_scale():
     """The difference A (u + n) - A u loses noise that is small next to the signal."""
     for scale in [1e-300, 1e200]:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from twinsolve.solvers import gray_tokens
 from twinsolve.solvers.conditioning import condition_number
 
 SEEDS = st.integers(0, 10**6)
@@ -51,3 +52,13 @@ def test_sk_4_the_tolerance_is_relative_and_entries_are_exact():
     for scale in (1e-200, 1.0, 1e200):
         assert_allclose(condition_number(scale * np.diag([1.0, 1e-14])), 1e14, rtol=1e-12)
     assert_allclose(condition_number(np.diag([1.0, 2.0**-40]).astype(np.float32)), 2.0**40)
+
+
+def test_sk_4_the_tolerance_grows_with_the_larger_side():
+    for shape in [(40, 2), (2, 40), (2, 2)]:
+        X, eps = np.zeros(shape), np.finfo(np.float64).eps
+        for factor, finite in [(0.9, False), (1.1, True), (4, True)]:
+            X[0, 0], X[1, 1] = 1, factor * max(shape) * eps
+            assert np.isfinite(condition_number(X)) == finite
+            found = gray_tokens(X, eps=0.1)[1, 1]
+            assert_allclose(found, X[1, 1] ** 0.1 if finite else 0, rtol=1e-12)

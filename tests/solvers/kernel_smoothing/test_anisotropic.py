@@ -49,6 +49,11 @@ def test_elliptical_metric_is_the_mean_change_over_its_maximum():
     assert_allclose(elliptical_metric(9 * V, 9 * U), elliptical_metric(V, U), rtol=1e-14)
 
 
+def test_elliptical_metric_of_what_does_not_change_is_the_identity():
+    V = np.random.default_rng(7).standard_normal((5, 3))
+    assert_array_equal(elliptical_metric(V, V), np.ones(3))
+
+
 @pytest.mark.parametrize("scale", [1e-308, 1e308])
 def test_elliptical_metric_has_no_unit(scale):
     V, U = np.random.default_rng(8).uniform(-1, 1, (2, 7, 3))

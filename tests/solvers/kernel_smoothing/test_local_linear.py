@@ -85,6 +85,16 @@ def test_repeated_keys_determine_no_slope(seed, n_keys, offset):
     assert_allclose(found[0], values.mean(axis=0), atol=1e-13)
 
 
+def test_collinear_keys_take_the_smallest_slope():
+    rng = np.random.default_rng(2)
+    t = rng.standard_normal(12)
+    keys, values = np.outer(t, [3.0, 4.0]), t[:, None]
+    queries = np.array([[3.0, 4.0], [-4.0, 3.0]])  # one along the line, one across
+    found = local_linear_regression(queries, keys, values, bandwidth=5.0)
+    assert_allclose(found, [[1.0], [0.0]], atol=1e-13)
+    assert local_linear_residual(queries, keys, values, found, bandwidth=5.0).max() < 1e-14
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=seeds)
 def test_residual_vanishes_at_the_estimate_alone(seed):

@@ -157,6 +157,14 @@ def test_masked_entries_are_zero_and_otherwise_as_if_absent(hidden):
     assert (entropic_gap(masked, np.full((3, 5), 0.2)) == np.inf).all()
 
 
+def test_logits_of_any_size_are_stable():
+    for size in [1e-300, 1e17, 1.7e308]:
+        z = size * np.array([[1.0, 1.0, -1.0], [1.0, 0.5, 0.0]])
+        expected = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]] if size > 1 else np.full((2, 3), 1 / 3)
+        assert_allclose(sparsemax(z), expected, atol=1e-15)
+        assert simplex_projection_residual(z, sparsemax(z)).max() < 1e-15
+
+
 def test_a_row_without_visible_entries_is_zero():
     z = np.array([[0.0, 1.0], [-np.inf, -np.inf]])
     assert (sparsemax(z)[1] == 0).all()

@@ -182,3 +182,10 @@ def test_zeros_stored_in_the_weights_link_no_parts():
     with pytest.warns(UserWarning, match="falls into 2 parts"):
         locally_linear_embedding(linked, 1)
     assert linked.nnz == C.nnz + 2
+
+
+def test_rows_are_divided_by_their_sums():
+    C = weights(0, 50)
+    factor = 1 + 5e-5 * np.random.default_rng(0).uniform(-1, 1, (50, 1))
+    found = locally_linear_embedding(C.toarray() * factor, 2)
+    assert_allclose(found.coordinates, locally_linear_embedding(C, 2).coordinates, atol=1e-10)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.datasets import make_swiss_roll
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.manifold import LocallyLinearEmbedding as Peer
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -65,3 +66,16 @@ def test_constant_data_and_as_many_neighbours_as_there_are():
         least = np.linalg.eigvalsh(A.T @ A)[1:3].sum()
         assert_allclose(model.reconstruction_error_, least, rtol=1e-9)
         assert_allclose(((A @ Y) ** 2).sum(), least, rtol=1e-9)
+
+
+def test_settings_reach_every_step():
+    X, _ = roll(300)
+    model = LocallyLinearEmbedding(n_neighbors=8, reg=1.0, tol=1e-12, max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
+        model.fit(X)
+    assert model.n_iter_ == 1
+    queries = X[:20] + 0.3
+    C = locally_linear_weights(X, n_neighbors=8, reg=1.0, queries=queries)
+    assert_allclose(model.transform(queries), C @ model.embedding_, rtol=1e-12, atol=1e-15)
+    other = locally_linear_weights(X, n_neighbors=8, queries=queries)
+    assert np.abs((C - other) @ model.embedding_).max() > 1e-4

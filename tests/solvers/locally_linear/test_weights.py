@@ -68,6 +68,19 @@ def test_a_graph_replaces_the_search():
     assert (C.data == expected.data).all()
 
 
+def test_a_graph_with_rows_of_different_length():
+    X = np.random.default_rng(0).standard_normal((12, 3))
+    graph = csr_array(np.triu(np.ones((12, 12)), 1) + np.eye(12)[:, ::-1])
+    before = graph.copy()
+    C = locally_linear_weights(X, graph=graph)
+    pattern = graph.toarray() != 0
+    np.fill_diagonal(pattern, False)
+    assert ((C.toarray() != 0) == pattern).all()
+    assert_allclose(C.sum(axis=1), 1)
+    assert locally_linear_residual(X, C).max() < 1e-11
+    assert (graph.indices == before.indices).all()
+
+
 def test_zeros_stored_in_a_graph_are_neighbours_and_repeated_entries_are_one():
     X = np.array([[0.0], [1.0], [3.0]])
     rows, columns = [0, 0, 1, 1, 2, 2, 2], [2, 1, 0, 2, 1, 0, 1]
@@ -117,6 +130,13 @@ def test_more_neighbours_than_features_need_regularisation():
     with pytest.raises(ValueError, match="reg: a local Gram matrix is singular"):
         locally_linear_weights(X, n_neighbors=5, reg=0.0)
     assert_allclose(locally_linear_weights(X, n_neighbors=2, reg=0.0).sum(axis=1), 1)
+
+
+def test_a_reg_beyond_all_bounds_leaves_equal_weights():
+    X = np.random.default_rng(0).standard_normal((10, 2))
+    C = locally_linear_weights(X, n_neighbors=5, reg=1.7e308)
+    assert_allclose(C.data, 1 / 5, rtol=1e-14)
+    assert locally_linear_residual(X, C, reg=1.7e308).max() < 1e-14
 
 
 def test_singular_systems_name_a_query_that_equals_its_neighbour():

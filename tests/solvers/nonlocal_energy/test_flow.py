@@ -7,7 +7,7 @@ from scipy.linalg import expm
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
-from twinsolve.solvers import regularized_energy
+from twinsolve.solvers import minimize_energy, regularized_energy
 from twinsolve.solvers.nonlocal_energy import (
     energy_gradient,
     exact_gradient_flow,
@@ -86,6 +86,15 @@ def test_exact_flow_is_the_matrix_exponential_nt_21(fidelity, tokens_of):
         for form in (K, csr_array(K)):
             found = exact_gradient_flow(f, form, lam=lam, time=time, fidelity=fidelity)
             assert_allclose(found[:, c], expected, atol=1e-10)
+
+
+def test_flow_starts_at_the_tokens_and_ends_at_the_minimiser(K, tokens_of):
+    f, K = tokens_of(), K / K.sum(axis=1).max()
+    assert_allclose(exact_gradient_flow(f, K, lam=0.5, time=0), f, atol=1e-10)
+    end = exact_gradient_flow(f, K, lam=0.5, time=100.0)
+    assert_allclose(end, minimize_energy(f, K, lam=0.5, tol=1e-12).coef, atol=1e-10)
+    nothing = gradient_flow(f, np.zeros((9, 9)), lam=0.5, fidelity="degree", n_iter=3)
+    assert_allclose(nothing.coef, f)
 
 
 def test_stiff_flows_reach_the_minimiser_at_once():

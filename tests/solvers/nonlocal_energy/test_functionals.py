@@ -147,6 +147,19 @@ def test_symmetry_is_judged_beside_the_smaller_row_sum():
                     smoothness([[0.0], [0.0], [1.0]], form(hidden.astype(dtype)))
 
 
+def test_the_caller_keeps_its_weights():
+    stored = csr_array(
+        (np.array([1.0, 2.0, 3.0, 1.0]), np.array([1, 1, 0, 1]), np.array([0, 2, 4])), shape=(2, 2)
+    )
+    dense = stored.toarray()
+    before = stored.data.copy(), stored.indices.copy(), dense.copy()
+    for K in (stored, dense):
+        smoothness([[0.0], [1.0]], K)
+        regularized_energy([[0.0], [1.0]], [[1.0], [1.0]], K, 2.0, fidelity="degree")
+    for kept, now in zip(before, (stored.data, stored.indices, dense), strict=True):
+        assert_allclose(now, kept, atol=0)
+
+
 @settings(deadline=None)  # compiles
 @given(seed=st.integers(0, 10**6), spread=st.floats(0, 15))
 def test_sums_of_differences_are_as_accurate_as_they_say(seed, spread):

@@ -3,7 +3,8 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.linalg import spsolve
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neighbors import kneighbors_graph
 
@@ -113,6 +114,19 @@ def test_zero_columns_one_token_and_extreme_scales():
             tiny = minimize_energy(f, form, lam=0.5, fidelity="degree")
             assert_allclose(tiny.coef, expected, atol=1e-7)
             assert tiny.converged.all()
+
+
+def test_sparse_graph_against_a_sparse_factor():
+    for fidelity in FIDELITIES:
+        K, f = graph(1000)
+        d = K.sum(axis=1)
+        w = 0.6 * (d if fidelity == "degree" else np.ones_like(d))
+        expected = spsolve((diags_array(d + w) - K).tocsc(), w[:, None] * f)
+        found = minimize_energy(f, K, lam=0.6, fidelity=fidelity, tol=1e-12)
+        assert_allclose(found.coef, expected, atol=1e-10)
+        assert found.n_iter.max() < 100
+        dense = minimize_energy(f, K.toarray(), lam=0.6, fidelity=fidelity, tol=1e-12)
+        assert_allclose(dense.coef, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize(("n", "lam"), [(60, 1.0), (60, 1e-4), (600, 1.0)])

@@ -274,6 +274,14 @@ def test_row_sums_of_matrices_are_made_one():
             neutreno_iteration(f, ((1 + 1.3 * allowed) * A).astype(dtype), lam=0.1, n_iter=1)
 
 
+def test_one_safe_token_does_not_make_the_rest_safe():
+    A = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    with pytest.warns(ConvergenceWarning, match=r"spectral radius 1\.6;"):
+        neutreno_iteration(np.eye(3), A, lam=0.6, n_iter=3)
+    with pytest.warns(ConvergenceWarning, match=r"spectral radius 1;"):
+        neutreno_iteration(np.eye(2), np.eye(2), lam=2.0, n_iter=3)
+
+
 def test_causal_attention_has_its_diagonal_for_eigenvalues_nt_conv():
     for n in [12, 1200]:
         rng = np.random.default_rng(0)

@@ -177,6 +177,17 @@ def test_periodic_walks_have_a_distribution_but_no_limit():
         assert_allclose(random_walk_limit(np.eye(period), lazy), 1 / period)
 
 
+def test_two_cycles_of_coprime_lengths_have_a_limit():
+    A = np.zeros((4, 4))
+    A[0, 1] = A[2, 3] = A[3, 0] = 1  # cycles 0-1-0... of length 3 and 4
+    A[1, 2], A[1, 0] = 0.5, 0.0
+    A[1, 3] = 0.5
+    assert_allclose(random_walk_limit(np.eye(4), A), stationary_distribution(A))
+    assert_allclose(
+        random_walk_values(np.eye(4), A, n_steps=2000)[0], random_walk_limit(np.eye(4), A)
+    )
+
+
 def test_large_sparse_walk():
     for n in [1100, 2100]:
         K = random_array((n, n), density=4 / n, rng=np.random.default_rng(0)) + eye_array(n, k=1)

@@ -114,6 +114,23 @@ def test_affine_gap_bounds_any_rows_that_sum_to_one(
     assert (gap >= excess - 1e-12 * (1 + objective / norm)).all()
 
 
+def test_affine_with_huge_and_per_row_penalties():
+    X = np.random.default_rng(0).standard_normal((7, 4))
+    lam = np.array([1e-2, 0.1, 1, 10, 100, 1e3, 1e4])
+    found = sparse_self_expression(X, lam=lam, affine=True, max_iter=2000)
+    assert found.converged.all()
+    # With lam huge the l1 norm is its least, one: a convex combination.
+    assert found.coef.toarray()[-1].min() >= -1e-9
+
+
+def test_affine_basis_pursuit_of_equal_points_sums_to_one():
+    for value, dtype in [(0.0, np.float64), (1 / 3, np.float32), (7.3, np.float64)]:
+        for n in (3, 100):
+            found = basis_pursuit_self_expression(np.full((n, 4), value, dtype), affine=True)
+            assert found.converged.all()
+            assert_allclose(found.coef.sum(axis=1), 1, rtol=np.finfo(dtype).eps * n)
+
+
 @pytest.mark.parametrize(("scale", "shift"), [(1e-6, 1), (1, 1e8)])
 def test_affine_basis_pursuit_converges_far_from_the_origin(scale, shift):
     rng = np.random.default_rng(0)

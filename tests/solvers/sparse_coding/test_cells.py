@@ -216,6 +216,13 @@ def test_penalties_of_rows_and_a_dictionary_of_its_own(used):
     assert solution.coef[7].nnz == 0
 
 
+def test_noise_in_all_directions_is_multiplied_with_all_atoms(tried):
+    X = np.random.default_rng(0).standard_normal((600, 40))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    sparse_self_expression(X, lam=0.05, tol=1e-3)
+    assert tried == [(0, 4)]  # the first few rows that it was tried on
+
+
 def test_processes_and_a_file_give_the_answer_of_one_thread(used, tmp_path):
     X = dense_points()
     np.save(tmp_path / "X.npy", X)

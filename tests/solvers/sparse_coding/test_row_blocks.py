@@ -96,8 +96,10 @@ def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, solve
     with pytest.raises(Stop):
         sparse_self_expression(X, lam=0.05, progress=interrupt, directory=tmp_path)
     solved.clear()
-    _assert_equal(sparse_self_expression(X, lam=0.05, directory=tmp_path), serial)
+    _assert_equal(sparse_self_expression(X, lam=0.05, directory=str(tmp_path)), serial)
     assert solved == [(260, 390)]
+    with pytest.raises(TypeError, match="directory: must be the path of a folder or None, got 3"):
+        sparse_self_expression(X, lam=0.05, directory=3)
     sparse_self_expression(X, lam=0.06, directory=tmp_path)
     assert len(solved) == 4, "another problem has no blocks there"
 
@@ -114,6 +116,16 @@ def test_path_is_the_solve_of_each_penalty(X, monkeypatch, stored, slots):
         assert_allclose(solution.objective, alone.objective, atol=2e-10)
         assert duality_gap(X, X, solution.coef, lam=lam, zero_diagonal=True).max() <= 1.01e-10
         assert (solution.coef.diagonal() == 0).all()
+
+
+def test_elastic_net_and_nonnegative_paths(X):
+    Y, D = X[:40], X[40:100]
+    options = {"l1_ratio": 0.7, "nonnegative": True, "tol": 1e-10}
+    for lam, solution in zip(
+        (0.3, 0.03), sparse_code_path(Y, D, lams=[0.3, 0.03], **options), strict=True
+    ):
+        alone = sparse_code(Y, D, lam=lam, **options)
+        assert_allclose(solution.coef.toarray(), alone.coef.toarray(), atol=1e-5)
 
 
 def test_passes_count_products_with_all_atoms(X, monkeypatch):

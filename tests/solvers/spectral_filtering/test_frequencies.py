@@ -96,6 +96,13 @@ def test_share_of_very_small_and_large_tokens():
         assert_allclose(high_frequency_share([[scale], [-scale]]), 1, rtol=1e-15)
 
 
+def test_share_of_float32_is_computed_in_float64():
+    X = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32) + np.float32(1e3)
+    exact = X.astype(np.float64)
+    share = np.linalg.norm(exact - exact.mean(axis=0)) / np.linalg.norm(exact)
+    assert_allclose(high_frequency_share(X), share, rtol=1e-10)
+
+
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 9))
 def test_ao_spec_spectrum_is_the_product_of_three_matrices(seed, n):
     A, F = smoother(n, seed), fourier(n)
