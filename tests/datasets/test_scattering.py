@@ -87,6 +87,16 @@ def test_a_quarter_turn_turns_the_maps_and_shifts_the_angles(crops, angles):
         assert_allclose(part, other, atol=1e-12)
 
 
+@pytest.mark.parametrize("scales", [3])
+def test_distances_do_not_grow(crops, scales):
+    noise = np.random.default_rng(0).standard_normal(crops.shape)
+    for images in (crops, noise, crops + noise):
+        found = scattering_features(images, scales=scales)
+        far = np.linalg.norm((images[1:] - images[:-1]).reshape(len(images) - 1, -1), axis=1)
+        assert (np.linalg.norm(found[1:] - found[:-1], axis=1) <= 1.01 * far).all()
+        assert (np.linalg.norm(found, axis=1) > 0.3 * np.linalg.norm(images, axis=(1, 2))).all()
+
+
 @pytest.mark.parametrize(("scales", "angles", "side"), [(1, 4, 8), (3, 8, 16)])
 def test_each_layer_grows_no_energy_beyond_the_aliasing(scales, angles, side):
     """The largest eigenvalue of (sampled low-pass, wavelets)^T (both), on real images."""
