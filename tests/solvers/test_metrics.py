@@ -35,6 +35,13 @@ def test_the_support_of_a_row_is_relative_to_its_own_maximum():
     assert numbers["support_recall"] == 1
 
 
+def test_equal_and_zero_coefficients():
+    C = np.eye(2)
+    assert coefficient_distance(C, C)["distance"] == 0
+    assert coefficient_distance(C, C)["support_f1"] == 1
+    assert coefficient_distance(C, np.zeros((2, 2)))["distance"] == np.inf
+
+
 def test_relative_residual():
     X = np.array([[3.0], [4.0]])
     assert relative_residual(np.zeros((2, 2)), X) == 1

@@ -91,6 +91,14 @@ def test_rows_of_a_float32_softmax_sum_to_one(seed, omega, masked):
     assert_allclose(scaled.sum(axis=1, dtype=np.float64), 1, atol=slack)
 
 
+def test_weight_on_a_hidden_key_is_refused_however_small():
+    visible = np.array([[True, True, False]])
+    high_pass_scale([[0.5, 0.5, 0.0]], 0.1, visible=visible)
+    for hidden in (1e-300, 1e-14, 0.5, -0.5):
+        with pytest.raises(ValueError, match=r"^visible: must be True where A has weight"):
+            high_pass_scale([[0.5, 0.5 - hidden, hidden]], 0.1, visible=visible)
+
+
 def test_mean_of_float32_values_is_taken_in_float64():
     """Sums over 20,000 tokens in float32 lose four digits."""
     V = np.full((20_000, 3), 0.1, dtype=np.float32)

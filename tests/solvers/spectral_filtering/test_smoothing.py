@@ -80,6 +80,13 @@ def test_erratum_e1_d_the_printed_denominator_is_not_the_mean_and_may_not_exist(
     assert (z**2).sum() - (high(two_groups(40) @ z) ** 2).sum() < 0
 
 
+def test_ratio_without_a_mean_or_without_high_frequencies():
+    A = np.full((2, 2), 0.5)
+    assert_allclose(low_pass_ratio(A, [[1.0], [-1.0]], n_steps=1), [np.inf, 0])
+    assert_allclose(low_pass_ratio(A, [[0.0], [0.0]], n_steps=2), 0)
+    assert_allclose(low_pass_ratio(A, [[3.0], [3.0]], n_steps=0), [0])
+
+
 @settings(deadline=None)
 @given(seed=SEEDS, n=st.integers(1, 8), kind=KINDS, alpha=st.floats(0, 5))
 def test_ao_c2_coefficient_is_that_of_the_loop_and_contracts_ranges(seed, n, kind, alpha):
