@@ -24,7 +24,7 @@ from twinsolve.bench.check.lines import draw_deviations
 from twinsolve.bench.cli import app
 from twinsolve.bench.tables import write_table
 from twinsolve.unrolled import Gaussian, SparseCoding
-from twinsolve.unrolled.sparse_coding.code_blocks import _shrink_
+from twinsolve.unrolled.sparse_coding.code_blocks import _restrict_, _shrink_
 from twinsolve.unrolled.twins import catalogue, findings_of, unregister
 
 from .command import run as command
@@ -125,6 +125,12 @@ FAULTS = {
     "threshold scaled by 2": (
         "sparse_coding.code_blocks._shrink_",
         lambda z, one_sided: _shrink_(z / 2, one_sided) * 2,
+    ),
+    "diagonal left in": (
+        "sparse_coding.code_blocks._restrict_",
+        lambda codes, block, hidden, settings: _restrict_(
+            codes, block, hidden, settings._replace(zero_diagonal=False)
+        ),
     ),
     "bandwidth squared wrongly": (
         "kernel_smoothing.gaussian.Gaussian.bandwidth_for",
