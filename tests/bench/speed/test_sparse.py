@@ -15,6 +15,7 @@ import pytest
 from llvmlite.binding import get_host_cpu_features
 from numpy.testing import assert_allclose
 from PIL import Image
+from scipy.sparse import csr_array
 from sklearn.preprocessing import normalize
 from typer.testing import CliRunner
 
@@ -303,6 +304,13 @@ def test_figure_without_peers_and_without_memory(tmp_path):
     assert (tmp_path / "scaling.pdf").exists()
     draw_scaling(rows[1:], tmp_path / "none")
     assert not list((tmp_path / "none").iterdir())
+
+
+def test_real_data_as_they_are_timed(real_data):
+    problem = SELF_EXPRESSION["coil-20"].make(0)
+    assert problem.Y.shape == (1440, 300)
+    assert_allclose(np.linalg.norm(problem.Y, axis=1), 1)
+    assert isinstance(problem.solve(tol=1e-2, n_jobs=1).coef, csr_array)
 
 
 def test_digits_are_timed_by_the_features_of_the_preset(tmp_path, monkeypatch):
