@@ -14,50 +14,24 @@ from typer.testing import CliRunner
 import twinsolve
 from twinsolve.bench.cli import app
 
+from .vision.test_segmentation import write_camvid
+
 PACKAGE = Path(twinsolve.__file__).parent
-_NETWORK = ["FilterDiffusionDenoiser:n_layers=1", "--steps", "1", "--batch-size", "1"]
 COMMANDS = {
-    "check": ["check", "--quick", "--twin", "gaussian-attention", "--n-jobs", "1"],
-    "cluster": ["cluster", "digits:n_points=60", "--method", "k-means", "--n-seeds", "1"],
-    "cluster --auto": ["cluster", "digits:n_points=60", "--auto", "--method", "k-means"],
-    "denoise": ["denoise", "photographs", "--method", "noisy"],
-    "train-denoiser": ["train-denoiser", *_NETWORK, "--patch-size", "8", "--data", "pictures"],
-    "classify": ["classify", "digits", "--seeds", "1", "--steps", "1"],
-    "inspect": ["inspect", "digits"],
-    "segment": [
-        "segment",
-        "--model",
-        "plain",
-        "--n-seeds",
-        "1",
-        "--steps",
-        "1",
-        "--data-home",
-        ".",
-    ],
-    "language": [
-        "language",
-        "generated:n_words=20",
-        "--row",
-        "NeuTRENO",
-        "--seeds",
-        "1",
-        "--steps",
-        "1",
-    ],
-    "longrange": [
-        "longrange",
-        "listops:n_train=100",
-        "--row",
-        "GRC",
-        "--seeds",
-        "1",
-        "--steps",
-        "1",
-    ],
-    "audit": ["audit", "gpt2", "--law", "determinism"],
-    "vectors": ["vectors"],
-    "speed": ["speed", "filters", "--case", "graying-dct-64", "--peer", "torch", "--rounds", "1"],
+    "check": "check --quick --twin gaussian-attention --n-jobs 1",
+    "cluster": "cluster digits:n_points=60 --method k-means --n-seeds 1",
+    "cluster --auto": "cluster digits:n_points=60 --auto --method k-means",
+    "denoise": "denoise photographs --method noisy",
+    "train-denoiser": "train-denoiser FilterDiffusionDenoiser:n_layers=1 --steps 1 --batch-size 1 "
+    "--patch-size 8 --data pictures",
+    "classify": "classify digits --seeds 1 --steps 1",
+    "inspect": "inspect digits",
+    "segment": "segment --model plain --n-seeds 1 --steps 1 --data-home .",
+    "language": "language generated:n_words=20 --row NeuTRENO --seeds 1 --steps 1",
+    "longrange": "longrange listops:n_train=100 --row GRC --seeds 1 --steps 1",
+    "audit": "audit gpt2 --law determinism",
+    "vectors": "vectors",
+    "speed": "speed filters --case graying-dct-64 --peer torch --rounds 1",
 }
 
 
@@ -68,25 +42,17 @@ def full(handle):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A present folder with pictures, and the folder that the results are written to."""
-    for path in (
-        "pictures",
-        *(f"CamVid/{s}{e}" for s in ("train", "val", "test") for e in ("", "annot")),
-    ):
-        (tmp_path / path).mkdir(parents=True)
+    (tmp_path / "pictures").mkdir()
     for number in range(21):
         Image.fromarray(np.full((8, 8), number, np.uint8)).save(tmp_path / f"pictures/{number}.png")
-    for path in (tmp_path / "CamVid").iterdir():
-        classes = Image.fromarray((np.arange(120 * 160).reshape(120, 160) % 12).astype(np.uint8))
-        mode = "L" if path.name.endswith("annot") else "RGB"
-        classes.convert(mode).save(path / "0.png")
-    monkeypatch.setattr("twinsolve.datasets.camvid._SIZES", {"train": 1, "val": 1, "test": 1})
+    write_camvid(tmp_path, monkeypatch, train=3, val=1, test=1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "out"
 
 
 def invoke(command):
-    run = CliRunner().invoke(app, [*COMMANDS[command], "--output", "out"])
+    run = CliRunner().invoke(app, [*COMMANDS[command].split(), "--output", "out"])
     assert run.exception is None or isinstance(run.exception, SystemExit), run.exception
     return run.exit_code, " ".join(run.output.split())
 

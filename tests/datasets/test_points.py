@@ -264,15 +264,6 @@ def test_other_files_are_named(tmp_path):
         load_points(tmp_path / "mine.csv")
 
 
-def test_points_that_are_columns_are_turned(tmp_path):
-    savemat(tmp_path / "columns.mat", {"fea": X.T, "gnd": [2, 2, 5, 5, 2, 5]})
-    with pytest.raises(ValueError, match="are 6 labels; as many as columns: set transpose=True"):
-        load_points(tmp_path / "columns.mat")
-    points = load_points(tmp_path / "columns.mat", transpose=True)
-    assert (points.data == X).all()
-    assert points.target.tolist() == [0, 0, 1, 1, 0, 1]
-
-
 @pytest.mark.parametrize("shape", [(1, 6), (6, 1)])
 def test_a_vector_of_labels_is_no_second_matrix(shape, tmp_path):
     np.savez(tmp_path / "mine.npz", pixels=X, person=np.arange(6).reshape(shape))

@@ -357,8 +357,3 @@ def test_one_sample_cannot_represent_itself_where_the_diagonal_is_zero():
         coef = found if isinstance(found, np.ndarray) else found.coef
         # Of a certificate at 1e-3.
         assert_allclose(coef, ONE_SAMPLE_SUFFICES[name], atol=5e-3)
-
-
-def test_dictionary_learning_needs_a_signal():
-    with pytest.raises(ValueError, match=r"^Y: must have a row that is not zero"):
-        call("ksvd", Y=np.zeros((6, 4)))

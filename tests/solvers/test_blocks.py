@@ -25,11 +25,13 @@ from twinsolve.solvers import (
     nonlocal_means,
     omp_self_expression,
     outlier_self_expression,
+    smoother_matrix,
     smoothness,
     sparse_code,
     sparse_self_expression,
 )
 from twinsolve.solvers.clustering import nearest_rows_affinity
+from twinsolve.solvers.kernel_smoothing import nadaraya_watson_residual
 from twinsolve.solvers.nonlocal_energy import stationary_distribution
 from twinsolve.solvers.sparse_coding import denoise_ista, denoise_low_rank, lam_max
 
@@ -52,6 +54,9 @@ CASES = {
         lambda **jobs: np.vstack(
             [
                 nadaraya_watson(X, Y, X, bandwidth=1.5, **jobs),
+                nadaraya_watson(X, Y, X, bandwidth=0.1, kernel="laplace", **jobs),
+                smoother_matrix(X, Y, bandwidth=1.5, kernel=abs, **jobs)[:, :5],
+                nadaraya_watson_residual(X, Y, X, Y, bandwidth=1.5, **jobs)[:, None] * np.ones(5),
                 local_linear_regression(X, Y, X, bandwidth=1.5, **jobs),
                 anisotropic_nonlocal_means(X, Y, metric=X**2, h=2.0, **jobs),
             ]

@@ -125,7 +125,11 @@ def _smoothed(run: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 TOKENS: dict[str, Callable[..., Any]] = {
     "Nadaraya-Watson": _smoothed(solvers.nadaraya_watson),
+    "Laplace kernel": _smoothed(solvers.nadaraya_watson, kernel="laplace"),
     "local linear regression": _smoothed(solvers.local_linear_regression, reg=1e-3),
+    "anisotropic non-local means": lambda X, u: solvers.anisotropic_nonlocal_means(
+        X, X, metric=np.ones(X.shape), h=u
+    ),
 }
 
 
@@ -148,6 +152,8 @@ def test_smoothed_tokens_move_with_the_tokens():
     for name in TOKENS:
         solve, X = TOKENS[name], points()
         expected, order, R = solve(X, 1.0), np.random.default_rng(2).permutation(12), rotation(4)
+        for unit in (*UNITS, 1e-150, 1e150):
+            assert_allclose(solve(unit * X, unit) / unit, expected, atol=1e-11)
         for shift in (1.0, 1e3, 1e6):
             assert_allclose(solve(X + shift, 1.0), expected + shift, atol=1e-11 * (1 + shift))
         assert_allclose(solve(X @ R, 1.0), expected @ R, atol=1e-11)

@@ -1,19 +1,13 @@
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
 
 from twinsolve.solvers import low_rank_sparse_self_expression, sparse_self_expression
 from twinsolve.solvers.solution import (
-    check_lam,
-    check_matrix,
-    check_one_or_each,
     check_row_stochastic,
-    check_square,
     frobenius_norm,
     unit_size,
     unit_under,
 )
-from twinsolve.validation import check_integer
 
 
 def test_a_solution_prints_in_a_line_what_one_asks_first():
@@ -31,51 +25,6 @@ def test_a_solution_prints_in_a_line_what_one_asks_first():
     assert one.startswith("Solution(coef 40 x 40 with ")
     assert f"objective {float(together.objective):.6g}, " in one
     assert one.endswith("converged to 0.001: True)")
-
-
-def test_check_matrix_keeps_float32_and_widens_integers():
-    assert check_matrix(np.ones((2, 2), np.float32), "X").dtype == np.float32
-    assert check_matrix([[1, 2]], "X").dtype == np.float64
-
-
-def test_check_integer_refuses():
-    for bad in [0, 5, 1.5, True, "2"]:
-        with pytest.raises(ValueError, match=r"n: must be a whole number in \[1, 4\]"):
-            check_integer(bad, "n", minimum=1, maximum=4)
-
-
-def test_check_lam_refuses():
-    for bad in [0.0, -1.0, np.nan, [1.0, 2.0], [[1.0]], [1.0, 0.0, 1.0], "a", None]:
-        with pytest.raises(ValueError, match="lam: must"):
-            check_lam(bad, 3)
-
-
-def test_check_lam_gives_one_entry_a_row():
-    assert check_lam(2.0, 3).tolist() == [2.0, 2.0, 2.0]
-    assert check_lam([1.0, 2.0, 3.0], 3).tolist() == [1.0, 2.0, 3.0]
-
-
-def test_check_square_names_the_shape():
-    for matrix in (np.eye(2), csr_array(np.eye(2))):
-        assert check_square(matrix, "A") is check_square(matrix, "A", 2) is matrix
-        with pytest.raises(
-            ValueError, match=r"^A: must be 3 x 3 to fit the other input, got shape"
-        ):
-            check_square(matrix, "A", 3)
-    with pytest.raises(ValueError, match=r"^A: must be square, got shape \(2, 3\)"):
-        check_square(np.ones((2, 3)), "A")
-
-
-def test_check_one_or_each_refuses():
-    for bad in [np.nan, [1.0, np.inf], [1.0], [[1.0, 2.0]], "a", None, [[1], [1, 2]]]:
-        with pytest.raises(ValueError, match=r"^s: must be"):
-            check_one_or_each(bad, "s", 2, "feature")
-
-
-def test_check_one_or_each_gives_one_for_each_and_takes_any_sign():
-    assert check_one_or_each(-2, "s", 3, "layer").tolist() == [-2.0, -2.0, -2.0]
-    assert check_one_or_each([0, 1, -2], "s", 3, "layer").tolist() == [0.0, 1.0, -2.0]
-    assert check_one_or_each(1.0, "s", 0, "layer").shape == (0,)
 
 
 def test_check_row_stochastic_takes_out_rounding_and_refuses_more():

@@ -72,19 +72,6 @@ def test_gap_bounds_any_codes(
     assert np.isinf(gap[zero]).all()
 
 
-@pytest.mark.parametrize(("stored", "n_jobs"), [(True, 1), (False, 2)])
-def test_pools_threads_and_a_stored_gram_change_nothing(monkeypatch, stored, n_jobs):
-    X = np.random.default_rng(0).standard_normal((40, 12))
-    settings = {"lam": 0.5, "zero_diagonal": True, "tol": 1e-12}
-    whole = sparse_code(X, X, **settings).coef.toarray()
-    pool = "twinsolve.solvers.sparse_coding.row_blocks"
-    monkeypatch.setattr("twinsolve.solvers.kernels.row_pool._SLOTS", 3)
-    monkeypatch.setattr(f"{pool}.MOST_STORED", 100 if stored else 0)
-    other = sparse_code(X, X, n_jobs=n_jobs, **settings)
-    assert other.converged.all()
-    assert_allclose(other.coef.toarray(), whole, atol=1e-8)
-
-
 @pytest.mark.parametrize(("zero_diagonal", "nonnegative"), [(False, True), (True, False)])
 def test_ista_descends_within_its_rate(X, zero_diagonal, nonnegative):
     flags = {"zero_diagonal": zero_diagonal, "nonnegative": nonnegative}

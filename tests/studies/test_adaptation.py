@@ -16,8 +16,6 @@ from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import CLEAN
 from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
-from twinsolve.unrolled import Neutreno
-from twinsolve.unrolled.attention import Positive
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +56,6 @@ def test_other_rows_start_elsewhere_with_all_its_weights(digits, plain, row):
     own, given = model.state_dict(), plain.state_dict()
     assert all(torch.equal(own[name], given[name]) for name in given)
     assert gap(digits, plain, model) > 0.01
-
-
-def test_neutreno_starts_as_the_trained_network_where_its_weight_vanishes(digits, plain):
-    model = adapted(digits, plain, "NeuTRENO")
-    gaps = []
-    for lam in (1e-2, 1e-3, 1e-7):
-        for part in model.modules():
-            if isinstance(part, Neutreno):
-                part.lam = Positive(lam)
-        gaps.append(gap(digits, plain, model))
-    assert gaps[1] == pytest.approx(gaps[0] / 10, rel=0.2)
-    assert gaps[2] < 1e-4
 
 
 def test_rates_are_chosen_on_validation_images_over_all_seeds():

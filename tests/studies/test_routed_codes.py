@@ -17,29 +17,6 @@ def pair():
     return clean + 0.1 * rng.standard_normal(clean.shape), clean
 
 
-def with_atoms(atoms, n_layers=3, threshold=1e-9):
-    network = MixtureOfExpertsDenoiser(n_layers, threshold=threshold, dtype=torch.float64)
-    for layer in network.layers:
-        for name in ("router", "analysis", "synthesis"):
-            setattr(layer, name, nn.Parameter(torch.as_tensor(atoms).clone()))
-    return network
-
-
-def orthonormal():
-    return np.linalg.qr(np.random.default_rng(1).standard_normal((64, 64)))[0]
-
-
-def test_in_an_orthonormal_dictionary_the_router_is_pursuit(pair):
-    network = with_atoms(orthonormal())
-    found = beside_pursuit(network, *pair, dictionary=network)
-    assert found["atoms"] == 3
-    assert found["jaccard"] == 1
-    assert found["chance"] < 0.9
-    for which in ("left", "off"):
-        values = [found[f"{which}_{name}"] for name in ("routed", "refitted", "pursued")]
-        assert values == pytest.approx([values[0]] * 3, rel=1e-6)
-
-
 def test_numbers_are_those_of_patches_one_by_one(pair):
     network = MixtureOfExpertsDenoiser(3, threshold=0.25, dtype=torch.float64)
     found = beside_pursuit(network, *pair, dictionary=network)

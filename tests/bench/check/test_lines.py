@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from typer.testing import CliRunner
 
 from twinsolve.bench.check.checks import _cache_results
 from twinsolve.bench.check.lines import coverage, lines_of, share
-from twinsolve.bench.cli import app
 from twinsolve.unrolled.twins import HeadCall
+
+from ..command import run
 
 
 def test_shares_of_tolerances():
@@ -59,8 +59,7 @@ def test_solutions_are_remembered_but_for_a_choice_of_the_layer():
 
 def test_a_twin_without_rows_is_left_out(tmp_path):
     """A bound on small drawn inputs, where no law applies to it."""
-    words = ["check", "--data", "drawn", "--twin", "softmax-stability", "--twin", "layer-scale"]
-    done = CliRunner().invoke(app, [*words, "--output", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert "layer-scale" in done.output
-    assert "softmax-stability" not in done.output
+    words = "check --data drawn --twin softmax-stability --twin layer-scale"
+    said = run(words, "--output", tmp_path)
+    assert "layer-scale" in said
+    assert "softmax-stability" not in said

@@ -21,8 +21,9 @@ from twinsolve.solvers import clustering_accuracy, omp_self_expression
 from twinsolve.solvers.clustering import spectral_labels, symmetric_affinity, unit_rows
 from twinsolve.solvers.sparse_coding import lasso, row_blocks
 
+from .test_names import JOB, SUBSPACES
+
 FINDINGS = Path(__file__).parents[3] / "docs/findings.md"
-SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 
 
 def test_splits_are_seeded_parts_of_all_points():
@@ -38,20 +39,10 @@ def test_splits_are_seeded_parts_of_all_points():
 def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
     """With 16 of 24 points on two planes; the same labels as by the estimator itself."""
     monkeypatch.setattr("twinsolve.bench.clustering.fitting._BLOCK", 3)
-    points = {"data": SUBSPACES, "trial": "0", "features": "unit"}
-    points |= {"seed": 0, "data_home": None, "content": None}
+    job = JOB | {"steps": ["symmetrize", "keep-largest 3"], "seeds": [0, 1], "n_fit_points": 16}
     for name in ("SSC", "SSC outliers", "unrolled (objective)", "kNN graph", "k-means"):
         chosen = METHODS[name].settings[0] | ({"max_iter": 3} if name[0] == "u" else {})
-        rows = cluster_job(
-            points=points,
-            method=name,
-            code=None,
-            settings=chosen,
-            steps=["symmetrize", "keep-largest 3"],
-            fit_seed=0,
-            seeds=[0, 1],
-            n_fit_points=16,
-        )
+        rows = cluster_job(**job, method=name, settings=chosen)
         for row in rows:
             assert row["new_ms"] > 0
             both = (16 * row["accuracy_fit"] + 8 * row["accuracy_new"]) / 24
@@ -67,10 +58,7 @@ def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
 @pytest.mark.parametrize("method", ["SSC", "EnSC"])
 def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch):
     """Its codes were found, but not yet certified: they are not found again."""
-    points = {"data": SUBSPACES, "trial": "0", "features": "unit"}
-    points |= {"seed": 0, "data_home": None, "content": None}
-    job = {"points": points, "method": method, "code": None, "settings": {"gamma": 20.0}}
-    job |= {"steps": ["symmetrize"], "fit_seed": 0, "seeds": [0]}
+    job = JOB | {"method": method, "settings": {"gamma": 20.0}}
     (whole,) = cluster_job(**job)
     monkeypatch.setattr(fitting, "_LONG", 20)
     warm_up(method)

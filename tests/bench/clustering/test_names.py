@@ -33,8 +33,14 @@ from twinsolve.bench.sources import source_of
 from twinsolve.solvers import clustering
 from twinsolve.unrolled import Softmax, named_operators, register_operator
 
+from ...datasets.test_mnist import idx, write
+
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 POINTS = {"data": SUBSPACES, "trial": "0", "seed": 0, "data_home": None, "content": None}
+JOB = {
+    "points": POINTS | {"features": "unit"}, "code": None, "steps": ["symmetrize"], "fit_seed": 0,
+    "seeds": [0],
+}  # fmt: skip
 
 
 def test_a_generated_problem_is_known_by_name_trial_and_seed():
@@ -199,9 +205,7 @@ def test_files_of_the_user_by_their_keys_and_with_the_file_beside_them(tmp_path)
     name = f"{tmp_path / 'mine.h5'}:data_key=train/codes,target_key=2"
     assert_array_equal(make_problem(name).labels, y)
     for kind, array in (("images-idx3", images), ("labels-idx1", y)):
-        sizes = np.array(array.shape, dtype=">u4").tobytes()
-        header = bytes([0, 0, 8, array.ndim]) + sizes
-        (tmp_path / f"my-{kind}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+        (tmp_path / f"my-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
     name = str(tmp_path / "my-images-idx3-ubyte.gz")
     problem = make_problem(f"{name}:n_points=6", seed=1)
     assert_array_equal(problem.images.reshape(6, 20), problem.X)
@@ -214,32 +218,19 @@ def test_files_of_the_user_by_their_keys_and_with_the_file_beside_them(tmp_path)
 
 
 def test_parts_of_a_data_set_and_all_its_files_count(tmp_path):
-    rng, home = np.random.default_rng(0), str(tmp_path)
+    home = str(tmp_path)
     assert content_of("mnist", home) is None
     (tmp_path / "openml").mkdir()
     (tmp_path / "mnist").mkdir()
     assert content_of("mnist", home) is None
     assert not is_at_hand("mnist", home)
-    for part, size in (("train", 4), ("t10k", 3)):
-        images = rng.integers(0, 256, (size, 28, 28), dtype=np.uint8)
-        for kind, array in (("images-idx3", images), ("labels-idx1", np.arange(size, dtype="u1"))):
-            sizes = np.array(array.shape, dtype=">u4").tobytes()
-            header = bytes([0, 0, 8, array.ndim]) + sizes
-            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    write(tmp_path, "train", range(4))
+    write(tmp_path, "t10k", range(3))
     sizes = {"mnist": 4, "mnist:subset=test": 3, "mnist:subset='all'": 7}
     assert {name: len(make_problem(name, data_home=home).X) for name in sizes} == sizes
     before = content_of("mnist:subset=test", home)
-    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(header + b"\0\0\0")
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(3, "u1")))
     assert content_of("mnist:subset=test", home) not in (before, None)
-
-
-def test_trials_of_real_data(real_data):
-    assert len(trials_of("hopkins")) == 155
-    problem = make_problem("yaleb-2", "3+7")
-    assert problem.n_clusters == 2
-    assert set(problem.labels) == {2, 6}
-    with pytest.raises(ValueError, match="no problem hopkins with trial 'x'"):
-        make_problem("hopkins", "x")
 
 
 def test_features_by_name():
@@ -334,15 +325,8 @@ def test_unknown_steps_are_refused(chain, words):
 def test_every_method_runs_on_a_tiny_problem(name):
     method = METHODS[name]
     quick = {"max_iter": 3} if name.startswith(("unrolled", "SENet")) else {}
-    rows = cluster_job(
-        points=POINTS | {"features": "unit"},
-        method=name,
-        code=None,
-        settings=method.settings[0] | quick,
-        steps=["symmetrize", "svd-power 2"],
-        fit_seed=0,
-        seeds=[0, 1],
-    )
+    changed = {"steps": ["symmetrize", "svd-power 2"], "seeds": [0, 1]}
+    rows = cluster_job(**JOB | changed, method=name, settings=method.settings[0] | quick)
     assert {row["seed"] for row in rows} == {0, 1}
     assert all(0.5 <= row["accuracy"] <= 1 for row in rows)
     assert all(row["family"] == method.family for row in rows)
@@ -357,15 +341,8 @@ def test_every_method_runs_on_a_tiny_problem(name):
 
 
 def test_many_iterations_of_attention_reach_the_problem_that_they_are_held_against():
-    rows = cluster_job(
-        points=POINTS | {"features": "raw"},
-        method="attention (ISTA)",
-        code=None,
-        settings={"n_iter": 10_000, "lam": 1.0},
-        steps=["symmetrize"],
-        fit_seed=0,
-        seeds=[0],
-    )
+    job = JOB | {"points": POINTS | {"features": "raw"}, "method": "attention (ISTA)"}
+    rows = cluster_job(**job, settings={"n_iter": 10_000, "lam": 1.0})
     assert abs(rows[0]["objective_gap"]) < 1e-6  # that of the solution
     assert rows[0]["cosine"] > 0.999
 

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 import torch
 from torch.nn import functional as F
-from typer.testing import CliRunner
 
-from twinsolve.bench.cli import app
 from twinsolve.bench.language import report
 from twinsolve.bench.language.data import UNKNOWN, WordBatches, cut, load_text, swap_words
 from twinsolve.bench.language.study import TEXT, build, losses, make_loss, settings_of
 from twinsolve.bench.parts import BALANCE, tokens_of_experts
+
+from ..command import run
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,9 @@ def small(tmp_path):
 
 
 def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
-    words = ["language", "generated", "--seeds", "2", "--steps", "2", "--row", "NeuTRENO"]
-    words += ["--recipe", "dim=16,depth=1", "--output", str(tmp_path)]
+    words = "language generated --seeds 2 --steps 2 --row NeuTRENO --recipe dim=16,depth=1"
     for _ in range(2):
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
+        run(words, "--output", tmp_path)
     table = pd.DataFrame(json.loads((tmp_path / "table.json").read_text()))
     assert list(zip(table.row, table.seed, strict=True)) == [
         (row, seed) for row in ("softmax", "NeuTRENO") for seed in (0, 1)
@@ -46,19 +44,6 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
     summary = (tmp_path / "summary.md").read_text()
     assert f"| softmax | 2 | {perplexity[:2].mean():.2f} | - |" in summary
     assert (tmp_path / "differences.png").is_file()
-
-
-def test_a_row_that_cannot_be_causal_is_refused(tmp_path):
-    words = ["language", "generated", "--row", "LM:operator=sinkhorn", "--output", str(tmp_path)]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 2
-    assert "does not support causal masks" in " ".join(done.output.replace("│", " ").split())
-
-
-def test_quick_has_data_of_its_own():
-    done = CliRunner().invoke(app, ["language", "wikitext2", "--quick"])
-    assert done.exit_code == 2
-    assert "leave out wikitext2" in " ".join(done.output.replace("│", " ").split())
 
 
 def test_without_the_training_file_the_validation_file_trains(small):

@@ -4,24 +4,22 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from twinsolve.bench.cli import app
 from twinsolve.bench.longrange.data import load_sequences
 from twinsolve.bench.longrange.study import SEQUENCES, build, make_batches, settings_of
 from twinsolve.bench.study import row_options
+
+from ..command import run
 
 DATA = "listops:n_train=200,min_length=8,max_length=24"
 SMALL = {"dim": 16, "depth": 1, "num_heads": 2}
 
 
 def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
-    words = ["longrange", DATA, "--seeds", "2", "--steps", "2", "--output", str(tmp_path)]
-    words += ["--recipe", "dim=16,depth=1,num_heads=2", "--row", "ALiBi"]
-    words += ["--row", "Sequence:operator=symmetric,correction=neutreno:lam=0.4"]
+    words = f"longrange {DATA} --seeds 2 --steps 2 --recipe dim=16,depth=1,num_heads=2 --row ALiBi"
+    words += " --row Sequence:operator=symmetric,correction=neutreno:lam=0.4"
     for _ in range(2):
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
+        run(words, "--output", tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [row["against"] for row in rows[::2]] == [None, "softmax", "softmax", "symmetric"]
     for row in rows:
@@ -58,18 +56,3 @@ def test_batches_end_where_their_longest_expression_does():
         (place,) = (whole[:, : len(ids)] == ids).all(dim=1).nonzero()[0]
         assert not whole[place, len(ids) :].any()
         assert splits.train.target[place] == label
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["lists"],
-        ["--row", "ConvMixer"],
-        ["--recipe", "patch_size=2"],
-        ["listops:size=3"],
-        ["listops", "--quick"],
-    ],
-)
-def test_what_is_unknown_is_refused(words, tmp_path):
-    done = CliRunner().invoke(app, ["longrange", *words, "--output", str(tmp_path)])
-    assert done.exit_code == 2

@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
-from typer.testing import CliRunner
 
 from twinsolve.bench import time_attention
-from twinsolve.bench.cli import app
 from twinsolve.bench.speed import attention
 from twinsolve.bench.speed.attention import (
     REFERENCE,
@@ -20,6 +18,8 @@ from twinsolve.bench.speed.attention import (
     profile_run,
 )
 from twinsolve.unrolled import CrissCross, Local, named_operators, operator_names
+
+from ..command import run
 
 
 @pytest.fixture
@@ -110,11 +110,8 @@ def test_the_kernel_that_was_reached_is_named():
 
 
 def test_command_writes_its_files(small, tmp_path):
-    arguments = ["speed", "attention", "--operator", "softmax", "--operator", "twicing"]
-    arguments += ["--case", "images-197", "--case", "memory", "--rounds", "1"]
-    result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert "twicing" in result.output
+    words = "speed attention --operator softmax --operator twicing --case images-197 --case memory"
+    assert "twicing" in run(words, "--rounds", 1, "--output", tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())
     assert {row["operator"] for row in rows} == {REFERENCE, "softmax", "twicing"}
     assert (tmp_path / "times.png").stat().st_size > 10_000
@@ -130,14 +127,12 @@ def test_a_loaded_operator_is_timed_and_timed_anew_when_its_file_changes(small, 
         "        return super().attend(*arguments)\n"
         "register_operator('mine', lambda num_heads, head_dim: Mine())\n"
     )
-    arguments = ["speed", "attention", "--case", "images-197", "--rounds", "1"]
-    arguments += ["--operator", "mine", "--output", str(tmp_path / "out"), "--load", str(path)]
+    words = "speed attention --case images-197 --rounds 1 --operator mine"
     for runs in (1, 1, 2):
         if runs == 2:
             path.write_text(path.read_text() + "# changed\n")
         try:
-            result = CliRunner().invoke(app, arguments)
-            assert result.exit_code == 0, result.output
+            run(words, "--output", tmp_path / "out", "--load", path)
         finally:
             named_operators._FACTORIES.pop("mine", None)
         assert len(list((tmp_path / "out" / "runs").iterdir())) == runs

@@ -29,6 +29,8 @@ from twinsolve.bench.speed.sparse import SELF_EXPRESSION, Case, SparseProblem, _
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
+from ...datasets.test_mnist import write
+
 KINDS = {"self-expression": SELF_EXPRESSION_PEERS, "sparse-coding": SPARSE_CODING_PEERS}
 EVERY_PEER = [(kind, name) for kind, found in KINDS.items() for name in found]
 
@@ -314,13 +316,8 @@ def test_real_data_as_they_are_timed(real_data):
 def test_digits_are_timed_by_the_features_of_the_preset(tmp_path, monkeypatch):
     """A part of the 50 images of both files, as unit rows in at most as many coordinates."""
     monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
-    rng = np.random.default_rng(0)
     for part in ("train", "t10k"):
-        images = rng.integers(0, 256, (25, 28, 28), dtype="u1")
-        for kind, array in (("images-idx3", images), ("labels-idx1", np.arange(25) % 10)):
-            sizes = np.array(array.shape, dtype=">u4").tobytes()
-            content = bytes([0, 0, 8, array.ndim]) + sizes + array.astype("u1").tobytes()
-            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(content)
+        write(tmp_path, part, np.arange(25) % 10)
     problem = _mnist(0, n_points=40)
     assert problem.self_expression
     assert problem.Y.shape == (40, 40)

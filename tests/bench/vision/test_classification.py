@@ -51,6 +51,8 @@ from twinsolve.bench.vision.classification.study import IMAGES, build, settings_
 from twinsolve.unrolled import named_operators
 from twinsolve.unrolled.boosting import Residual
 
+from ..command import run
+
 
 @pytest.fixture(scope="module")
 def digits():
@@ -61,14 +63,13 @@ def network(digits, row="softmax", seed=0):
     return build(digits, settings_of("digits"), row_options(IMAGES, row), seed)
 
 
-def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
-    words = ["classify", "digits", "--seeds", "2", "--steps", "2", "--attack", "--corruptions"]
-    words += ["--row", "ConvMixer:skip=False", "--recipe", "depth=1", "--output", str(tmp_path)]
+def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path, monkeypatch):
+    words = "classify digits --seeds 2 --steps 2 --attack --corruptions --row ConvMixer:skip=False"
     for _ in range(2):
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
-    other = CliRunner().invoke(app, words, env={"RANK": "1"})  # of two processes the first reports
-    assert (other.exit_code, other.output) == (0, "")
+        run(words, "--recipe", "depth=1", "--output", tmp_path)
+    monkeypatch.setenv("RANK", "1")
+    said = run(words, "--recipe", "depth=1", "--output", tmp_path)
+    assert said == ""  # of two processes the first reports
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [(x["row"], x["seed"]) for x in rows] == [
         (row, seed) for row in ("softmax", "ConvMixer", "ConvMixer:skip=False") for seed in (0, 1)
@@ -86,23 +87,14 @@ def test_the_command_trains_measures_and_takes_what_is_finished(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--row", "NeuTREN0"],
-        ["--row", "ViT:operator=nothing"],
-        ["--row", "ViT:token_graying=dct:power=1"],
-        ["cifar10:n=3"],
-        ["digits:n_train=99"],
-        ["nowhere"],
-        ["--recipe", "mix=0.5"],
-        ["--recipe", "mixup=0.6,cutmix=0.5"],
-        ["--recipe", "erasing=-1"],
-        ["--recipe", "dim=wide"],
-        ["--recipe", "candidates=1"],
-        ["--recipe", "precision=float16"],
+        "--row NeuTREN0", "--row ViT:operator=nothing", "--row ViT:token_graying=dct:power=1",
+        "cifar10:n=3", "digits:n_train=99", "nowhere", "--recipe mix=0.5",
+        "--recipe mixup=0.6,cutmix=0.5", "--recipe erasing=-1", "--recipe dim=wide",
+        "--recipe candidates=1", "--recipe precision=float16",
     ],
-)
+)  # fmt: skip
 def test_what_is_unknown_is_refused(words, tmp_path):
-    done = CliRunner().invoke(app, ["classify", *words, "--output", str(tmp_path)])
-    assert done.exit_code == 2
+    run(f"classify {words}", "--output", tmp_path, code=2)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
-from twinsolve.bench.cli import app
 from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
 from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.inspection import figures
@@ -40,6 +38,9 @@ from twinsolve.bench.vision.inspection.study import measure
 from twinsolve.solvers import least_squares_self_expression, smoother_matrix
 from twinsolve.unrolled import ClassAttentionTransformer, VisionTransformer, WindowedTransformer
 from twinsolve.unrolled.diagnostics import jacobian_spectrum
+from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser
+
+from ..command import run
 
 OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
 LAYER_COLUMNS = {
@@ -373,11 +374,8 @@ class Tampered(DigitsTransformer):
 
 def inspect(*words, output, code=0):
     """What the command prints, in one line; and the rows that it writes."""
-    run = CliRunner().invoke(app, ["inspect", *words, "--output", str(output)])
-    assert run.exit_code == code, run.output
-    path = output / "table.json"
-    rows = json.loads(path.read_text()) if path.is_file() else []
-    return " ".join(run.output.replace("│", " ").split()), rows
+    said, path = run("inspect", *words, "--output", output, code=code), output / "table.json"
+    return said, json.loads(path.read_text()) if path.is_file() else []
 
 
 @pytest.fixture
@@ -513,44 +511,36 @@ def test_condition_numbers_over_training_are_drawn_where_a_run_kept_them(tmp_pat
     assert not figures.draw_training([{"step": 1, "loss": 0.1}], tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("make", "arguments", "message"),
-    [
-        (None, ["nowhere"], "MODEL: must be digits, digits-mixed, the folder of a training run"),
-        (None, ["digits", "digits"], "MODEL: must be different ones"),
-        (None, ["digit"], "close ones are digits"),
-        ("empty", ["empty"], "got 'empty'"),
-        (None, ["digits", "--images", "nowhere"], "images: name a folder of pictures"),
-        ("empty", ["digits", "--images", "empty"], "no picture"),
-        ("unknown data", ["run"], "none are known for data 'mine'"),
-        ("other", ["hf"], "with model_type 'vit', got 'swin'"),
-        ("activation", ["hf"], "with hidden_act 'gelu', got 'relu'"),
-        ("pickled", ["hf"], "has no model.safetensors"),
-        ("denoiser", ["run"], "inspected by twinsolve denoise"),
-        ("unfit", ["run"], "does not fit"),
-    ],
-)
+REFUSED = [
+    (None, "nowhere", "MODEL: must be digits, digits-mixed, the folder of a training run"),
+    (None, "digits digits", "MODEL: must be different ones"),
+    (None, "digit", "close ones are digits"),
+    (None, "empty", "got 'empty'"),
+    (None, "digits --images nowhere", "images: name a folder of pictures"),
+    (None, "digits --images empty", "no picture"),
+    ("unknown data", "run", "none are known for data 'mine'"),
+    ({"model_type": "swin"}, "hf", "with model_type 'vit', got 'swin'"),
+    ({"model_type": "vit", "hidden_act": "relu"}, "hf", "with hidden_act 'gelu', got 'relu'"),
+    ({"model_type": "vit"}, "hf", "has no model.safetensors"),
+    ("denoiser", "run", "inspected by twinsolve denoise"),
+    ("unfit", "run", "does not fit"),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "message"), REFUSED)
 def test_what_cannot_be_inspected_is_refused_in_words(
     make, arguments, message, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    configs = {
-        "other": {"model_type": "swin"},
-        "activation": {"model_type": "vit", "hidden_act": "relu"},
-        "pickled": {"model_type": "vit"},
-    }
-    if make == "empty":
-        (tmp_path / "empty").mkdir()
-    elif make in configs:
+    (tmp_path / "empty").mkdir()
+    if isinstance(make, dict):
         (tmp_path / "hf").mkdir()
-        (tmp_path / "hf/config.json").write_text(json.dumps(configs[make]))
+        (tmp_path / "hf/config.json").write_text(json.dumps(make))
     elif make == "denoiser":
-        from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser
-
         write_run(tmp_path / "run", FilterDiffusionDenoiser(sigma=0.1, n_layers=1))
     elif make is not None:
         write_run(tmp_path / "run", small(), data="mine")
         if make == "unfit":
             save_tensors(tmp_path / "run" / WEIGHTS, small(dim=8).state_dict())
-    assert message in inspect(*arguments, output=tmp_path / "out", code=2)[0]
+    assert message in inspect(*arguments.split(), output=tmp_path / "out", code=2)[0]
     assert not (tmp_path / "out").exists()

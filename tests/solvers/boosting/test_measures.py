@@ -2,13 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from scipy.special import softmax
 
-from twinsolve.solvers import twicing
 from twinsolve.solvers.boosting import (
-    method_noise,
     residual_noise_share,
     signal_to_noise_ratio,
     snr_gain_bound,
@@ -109,16 +107,6 @@ def test_noise_share_of_a_matrix_does_not_depend_on_the_signal_or_the_scale():
         share = np.linalg.norm(A @ n) / np.linalg.norm(n)
         for matrix in (A, csr_array(A), A.tolist()):
             assert_allclose(residual_noise_share(matrix, u, scale * n), share, rtol=1e-12)
-
-
-def test_method_noise_is_what_twicing_smooths_and_puts_back():
-    rng = np.random.default_rng(0)
-    A, y = softmax(rng.standard_normal((5, 5)), axis=1), rng.standard_normal((5, 2))
-    left = method_noise(A, y)
-    assert_array_equal(left, y - A @ y)
-    assert_allclose(twicing(A, y), A @ y + A @ left, atol=1e-14)
-    image = rng.random((4, 5, 3)).astype(np.float32)
-    assert_array_equal(method_noise(np.zeros_like, image), image)
 
 
 def test_noise_share_of_a_filter_that_is_not_linear_depends_on_the_signal():

@@ -70,8 +70,6 @@ def test_one_array_may_hold_a_matrix_for_each_layer():
         generalized_residual(stacked, y, sources=[0, 0, 1, 3]),
         generalized_residual(filters, y, sources=[0, 0, 1, 3]),
     )
-    found = boost(stacked.astype(np.float32), y.astype(np.float32), t=0.3, n_iter=4)
-    assert found.dtype == np.float32
 
 
 def test_one_float64_matrix_among_others_makes_all_layers_float64():

@@ -3,8 +3,6 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array, issparse
 
-from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.solvers import low_rank_self_expression
 from twinsolve.solvers.clustering import (
     affinity,
     keep_l1_mass,
@@ -134,15 +132,6 @@ def test_sparse_stays_sparse_and_equals_dense_and_keeps_its_input(C, step):
     assert (kept == C).all()
 
 
-def test_low_rank_affinity_ignores_rounding_on_independent_subspaces():
-    X, y = make_union_of_subspaces(10, n_subspaces=3, dimension=3, random_state=0)
-    X[0] = 0
-    A = low_rank_affinity(low_rank_self_expression(X, lam=0.0), power=1.0)
-    assert np.abs(A[y[:, None] != y]).max() < 1e-9
-    assert (A[0] == 0).all()
-    assert_allclose(A.diagonal()[1:], 1)
-
-
 def test_zero_coefficients_give_a_zero_affinity():
     zero = np.zeros((4, 4))
     for A in (
@@ -199,9 +188,3 @@ def test_nearest_rows_have_the_largest_cosines(wrap, monkeypatch):
     assert graph.sum() == 4 * 40
     assert not graph.diagonal().any()
     assert_allclose((graph * cosines).sum(), others[:, -4:].sum())
-
-
-def test_nearest_of_few_rows():
-    pair = nearest_rows_affinity(np.diag([1.0, 1.0, 0.0]))
-    assert (pair.toarray() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]).all()
-    assert nearest_rows_affinity(np.diag([1.0, 0.0, 0.0])).nnz == 0

@@ -7,7 +7,7 @@ from scipy.linalg import eigh
 from scipy.sparse import csr_array
 from sklearn.metrics import silhouette_score
 
-from twinsolve.solvers.clustering import selection_score, spectral_labels
+from twinsolve.solvers.clustering import selection_score
 
 
 def blocks(inside, across, sizes=(4, 4, 4)):
@@ -67,11 +67,3 @@ def test_a_sample_of_many_points_gives_the_silhouette(monkeypatch):
     monkeypatch.setattr("twinsolve.solvers.clustering.selection._SAMPLE", 40)
     assert selection_score(A, np.arange(80) // 40, 2) == pytest.approx(whole, abs=0.1)
     assert selection_score(A, np.arange(80) // 79, 2) < 0.1
-
-
-def test_labels_none_takes_the_spectral_ones():
-    rng = np.random.default_rng(1)
-    A = rng.random((20, 20))
-    A += A.T
-    labels = spectral_labels(A, 3, random_state=0)
-    assert selection_score(A, None, 3) == selection_score(A, labels, 3)

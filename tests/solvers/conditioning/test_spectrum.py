@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from twinsolve.solvers import gray_tokens
 from twinsolve.solvers.conditioning import condition_number
 
 SEEDS = st.integers(0, 10**6)
@@ -59,3 +60,5 @@ def test_sk_4_the_tolerance_grows_with_the_larger_side():
         for factor, finite in [(0.9, False), (1.1, True), (4, True)]:
             X[0, 0], X[1, 1] = 1, factor * max(shape) * eps
             assert np.isfinite(condition_number(X)) == finite
+            found = gray_tokens(X, eps=0.1)[1, 1]
+            assert_allclose(found, X[1, 1] ** 0.1 if finite else 0, rtol=1e-12)

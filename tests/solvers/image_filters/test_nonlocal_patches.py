@@ -79,18 +79,6 @@ def test_images_of_few_pixels(shape, patch_distance):
     assert_allclose(nonlocal_means(image[..., 0], **arguments), expected, atol=1e-14)
 
 
-def test_bands_of_rows_join_and_threads_change_nothing():
-    """More rows than fit in one band; the window reaches none, one or all of the other bands."""
-    for patch_distance, real in [(None, np.float64), (3, np.float32), (70, np.float32)]:
-        image = np.random.default_rng(0).random((150, 6)).astype(real)
-        arguments = {"patch_size": 3, "patch_distance": patch_distance, "h": 0.3, "sigma": 0.05}
-        found = nonlocal_means(image, **arguments)
-        expected = nonlocal_means_matrix(image.astype(float), **arguments) @ image.ravel()
-        assert_allclose(found.ravel(), expected, atol=1e-13 if real is np.float64 else 30 * EPS)
-        for n_jobs in (1, 2, 3):
-            assert_array_equal(nonlocal_means(image, n_jobs=n_jobs, **arguments), found)
-
-
 @pytest.mark.parametrize(("h", "real"), [(0.05, np.float32), (0.3, np.float64), (1e30, np.float32)])
 @pytest.mark.parametrize("width", [15, 16, 17, 33])
 def test_rows_of_any_width(width, h, real):

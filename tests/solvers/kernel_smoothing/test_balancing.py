@@ -46,23 +46,6 @@ def test_is_the_nearest_doubly_stochastic_matrix_of_the_oracle():
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=seeds, n=st.integers(1, 7), scale=st.sampled_from([0.0, 0.1, 1.0]))
-def test_invariances(seed, n, scale):
-    L = draw(seed, n, scale)
-    rng = np.random.default_rng(seed)
-    P = sinkhorn(L, tol=1e-12)
-    assert marginal_violation(P) <= 1.1e-12
-    shifted = sinkhorn(L + rng.standard_normal(n) + rng.standard_normal((n, 1)), tol=1e-12)
-    rows, columns = rng.permutation(n), rng.permutation(n)
-    permuted = sinkhorn(L[np.ix_(rows, columns)], tol=1e-12)
-    # Marginals to 1e-12 leave the entries uncertain by that over one minus the squared second
-    # singular value of P, which these draws keep above 1e-3.
-    assert_allclose(shifted, P, atol=1e-9)
-    assert_allclose(permuted, P[np.ix_(rows, columns)], atol=1e-9)
-    assert_allclose(sinkhorn(L.T, tol=1e-12), P.T, atol=1e-9)
-
-
-@settings(max_examples=30, deadline=None)
 @given(seed=seeds, n=st.integers(1, 7))
 def test_symmetric_logits_give_a_symmetric_result(seed, n):
     L = draw(seed, n, 0.5)
@@ -78,15 +61,6 @@ def test_kernel_matrices_take_few_symmetric_updates():
     P = sinkhorn(L, tol=1e-12, max_iter=45)  # 2 ** -45 < 1e-13
     assert np.linalg.eigvalsh(P).min() > -1e-12
     assert marginal_violation(P) <= 1.1e-12
-
-
-def test_large_logits_neither_overflow_nor_lose_mass():
-    L = draw(2, 4, 1.0)
-    assert_allclose(sinkhorn(L + 1e5 * np.eye(4)), np.eye(4), atol=1e-9)
-    offsets = 1e5 * np.random.default_rng(3).standard_normal((2, 4))
-    # Logits of this size are rounded to 1e-16 of it.
-    expected = sinkhorn(L, tol=1e-13)
-    assert_allclose(sinkhorn(L + offsets[0] + offsets[1][:, None]), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -145,23 +119,6 @@ def test_entries_on_no_permutation_vanish():
     P = sinkhorn(L, tol=1e-13)
     assert not P[2, :2].any()
     assert_allclose(P, oracle.sinkhorn(L), **ORACLE)
-
-
-def test_a_permutation_pattern_gives_the_permutation():
-    L = np.full((4, 4), -np.inf)
-    L[[0, 1, 2, 3], [2, 0, 3, 1]] = [5.0, -9.0, 0.0, 1e3]
-    assert_array_equal(sinkhorn(L), np.isfinite(L))
-    swap = np.array([[-np.inf, 3.0], [3.0, -np.inf]])
-    assert_array_equal(sinkhorn(swap), [[0, 1], [1, 0]])
-
-
-def test_float32_is_kept():
-    L = draw(7).astype(np.float32)
-    P = sinkhorn(L)
-    assert P.dtype == np.float32
-    # Each of 6 entries of a sum is rounded once.
-    assert marginal_violation(P) < 6 * np.finfo(np.float32).eps
-    assert_allclose(P, sinkhorn(L.astype(float)), rtol=np.finfo(np.float32).eps)
 
 
 def test_marginal_violation_is_the_largest_deviation():

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from twinsolve.solvers import nadaraya_watson, smoother_matrix
 from twinsolve.solvers.kernel_smoothing import (
@@ -59,16 +57,6 @@ def test_residuals_have_no_unit(points, scale):
         assert_allclose(found, expected, rtol=1e-11, atol=1e-15)
 
 
-def test_residual_of_zero_values_is_zero_at_zero_alone(points):
-    q, k, v = points
-    for certificate in (
-        lambda u: weighted_least_squares_residual(np.ones((6, 9)), 0 * v, u),
-        lambda u: nadaraya_watson_residual(q, k, 0 * v, u, bandwidth=1.0),
-    ):
-        assert_array_equal(certificate(np.zeros((6, 2))), np.zeros(6))
-        assert certificate(np.full((6, 2), 1e-200)).min() > 1
-
-
 def test_streamed_residual_is_more_exact_than_products():
     """Two clusters far apart: products of matrices lose digits that differences keep."""
     rng = np.random.default_rng(0)
@@ -91,6 +79,7 @@ KERNELS = [
     ("laplace", lambda r: np.exp(-r)),
     ("epanechnikov", lambda r: np.maximum(1 - r**2, 0)),
     (cauchy, cauchy),
+    (lambda r: 1e306 * cauchy(r), cauchy),
 ]
 
 
@@ -124,53 +113,6 @@ def test_mahalanobis_is_a_projection_of_queries_and_keys_se7m(points):
     W = np.random.default_rng(1).standard_normal((3, 3))
     found = nadaraya_watson(q, k, v, bandwidth=1.0, precision=W @ W.T)
     assert_allclose(found, literal(q @ W, k @ W, v, 1.0), rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "bandwidth"),
-    [("gaussian", 2.5), (cauchy, 2.5), ("gaussian", 0.1), ("laplace", 0.1)],
-)
-def test_tiles_change_nothing(points, monkeypatch, kernel, bandwidth):
-    q, k, v = points
-    options = {"bandwidth": bandwidth, "kernel": kernel}
-    whole, A = nadaraya_watson(q, k, v, **options), smoother_matrix(q, k, **options)
-    weights = "twinsolve.solvers.kernel_smoothing.weights"
-    monkeypatch.setattr(f"{weights}._ROWS", 4)
-    monkeypatch.setattr(f"{weights}._WHOLE_ENTRIES", 18)
-    for n_bytes in (1, 16, 40):
-        monkeypatch.setattr(f"{weights}._ROW_BYTES", n_bytes)
-        # The nine terms of a sum are added in another order, once rescaled tile by tile.
-        assert_allclose(nadaraya_watson(q, k, v, **options), whole, rtol=1e-14, atol=1e-15)
-    assert_allclose(smoother_matrix(q, k, **options), A, rtol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dtype"),
-    [("gaussian", np.float32), ("gaussian", np.float64), ("laplace", np.float32), (cauchy, float)],
-)
-def test_threads_change_no_bit(kernel, dtype):
-    rng = np.random.default_rng(0)
-    q, k, v = (rng.random((900, 3)).astype(dtype) for _ in range(3))
-    options = {"bandwidth": 1.0, "kernel": kernel}
-    one, two = ({**options, "n_jobs": n_jobs} for n_jobs in (None, 2))
-    smooth = nadaraya_watson(q, k, v, **one)
-    assert_array_equal(smooth, nadaraya_watson(q, k, v, **two))
-    assert_array_equal(smoother_matrix(q, k, **one), smoother_matrix(q, k, **two))
-    assert_array_equal(
-        nadaraya_watson_residual(q, k, v, smooth, **one),
-        nadaraya_watson_residual(q, k, v, smooth, **two),
-    )
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-200, 1.0, 1e150]))
-def test_invariant_to_units(seed, scale):
-    rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal((n, 2)) for n in (3, 5, 5))
-    for kernel in ("gaussian", "laplace"):
-        found = nadaraya_watson(scale * q, scale * k, scale * v, bandwidth=scale, kernel=kernel)
-        expected = scale * nadaraya_watson(q, k, v, bandwidth=1.0, kernel=kernel)
-        assert_allclose(found, expected, rtol=1e-11, atol=1e-12 * scale)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
@@ -236,9 +178,3 @@ def test_means_of_the_largest_and_least_numbers_are_themselves():
         for value in (dtype(0.999) * np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal):
             found = nadaraya_watson(X, X, np.full((50, 1), value), bandwidth=0.5)
             assert_allclose(found.astype(np.longdouble) / value, 1, rtol=8 * np.finfo(dtype).eps)
-
-
-def test_heavy_kernels_weigh_as_their_multiples(points):
-    q, k, v = points
-    found = nadaraya_watson(q, k, v, bandwidth=2.5, kernel=lambda r: 1e306 * cauchy(r))
-    assert_allclose(found, nadaraya_watson(q, k, v, bandwidth=2.5, kernel=cauchy), rtol=1e-14)

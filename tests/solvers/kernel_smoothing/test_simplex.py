@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
 from scipy.special import softmax
-from torch.nn.functional import scaled_dot_product_attention
 
 from twinsolve.solvers import sparsemax
 from twinsolve.solvers.kernel_smoothing import (
@@ -98,13 +96,6 @@ def test_softmax_is_the_entropic_program_of_the_oracle(logits):
     assert (entropic_gap(logits, p) <= 1e-15 * (1 + np.ptp(logits, axis=1))).all()
 
 
-def test_temperature_divides_the_logits():
-    z, temperature = LOGITS["random"], 0.5
-    p = softmax(z / temperature, axis=1)
-    assert_allclose(p, oracle.entropic_linear_program(z, temperature=temperature), atol=1e-6)
-    assert entropic_gap(z / temperature, p).max() < 1e-15
-
-
 Z = arrays(float, st.tuples(st.integers(1, 4), st.integers(1, 8)), elements=st.floats(-5, 5))
 
 
@@ -139,12 +130,6 @@ def test_certificates_bound_the_distance_from_any_point_of_the_simplex(z, seed):
     assert_allclose(entropic_gap(z, p), gap, atol=1e-13)
 
 
-@given(z=Z, shift=st.floats(-100, 100), seed=st.integers(0, 100))
-def test_sparsemax_ignores_shifts_and_follows_permutations(z, shift, seed):
-    order = np.random.default_rng(seed).permutation(z.shape[1])
-    assert_allclose(sparsemax(z[:, order] + shift), sparsemax(z)[:, order], atol=1e-13)
-
-
 def test_certificates_see_what_is_not_optimal():
     z = LOGITS["random"]
     p, s = sparsemax(z), softmax(z, axis=1)
@@ -172,23 +157,19 @@ def test_masked_entries_are_zero_and_otherwise_as_if_absent(hidden):
     assert (entropic_gap(masked, np.full((3, 5), 0.2)) == np.inf).all()
 
 
-def test_a_row_without_visible_entries_is_zero_as_in_attention():
-    z = np.array([[0.0, 1.0], [-np.inf, -np.inf]])
-    assert (sparsemax(z)[1] == 0).all()
-    q, values = torch.zeros(1, 1, 2, 2), torch.eye(2)[None, None]
-    mask = torch.tensor([[True, True], [False, False]])
-    plain = scaled_dot_product_attention(q, q, values, attn_mask=mask)
-    assert (plain[0, 0, 1] == 0).all()
-    for certificate in (simplex_projection_residual, entropic_gap):
-        assert certificate(z, [[0.0, 1.0], [0.0, 0.0]])[1] == 0
-
-
 def test_logits_of_any_size_are_stable():
     for size in [1e-300, 1e17, 1.7e308]:
         z = size * np.array([[1.0, 1.0, -1.0], [1.0, 0.5, 0.0]])
         expected = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]] if size > 1 else np.full((2, 3), 1 / 3)
         assert_allclose(sparsemax(z), expected, atol=1e-15)
         assert simplex_projection_residual(z, sparsemax(z)).max() < 1e-15
+
+
+def test_a_row_without_visible_entries_is_zero():
+    z = np.array([[0.0, 1.0], [-np.inf, -np.inf]])
+    assert (sparsemax(z)[1] == 0).all()
+    for certificate in (simplex_projection_residual, entropic_gap):
+        assert certificate(z, [[0.0, 1.0], [0.0, 0.0]])[1] == 0
 
 
 def test_long_supports_sum_to_one():
@@ -199,23 +180,3 @@ def test_long_supports_sum_to_one():
     # The rounding of tau, half an ulp of 1, counts n times.
     assert abs(p.sum() - 1) < n * np.finfo(float).eps / 2
     assert simplex_projection_residual(z, p) < n * np.finfo(float).eps / 2
-
-
-def test_float32_is_kept_and_computed_in_float64():
-    single = LOGITS["wide"].astype(np.float32)
-    p = sparsemax(single)
-    assert p.dtype == np.float32
-    assert_allclose(p, sparsemax(single.astype(float)), atol=np.finfo(np.float32).eps / 2)
-    assert simplex_projection_residual(single, p).max() < np.finfo(np.float32).eps * p.shape[1]
-    assert sparsemax(np.array([[1, 2]])).dtype == np.float64
-
-
-def test_leading_dimensions_are_batches():
-    for shape in [(5,), (2, 1, 3, 5)]:
-        z = RNG.standard_normal(shape)
-        rows = z.reshape(-1, 5)
-        p = sparsemax(z)
-        assert_allclose(p.reshape(-1, 5), sparsemax(rows), atol=0)
-        for certificate in (simplex_projection_residual, entropic_gap):
-            assert_allclose(certificate(z, p).ravel(), certificate(rows, p.reshape(-1, 5)), atol=0)
-            assert certificate(z, p).shape == shape[:-1]

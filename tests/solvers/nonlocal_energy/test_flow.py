@@ -70,15 +70,6 @@ def test_the_default_step_is_half_the_bound(K, fidelity, tokens_of):
     assert_allclose(runs[0].coef, runs[1].coef, rtol=1e-9, atol=1e-12)
 
 
-def test_the_default_step_reaches_the_minimiser(tokens_of):
-    K, f, fidelity = np.ones((9, 9)), tokens_of(), "degree"
-    run = gradient_flow(f, csr_array(K), lam=0.5, fidelity=fidelity, n_iter=1000)
-    best = minimize_energy(f, K, lam=0.5, fidelity=fidelity)
-    assert run.converged.all()
-    assert_allclose(run.coef, best.coef, atol=1e-7)
-    assert_allclose(run.objective, best.objective, atol=1e-12)
-
-
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_exact_flow_is_the_matrix_exponential_nt_21(fidelity, tokens_of):
     """Of the augmented linear system ``du/dt = -H u + W f``, which knows no minimiser."""

@@ -29,7 +29,8 @@ POTENTIALS = Potentials(rng.random((4, 2)), rng.standard_normal((4, 2)))
 
 SIMILAR = rng.integers(0, 63, (63, 3))
 BANKS = [FilterBank(FILTERS, borders=borders) for borders in BORDERS]
-BANKS += [NonlocalFilterBank(FILTERS, SIMILAR, sharing=np.array([-0.3, 0.0, 0.6, 1.4]))]
+SHARING = np.array([-0.3, 0.0, 0.6, 1.4])
+BANKS += [NonlocalFilterBank(FILTERS, SIMILAR, sharing=SHARING)]
 
 
 def matrix(bank, shape):
@@ -115,6 +116,23 @@ def test_norm_is_bounded_closely():
         assert borders != "zero" or shape == (9, 9) or bound <= 1.1 * norm
 
 
+def test_responses_are_mixed_with_those_to_similar_windows():
+    alone = FilterBank(FILTERS)(IMAGE).reshape(4, -1)
+    b = SHARING[:, None]
+    expected = (1 - b) * alone + b * alone[:, SIMILAR].mean(axis=2)
+    assert_allclose(BANKS[-1](IMAGE).reshape(4, -1), expected, rtol=1e-12)
+
+
+def test_norm_is_bounded_where_the_one_of_the_filters_does_not_hold():
+    weights = np.array([0.5, 1.0, 2.0, 0.1])
+    all_to_one = NonlocalFilterBank(FILTERS, np.full((63, 1), 7), sharing=1.0)
+    for bank in (BANKS[-1], all_to_one):
+        K = matrix(bank, IMAGE.shape).reshape(4, -1, IMAGE.size)
+        exact = np.linalg.norm(np.einsum("i,iwp,iwq->pq", weights, K, K), 2)
+        assert exact <= bank.norm_bound(weights)
+    assert exact > FilterBank(FILTERS).norm_bound(weights)
+
+
 def concave_ridge(rho=0.9):
     """W of norm 1, and potentials convex near 0 and concave beyond."""
     bank = FilterBank(FILTERS)
@@ -196,15 +214,25 @@ def test_gap_bounds_the_distance_fe_5(solve):
 def test_bad_arguments_are_named():
     bank = FilterBank(dct_filters(3))
     huber = Potentials(np.ones((8, 1)), np.ones((8, 1)))
-    with pytest.raises(ValueError, match=r"^borders: "):
-        FilterBank(FILTERS, borders="symmetric")
-    with pytest.raises(ValueError, match=r"^filters: "):
-        FilterBank(FILTERS[0])
-    with pytest.raises(ValueError, match=r"^filters: "):
-        FilterBank(FILTERS * np.nan)
-    with pytest.raises(ValueError, match=r"^f: "):
-        filter_energy(IMAGE, IMAGE[:5], bank, huber, lam=1.0)
-    with pytest.raises(ValueError, match=r"^image: "):
-        bank(np.zeros((2, 9)))
-    with pytest.raises(ValueError, match=r"^bank: "):
-        l1_analysis(IMAGE, FilterBank(np.ones((1, 2, 2))), lam=1.0)
+    for name, call in [
+        ("borders", lambda: FilterBank(FILTERS, borders="symmetric")),
+        ("filters", lambda: FilterBank(FILTERS[0])),
+        ("filters", lambda: FilterBank(FILTERS * np.nan)),
+        ("f", lambda: filter_energy(IMAGE, IMAGE[:5], bank, huber, lam=1.0)),
+        ("image", lambda: bank(np.zeros((2, 9)))),
+        ("bank", lambda: l1_analysis(IMAGE, FilterBank(np.ones((1, 2, 2))), lam=1.0)),
+        *(
+            (name, lambda x=similar, b=sharing: NonlocalFilterBank(FILTERS, x, sharing=b)(IMAGE))
+            for name, similar, sharing in [
+                ("similar", np.full((63, 2), 63), 0.5),
+                ("similar", np.full((63, 2), -1), 0.5),
+                ("similar", np.zeros((63, 2)), 0.5),
+                ("similar", np.zeros(63, dtype=int), 0.5),
+                ("similar", np.zeros((62, 2), dtype=int), 0.5),
+                ("sharing", SIMILAR, np.nan),
+                ("sharing", SIMILAR, np.ones(3)),
+            ]
+        ),
+    ]:
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            call()

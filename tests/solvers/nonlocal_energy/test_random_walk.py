@@ -188,12 +188,6 @@ def test_two_cycles_of_coprime_lengths_have_a_limit():
     )
 
 
-def test_one_token():
-    assert_allclose(stationary_distribution([[1.0]]), [1])
-    assert_allclose(random_walk_limit([[4.0]], [[1.0]]), [4])
-    assert random_walk_rate([[1.0]]) == 0
-
-
 def test_large_sparse_walk():
     for n in [1100, 2100]:
         K = random_array((n, n), density=4 / n, rng=np.random.default_rng(0)) + eye_array(n, k=1)

@@ -123,16 +123,6 @@ def test_affine_with_huge_and_per_row_penalties():
     assert found.coef.toarray()[-1].min() >= -1e-9
 
 
-def test_basis_pursuit_of_float32_is_exact_up_to_their_rounding():
-    X, _ = make_union_of_subspaces(20, n_subspaces=3, n_features=15, dimension=3, random_state=0)
-    exact = basis_pursuit_self_expression(X)
-    rounded = basis_pursuit_self_expression(X.astype(np.float32))
-    assert rounded.converged.all()
-    assert rounded.coef.dtype == np.float32
-    assert_allclose(rounded.objective, exact.objective, rtol=1e-5)
-    assert_allclose(rounded.coef @ X, X, atol=1e-5)
-
-
 def test_affine_basis_pursuit_of_equal_points_sums_to_one():
     for value, dtype in [(0.0, np.float64), (1 / 3, np.float32), (7.3, np.float64)]:
         for n in (3, 100):

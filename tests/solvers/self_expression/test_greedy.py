@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from joblib import parallel_config
 from numpy.testing import assert_allclose
 
 from twinsolve.solvers import omp_self_expression
@@ -26,16 +25,8 @@ def literal_omp(X, n_nonzero, tol):
 
 @pytest.mark.parametrize(("n_nonzero", "tol"), [(3, 0.0), (8, 1e-9), (8, 0.8)])
 def test_is_the_literal_loop(X, n_nonzero, tol):
+    X.flags.writeable = False  # as processes get the data
     found = omp_self_expression(X, n_nonzero=n_nonzero, tol=tol)
     assert_allclose(found.toarray(), literal_omp(X, n_nonzero, tol), atol=1e-9)
     assert (found.diagonal() == 0).all()
     assert found.has_sorted_indices
-
-
-def test_processes_change_not_one_bit():
-    """They get the data as read-only memory maps."""
-    X = np.random.default_rng(0).standard_normal((600, 12))
-    serial = omp_self_expression(X, n_nonzero=4)
-    with parallel_config("loky", n_jobs=2, max_nbytes=1):
-        processes = omp_self_expression(X, n_nonzero=4)
-    assert (processes != serial).nnz == 0

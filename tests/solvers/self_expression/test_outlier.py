@@ -25,15 +25,6 @@ def test_outliers_agree_with_the_oracle(X):
     assert (found.coef.diagonal() == 0).all()
 
 
-def test_few_features_within_the_bound_leave_a_model_without_bound():
-    X = np.random.default_rng(0).standard_normal((20, 5))
-    penalties = {"lam": 0.2, "lam_outlier": 0.05}
-    found = outlier_self_expression(X, tol=1e-9, **penalties)
-    assert found.converged.all()
-    expected = oracle.outlier_self_expression(X, **penalties)
-    assert_allclose(found.objective, objective(X, expected, **penalties), atol=1e-6)
-
-
 def test_faces_of_two_subjects_are_solved_to_the_certificate(real_data):
     faces = fetch_extended_yale_b()
     X = faces.data[np.isin(faces.target, np.unique(faces.target)[:2])].astype(np.float64)

@@ -80,13 +80,3 @@ def test_low_rank_sparse_gap_is_never_smaller_than_the_suboptimality(
     best = low_rank_sparse_objective(X, expected, lam, beta)
     found = low_rank_sparse_self_expression(X, lam=lam, beta=beta, max_iter=max_iter)
     assert found.gap >= (found.objective - best) / (X**2).sum() - 1e-12
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(("lam", "max_iter"), [(2.0, 1), (2.0, 5000), (200.0, 3)])
-def test_low_rank_sparse_of_points_that_need_no_coefficients(lam, max_iter):
-    solution = low_rank_sparse_self_expression(
-        np.ones((9, 1)), lam=lam, beta=0.5, max_iter=max_iter
-    )
-    assert np.isfinite(solution.coef).all()
-    assert np.isfinite(solution.gap)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from skimage.metrics import peak_signal_noise_ratio
-from typer.testing import CliRunner
 
-from twinsolve.bench.cli import app
 from twinsolve.bench.run_folder import load_model, read_metrics, read_settings
 from twinsolve.bench.training import Recipe, generator_of
 from twinsolve.bench.vision.denoising.networks import build_network
@@ -22,6 +20,8 @@ from twinsolve.bench.vision.denoising.training import (
     train_denoiser,
     validation_db,
 )
+
+from ...command import run as command
 
 SIGMA = 25 / 255
 RNG = np.random.default_rng(0)
@@ -108,9 +108,7 @@ def test_a_run_is_repeated_where_its_pictures_were_moved(place, monkeypatch):
     assert torch.equal(again.filters, load_model("../run").filters)
     monkeypatch.chdir(place)
     (place / "pictures").rename("elsewhere")
-    arguments = ["--like", "run", "--data", "elsewhere", "--output", "third"]
-    done = CliRunner().invoke(app, ["train-denoiser", *arguments])
-    assert done.exit_code == 0, done.output
+    command("train-denoiser --like run --data elsewhere --output third")
     assert torch.equal(load_model("third").filters, load_model("run").filters)
 
 
@@ -164,18 +162,12 @@ def test_validation_is_the_psnr_of_the_middles_with_the_same_noise():
 
 
 def test_the_command_trains_and_repeats(place):
-    arguments = [
-        "own_network:Smoothing:size=5", "--steps", "12", "--batch-size", "2", "--data", "pictures",
-        "--patch-size", "16", "--sigma", "50", "--output", "run",
-    ]  # fmt: skip
-    first = CliRunner().invoke(app, ["train-denoiser", *arguments])
-    assert first.exit_code == 0, first.output
-    assert "step 12 of 12: " in first.output
+    words = "train-denoiser own_network:Smoothing:size=5 --steps 12 --batch-size 2 --data pictures"
+    assert "step 12 of 12: " in command(words + " --patch-size 16 --sigma 50 --output run")
     known = read_settings("run")["settings"]
     assert known["model"]["arguments"] == {"size": 5, "channels": 1, "sigma": 50 / 255}
     assert known["task"]["sigma"] == 50 / 255
-    again = CliRunner().invoke(app, ["train-denoiser", "--like", "run", "--output", "again"])
-    assert again.exit_code == 0, again.output
+    command("train-denoiser --like run --output again")
     assert torch.equal(load_model("again").filters, load_model("run").filters)
 
 
@@ -193,9 +185,7 @@ def test_the_command_trains_and_repeats(place):
     ],
 )
 def test_what_the_command_refuses_is_named(place, arguments, match):
-    result = CliRunner().invoke(app, ["train-denoiser", *arguments, "--output", "run"])
-    assert result.exit_code == 2
-    assert match in " ".join(result.output.replace("│", " ").split())
+    assert match in command("train-denoiser", *arguments, "--output", "run", code=2)
     assert not (place / "run").exists()
 
 

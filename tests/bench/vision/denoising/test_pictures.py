@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
-from typer.testing import CliRunner
 
 from twinsolve.bench import denoise_image, load_denoiser
-from twinsolve.bench.cli import app
 from twinsolve.bench.vision.denoising import networks, pictures
 from twinsolve.bench.vision.denoising.methods import (
     METHODS,
@@ -17,6 +15,8 @@ from twinsolve.bench.vision.denoising.methods import (
 from twinsolve.bench.vision.denoising.networks import apply, network_names
 from twinsolve.bench.vision.denoising.picture_files import Picture, read_picture, write_picture
 from twinsolve.datasets import add_noise, fetch_set12, load_photographs
+
+from ...command import run
 
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
@@ -258,11 +258,6 @@ def test_files_that_would_lose_something_are_refused(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def run_command(*words):
-    done = CliRunner().invoke(app, ["denoise", *map(str, words)])
-    return done.exit_code, " ".join(done.output.replace("│", " ").split())
-
-
 @pytest.mark.parametrize(
     ("name", "n_channels", "dtype"),
     [("deep.png", 4, np.uint16), ("deep.tif", 3, np.uint16), ("photo.jpg", 3, np.uint8)],
@@ -272,8 +267,7 @@ def test_the_command_denoises_a_picture_as_it_is(name, n_channels, dtype, tmp_pa
     write_picture(path, Picture(as_type(noisy_photograph(n_channels), dtype)[0]))
     before = path.read_bytes()
     expected = denoise_image(path)
-    code, said = run_command(path, "--noisy")
-    assert code == 0, said
+    said = run("denoise", path, "--noisy")
     assert f"Noise: {expected.sigma:.1f} of 255, estimated" in said
     assert "Method: FilterDiffusionDenoiser, trained at 25" in said
     assert f"Written to {out}" in said
@@ -284,11 +278,8 @@ def test_the_command_denoises_a_picture_as_it_is(name, n_channels, dtype, tmp_pa
     assert apart == 0 if name != "photo.jpg" else apart < removed / 5
     assert path.read_bytes() == before
     other = tmp_path / "other" / "x.tiff"
-    code, said = run_command(
-        path, "--noisy", "--sigma", 12, "--method", "non-local means", "--out", other
-    )
-    assert code == 0, said
-    assert "Noise: 12.0 of 255, given" in said
+    options = ("--sigma", 12, "--method", "non-local means", "--out", other)
+    assert "Noise: 12.0 of 255, given" in run("denoise", path, "--noisy", *options)
     again = denoise_image(path, sigma=12, method="non-local means").image
     np.testing.assert_array_equal(read_picture(other).pixels, again)
 
@@ -310,8 +301,6 @@ def test_the_command_refuses_what_it_would_overwrite_ignore_or_guess(tmp_path, m
         ([path, "--out", tmp_path / "b.png"], "needs --noisy"),
         ([path], "--noisy denoises it as it is"),
     ):
-        code, said = run_command(*words)
-        assert code == 2, said
-        assert message in said
+        assert message in run("denoise", *words, code=2)
     assert path.read_bytes() == before
     assert {found.name for found in tmp_path.iterdir()} == {"a.png", "link.png"}

@@ -16,9 +16,7 @@ import pytest
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 from sklearn.exceptions import ConvergenceWarning
-from typer.testing import CliRunner
 
-from twinsolve.bench.cli import app
 from twinsolve.bench.run_folder import load_model
 from twinsolve.bench.terminal import present_folder
 from twinsolve.bench.training import Recipe
@@ -64,6 +62,8 @@ from twinsolve.datasets import fetch_train400
 from twinsolve.solvers import nonlocal_means
 from twinsolve.unrolled.models.denoisers import FilterDiffusionDenoiser
 
+from ...command import run
+
 _SIGMA = 25.0
 ROOT = Path(__file__).parents[4]
 
@@ -95,11 +95,9 @@ def register():
 
 def run_command(*words, output, code=0):
     """What the command prints, in one line; and the rows that it writes."""
-    done = CliRunner().invoke(app, ["denoise", *words, "--output", str(output)])
-    assert done.exit_code == code, done.output
+    said = run("denoise", *words, "--output", output, code=code)
     path = Path(output) / "table.json"
-    rows = json.loads(path.read_text()) if path.is_file() else []
-    return " ".join(done.output.replace("│", " ").split()), rows
+    return said, json.loads(path.read_text()) if path.is_file() else []
 
 
 def test_rows_are_what_a_method_makes_of_the_same_noisy_images(folder):
@@ -452,15 +450,11 @@ def test_runs_are_shown_whatever_their_folders_are_called(folder, tmp_path, monk
         assert first[name]["psnr"] == pytest.approx(-10 * np.log10(error), rel=1e-9)
 
 
-def test_weights_of_a_run_are_for_their_noise_alone(folder, tmp_path):
-    trained(tmp_path, directory=tmp_path / "run")
-    with pytest.raises(ValueError, match="for a noise of 50; there are for 25"):
-        denoise(folder, methods=[str(tmp_path / "run")], sigmas=[25.0, 50.0])
-
-
-def test_a_run_that_was_trained_again_is_run_again(folder, tmp_path):
+def test_a_run_is_for_its_noise_alone_and_is_run_again_if_it_was_trained_again(folder, tmp_path):
     asked = {"methods": [str(tmp_path / "run")], "directory": tmp_path / "runs"}
     trained(tmp_path, directory=tmp_path / "run")
+    with pytest.raises(ValueError, match="for a noise of 50; there are for 25"):
+        denoise(folder, sigmas=[25.0, 50.0], **asked)
     first = denoise(folder, **asked)
     shutil.rmtree(tmp_path / "run")
     other = FilterDiffusionDenoiser(n_layers=2, filter_size=3, sigma=_SIGMA / 255)
