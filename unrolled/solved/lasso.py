@@ -175,7 +175,7 @@ class _Lasso:
     ) -> tuple[Tensor, SolvedRecord]:
         n, m = X.shape[-2], A.shape[-2]
         batch = find_batch(signals=X, dictionary=A, lam=lam, ridge=ridge, mask=mask, start=start)
-        if not batch.numel() * n * m:
+        if not batch.numel() * n * m * X.shape[-1]:
             empty = SolvedRecord(*(X.new_zeros(*batch, n) for _ in range(2)))
             return X.new_zeros(*batch, n, m), empty
         # Signals that share their dictionary are rows of one problem.
