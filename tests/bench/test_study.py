@@ -26,7 +26,7 @@ def test_networks_are_trained_where_they_are_asked_to(data, tmp_path, monkeypatc
         raise InterruptedError
 
     monkeypatch.setattr(study, "train", stop)
-    monkeypatch.setattr("twinsolve.bench.devices.find_device", torch.device)
+    monkeypatch.setattr(study, "find_device", torch.device)
     with pytest.raises(InterruptedError):
         run_study(TASKS[data], data, rows=[], seeds=1, device="meta", directory=tmp_path)
     assert seen == ["meta"]

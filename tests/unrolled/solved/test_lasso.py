@@ -265,7 +265,9 @@ def test_what_has_no_answer_is_refused(settings, message):
         solved_lasso(**{"signals": X, "dictionary": A, "lam": 1.0} | settings)
 
 
-@pytest.mark.parametrize("shapes", [((0, 5, 6), (0, 9, 6)), ((0, 6), (9, 6)), ((5, 6), (0, 6)), ((5, 0), (9, 0))])
+@pytest.mark.parametrize(
+    "shapes", [((0, 5, 6), (0, 9, 6)), ((0, 6), (9, 6)), ((5, 6), (0, 6)), ((5, 0), (9, 0))]
+)
 def test_nothing_gives_nothing(shapes):
     codes = solved_lasso(*map(torch.ones, shapes), lam=1.0)
     assert codes.shape == (*shapes[0][:-1], shapes[1][-2])
