@@ -67,25 +67,33 @@ def add_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
     return bias + mask
 
 
-class _SquaredDistances(torch.autograd.Function):
-    """``|q_i - k_j|^2``; its gradients are products of matrices, which `cdist` lacks."""
+class _Distances(torch.autograd.Function):
+    """``|q_i - k_j|`` or its square; gradients by products of matrices, which `cdist` lacks."""
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor) -> Tensor:
+    def forward(q: Tensor, k: Tensor, squared: bool) -> Tensor:
         if q.is_cuda and q.dtype == torch.float32:
-            return _square_by_products(q, k)
-        return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist").square_()
+            squares = _square_by_products(q, k)
+            return squares if squared else squares.sqrt_()
+        found = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+        return found.square_() if squared else found
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        q, k, squared = inputs
+        ctx.save_for_backward(q, k, None if squared else output)
 
     @staticmethod
-    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor]:
-        q, k = _centre(*ctx.saved_tensors)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        q, k, found = ctx.saved_tensors
+        if found is None:
+            weights = 2 * gradient
+        else:
+            weights = torch.where(found > 0, gradient / torch.where(found > 0, found, 1), 0)
+        q, k = _centre(q, k)
         by_query = weights.sum(dim=-1, keepdim=True) * q - weights @ k
         by_key = weights.sum(dim=-2)[..., None] * k - weights.mT @ q
-        return 2 * by_query, 2 * by_key
+        return by_query, by_key, None
 
 
 def _centre(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,14 +125,17 @@ def squared_distances(q: Tensor, k: Tensor) -> Tensor:
     if is_transformed():
         # PyTorch's cdist has no forward derivative.
         return (q[..., :, None, :] - k[..., None, :, :]).square().sum(dim=-1)
-    squares: Tensor = _SquaredDistances.apply(q, k)
+    squares: Tensor = _Distances.apply(q, k, True)
     return squares
 
 
 def distances(q: Tensor, k: Tensor) -> Tensor:
     """``|q_i - k_j|``, with zero derivatives where it is zero; see `squared_distances`."""
-    squares = squared_distances(q, k)
-    return torch.where(squares > 0, torch.where(squares > 0, squares, 1).sqrt(), 0)
+    if is_transformed():
+        squares = squared_distances(q, k)
+        return torch.where(squares > 0, torch.where(squares > 0, squares, 1).sqrt(), 0)
+    found: Tensor = _Distances.apply(q, k, False)
+    return found
 
 
 class Grid:
