@@ -15,6 +15,12 @@ def uniform(*shape, seed=0):
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
+class OnGpu(torch.Tensor):
+    """It says that it is on a GPU, without one."""
+
+    is_cuda = True
+
+
 def moved(layer, scale=0.2, seed=0):
     """The layer with all of its parameters moved off their start."""
     generator = torch.Generator().manual_seed(seed)

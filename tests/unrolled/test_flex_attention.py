@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from twinsolve.unrolled import ALiBi, Call, CrissCross, Local
 from twinsolve.unrolled.attention import flex_serves, map_query_blocks
 
-from .draws import tokens
+from .draws import OnGpu, tokens
 
 LAYERS = {
     "window of a sequence": lambda: Local(3, scale=0.3),
@@ -32,12 +32,6 @@ def test_the_numbers_are_those_of_blocks(monkeypatch, name, is_causal, n_queries
         monkeypatch.setattr(f"{path}.flex_serves", lambda call: True)
         monkeypatch.setattr(f"{path}.map_query_blocks", None)
     assert_close(layer(q, k, v, is_causal=is_causal), expected, atol=1e-6, rtol=0)  # in float32
-
-
-class OnGpu(torch.Tensor):
-    """It says that it is on a GPU, without one."""
-
-    is_cuda = True
 
 
 def test_it_is_taken_in_compiled_programs_where_it_is_faster(monkeypatch):

@@ -11,10 +11,10 @@ from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
 from twinsolve.solvers.spectral_filtering import high_frequency_share
 from twinsolve.unrolled import Gaussian, Kernel, Logistic, Operator, Sinkhorn, TopK
 from twinsolve.unrolled.kernel_smoothing import FeatureKernel, elu_features, project_on_simplex
-from twinsolve.unrolled.kernel_smoothing.logits import _square_by_products, squared_distances
+from twinsolve.unrolled.kernel_smoothing.logits import distances, squared_distances
 from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold
 
-from .draws import tokens
+from .draws import OnGpu, tokens
 from .recording import BLOCKED, FUSED, dispatched_attention
 
 
@@ -36,9 +36,11 @@ def test_distances_and_their_gradients_keep_digits(shift):
     k[:, 30:] = q[:, 30:] * 1.001
     wide = [x.double().requires_grad_() for x in (q, k)]
     expected = (wide[0][..., :, None, :] - wide[1][..., None, :, :]).square().sum(-1)
-    by_products = _square_by_products(q, k)
-    assert_close(by_products, expected.float(), atol=1e-12, rtol=1e-6)
-    assert (by_products >= 0).all()
+    on_gpu = q.as_subclass(OnGpu), k.as_subclass(OnGpu)
+    squares = squared_distances(*on_gpu).as_subclass(torch.Tensor)
+    assert_close(squares, expected.float(), atol=1e-12, rtol=1e-6)
+    assert (squares >= 0).all()
+    assert_close(distances(*on_gpu).as_subclass(torch.Tensor), squares.sqrt())
     weights = tokens(2, 40, 40, seed=2)
     gradients = torch.autograd.grad((weights * expected).sum(), wide)
     single = [x.requires_grad_() for x in (q, k)]
