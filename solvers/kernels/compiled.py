@@ -26,4 +26,5 @@ def _count_references(counted: bool) -> Any:
 
 # For functions that make no arrays: references to the arrays of named tuples are not counted, as
 # that takes longer than many a loop. What they call is compiled like them, unless it is counted.
+# They call no methods of arrays, which make arrays and compile only if some other code did before.
 jit_uncounted, jit_counted = map(_count_references, (False, True))

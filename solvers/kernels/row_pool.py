@@ -267,7 +267,9 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     for a in range(k):
         work.support[a] = a
     if q.size == 0 and pool.stall[slot] == 0 and 0 < pool.rounds[slot] < rule.max_rounds - 1:
-        top = max(work.key[:n].max() * scale, problem.half[i]) if n else problem.half[i]
+        top = problem.half[i]
+        for a in range(n):
+            top = max(top, work.key[a] * scale)
         inner = gap_at(i, top, problem, pool, slot)
         if inner > _ROUGH * tol:
             _load_roughly(p, i, n, scale, problem, pool, slot, work)
