@@ -49,6 +49,23 @@ def test_distances_and_their_gradients_keep_digits(shift):
         assert_close(a.double(), b, atol=1e-5 * float(b.abs().max()), rtol=0)
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "laplace"])
+@pytest.mark.parametrize("far", [slice(18, 40), slice(0, 22)])
+def test_most_tokens_far_away_move_no_gradient_of_rows_that_do_not_see_them(kernel, far):
+    """All to the same side; the law of far tokens moves them to both."""
+    is_far = torch.zeros(40, dtype=torch.bool)
+    is_far[far] = True
+    mask = is_far[:, None] == is_far
+    near, v = tokens(1, 40, 5).float(), tokens(1, 40, 3, seed=1).float()
+    found = []
+    for x in (near, near.masked_fill(is_far[:, None], 1e6)):
+        q, k = (x.clone().requires_grad_() for _ in range(2))
+        out = Kernel(kernel, 0.8)(q, k, v, mask=mask)[:, ~is_far]
+        found.append(torch.autograd.grad(out.square().sum(), (q, k)))
+    for a, b in zip(*found, strict=True):
+        assert_close(b[:, ~is_far], a[:, ~is_far], atol=1e-5 * float(a.abs().max()), rtol=0)
+
+
 def test_elu_features_keep_their_digits():
     x = tokens(200)
     assert_close(elu_features(x), elu(x) + 1, atol=1e-15, rtol=0)

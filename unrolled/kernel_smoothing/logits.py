@@ -97,8 +97,12 @@ class _Distances(torch.autograd.Function):
 
 
 def _centre(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Both without a centre of the keys; a mean would move with a hidden token that is huge."""
-    centre = k.detach().median(dim=-2, keepdim=True).values
+    """Both without a centre: the median of the first key, the last and zero.
+
+    A mean or a median of all would move with hidden tokens, however large these are.
+    """
+    first, last = k[..., :1, :].detach(), k[..., -1:, :].detach()
+    centre = torch.stack([first, last, torch.zeros_like(first)]).median(dim=0).values
     return q - centre, k - centre
 
 
