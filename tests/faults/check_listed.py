@@ -32,13 +32,13 @@ _LONGEST = 600  # seconds for a fault: no end is a failure too
 
 @dataclass(frozen=True)
 class Fault:
-    """A mistake that could be in a layer, and where it must show.
+    """A mistake that could be in the package, and where it must show.
 
     Attributes
     ----------
     kind, name : str
     file : str
-        Below ``unrolled``.
+        Below the root of the package.
     old, new : str
         Source that occurs once in the file, and what is planted there.
     twins : tuple of str
@@ -66,7 +66,7 @@ class Fault:
         ValueError
             If the old source does not occur exactly once.
         """
-        path = package / "unrolled" / self.file
+        path = package / self.file
         source = path.read_text()
         if source.count(self.old) != 1:
             raise ValueError(f"{self.name}: {self.old!r} occurs {source.count(self.old)} times")

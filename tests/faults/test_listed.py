@@ -19,7 +19,7 @@ def test_there_are_many_faults_of_distinct_names():
 def test_each_can_be_planted_where_twins_or_tests_are_about_it():
     known = {twin.name for twin in catalogue()}
     for fault in _FAULTS:
-        source = (ROOT / "unrolled" / fault.file).read_text()
+        source = (ROOT / fault.file).read_text()
         planted = source.replace(fault.old, fault.new)
         assert source.count(fault.old) == 1, fault.name
         assert planted != source, fault.name
@@ -30,14 +30,14 @@ def test_each_can_be_planted_where_twins_or_tests_are_about_it():
 
 
 def test_what_is_not_there_once_is_not_planted(tmp_path):
-    fault = Fault("kind", "name", "boosting.py", "no such line", "")
+    fault = Fault("kind", "name", "unrolled/boosting.py", "no such line", "")
     with pytest.raises(ValueError, match="name: 'no such line' occurs 0 times"):
         fault.plant(copy_package(tmp_path / "twinsolve"))
 
 
 @pytest.mark.slow
 def test_a_fault_is_caught_and_what_changes_nothing_is_not():
-    file, old = "spectral_filtering/feature_scaling.py", "self.gamma.to(y.dtype) * y"
+    file, old = "unrolled/spectral_filtering/feature_scaling.py", "self.gamma.to(y.dtype) * y"
     changes = {"caught": "self.gamma.to(y.dtype) + y", "not": "y * self.gamma.to(y.dtype)"}
     tests = ("tests/unrolled/test_spectral_filtering.py",)
     faults = [Fault("kind", n, file, old, x, ("layer-scale",)) for n, x in changes.items()]
