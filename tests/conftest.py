@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 # Before NumPy and torch load: on tensors this small, threads cost far more than they give.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -7,8 +8,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from twinsolve.datasets import data_root
-
 # A warning that torch gives once a process would fail whichever test comes first.
 torch.set_warn_always(True)
 
@@ -16,10 +15,22 @@ torch.set_warn_always(True)
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
+# Only a test that asks for `real_data` finds them: one that does not fails on every machine.
+_DATA = os.environ.pop("TWINSOLVE_DATA", None)
+
 
 @pytest.fixture
-def real_data():
-    """Skip unless the user named a folder with real data sets."""
-    if "TWINSOLVE_DATA" not in os.environ:
+def real_data(monkeypatch):
+    """The folder of real data sets, which TWINSOLVE_DATA named; skips without it."""
+    if _DATA is None:
         pytest.skip("TWINSOLVE_DATA names no folder of data sets")
-    return data_root()
+    monkeypatch.setenv("TWINSOLVE_DATA", _DATA)
+    return Path(_DATA)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what needs `real_data` as `data`, before pytest deselects by marker."""
+    for item in items:
+        if "real_data" in item.fixturenames:
+            item.add_marker("data")

@@ -37,7 +37,7 @@ def test_training_learns_digits(encoder):
     assert row["parameters"] >= readout + 64 * study.N_ATOMS
 
 
-def test_an_image_is_denoised_by_its_patches(monkeypatch):
+def test_an_image_is_denoised_by_its_patches(monkeypatch, real_data):
     """A dictionary of unit vectors, whose codes at a tiny penalty are the patches."""
     identity = torch.eye(study.PATCH**2)
     readout = torch.nn.Linear(study.PATCH**2, study.PATCH**2, bias=False)

@@ -194,6 +194,7 @@ def test_figure_of_set12(tmp_path):
         assert figure.size[0] > 800
 
 
+@pytest.mark.peers
 def test_every_method_has_its_own_number_of_threads():
     """OpenCV and torch are told before their first call; libraries of linear algebra as well."""
     cv2 = pytest.importorskip("cv2")

@@ -30,6 +30,7 @@ def test_ours_and_those_that_converge_have_the_gradient_of_differences(monkeypat
     assert gradient_error(speed.autograd_loop(problem), slopes) > 1e-2
 
 
+@pytest.mark.peers
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of cvxpylayers
 @pytest.mark.parametrize("name", ["jaxopt", "cvxpylayers"])
 def test_at_a_tolerance_peers_have_the_gradient_too(name):

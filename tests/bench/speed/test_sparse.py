@@ -106,6 +106,7 @@ def test_certificate_goes_in_blocks(monkeypatch):
     assert_allclose(problem.gap(codes, rows), whole, atol=1e-12)
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize(("kind", "name"), EVERY_PEER)
 def test_peers_agree_with_ours(kind, name):
     peer = KINDS[kind][name]

@@ -49,6 +49,7 @@ def quality(found, image):
     return f"{-10 * (found - image).square().mean().log10():.2f}"
 
 
+@pytest.mark.peers
 def test_an_unfolded_network_begins_at_the_start_and_keeps_it_at_small_steps():
     deepinv = pytest.importorskip("deepinv")
     image = torch.from_numpy(load_photographs().images[0])[None, None, 100:228, 200:328]

@@ -11,7 +11,9 @@ from twinsolve.unrolled.twins import Identity, Twin, catalogue, findings_of, reg
 TWINS = {twin.name: twin for twin in catalogue()}
 
 
+@pytest.mark.slow
 def test_every_layer_agrees_with_its_solver_under_every_law(twin):
+    """What `twinsolve check` does."""
     for finding in findings_of(twin):
         found = finding.measure()
         assert found.passed, f"{finding.name} in {finding.dtype}: {found}"
