@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..datasets.files import write_whole
+from ..unrolled.generators import kept_generators
 from .provenance import provenance
 from .terminal import present_folder
 
@@ -245,7 +246,8 @@ def load_model(folder: str | os.PathLike[str], weights: str = WEIGHTS) -> nn.Mod
         If the class of the model is not found or does not fit the weights.
     """
     said = read_settings(folder)["settings"]["model"]
-    model = find_class(said["class"])(**said["arguments"])
+    with kept_generators():
+        model = find_class(said["class"])(**said["arguments"])
     tensors = load_tensors(Path(folder) / weights)
     floating = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     try:

@@ -116,7 +116,7 @@ def test_denoisers_keep_flat_regions(name):
         assert np.isfinite(found).all(), kind
         error, spread = np.square(found - image).mean() ** 0.5, image.std()
         assert error < spread + SIGMA, kind
-        allowed = 1e-2 * SIGMA if flat.all() else SIGMA
+        allowed = 1e-2 * SIGMA if flat.all() else 3 * SIGMA
         assert np.abs(found - image)[flat].max(initial=0) < allowed, kind
 
 

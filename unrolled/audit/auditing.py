@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..generators import kept_generators, seeded
 from .architectures import find_architecture, load_folder
 from .heads import find_mixing_maps
 from .laws import LAWS, NetworkLaw, NotApplicable
@@ -30,6 +31,7 @@ _LEAST_TOKENS = 12  # laws cut three pieces and pads of four
 _FIRST_ID = 3  # ids below have meanings: padding, begin, end
 
 
+@kept_generators()
 def audit(
     network: str | Callable[..., Any],
     inputs: Tensor | None = None,
@@ -179,8 +181,7 @@ def _widen(network: nn.Module) -> nn.Module:
 def _make(name: str) -> Any:
     sys.path.insert(0, "")  # as `python -m` does: the caller's modules
     try:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)  # as the script does
+        with seeded(0):  # as the script does
             return resolve_name(name)()
     except (ImportError, AttributeError) as error:
         raise ValueError(f"audit: cannot find {name!r}: {error}") from error
