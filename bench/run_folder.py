@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from ..datasets.files import write_whole
 from ..unrolled.generators import kept_generators
+from ..unrolled.users_code import import_object
 from .provenance import provenance
 from .terminal import present_folder
 
@@ -198,15 +198,8 @@ def find_object(name: str, lacking: str) -> Any:
     ValueError
         If there is no such object; the message is `lacking`, the name, and why.
     """
-    module, _, words = name.partition(":")
     with present_folder():
-        try:
-            found: Any = import_module(module)
-            for word in words.split("."):
-                found = getattr(found, word)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"{lacking} {name!r} ({error})") from error
-    return found
+        return import_object(name, lacking)
 
 
 def find_class(name: str) -> type[nn.Module]:

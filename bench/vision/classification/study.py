@@ -138,7 +138,7 @@ def _check_scores(model: Classifier, splits: Splits) -> None:
     name = model.options["architecture"]
     try:
         found = tuple(model.eval()(images).shape)
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ValueError(
             f"row: {name} fails on images of shape {tuple(images.shape)}: {error}"
         ) from error

@@ -20,6 +20,7 @@ from ....unrolled.generators import kept_generators, seeded
 from ....unrolled.models import denoisers
 from ....unrolled.nonlocal_energy import ConvexRidge
 from ....unrolled.twins import twins_of
+from ....unrolled.users_code import reporting
 from ...names import close_names, split_settings
 from ...run_folder import (
     find_class,
@@ -119,11 +120,8 @@ def build_network(name: str, *, sigma: float, seed: int = 0) -> nn.Module:
     settings = split_settings(f":{words}", "network")[1]
     if "sigma" in inspect.signature(found).parameters:
         settings = {"sigma": sigma, **settings}
-    try:
-        with seeded(seed):
-            return found(**settings)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"network: cannot make {name!r}: {error}") from error
+    with seeded(seed), reporting(f"network: cannot make {name!r}"):
+        return found(**settings)
 
 
 @kept_generators()
