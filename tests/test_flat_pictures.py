@@ -13,7 +13,10 @@ from torch import nn
 
 from twinsolve.bench.vision.denoising.methods import METHODS, find_entry, method_names
 from twinsolve.solvers.sparse_coding import dct_dictionary
+from twinsolve.solvers.sparse_coding.image_patches import patch_rows
+from twinsolve.solvers.sparse_coding.similar_patches import similar_patches
 from twinsolve.unrolled.image_filters import BilateralFilter
+from twinsolve.unrolled.sparse_coding.patches import similar_patches as torch_similar
 
 from .public import public
 
@@ -141,3 +144,24 @@ def test_layers_of_images_and_their_gradients_are_finite(name):
     wanted = [images, *layer.parameters()]
     gradients = torch.autograd.grad(found.square().sum(), wanted, allow_unused=True)
     assert all(values is None or values.isfinite().all() for values in (found, *gradients))
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize(("n_similar", "window"), [(1, 3), (7, 3), (20, 12)])
+def test_each_patch_is_once_in_its_own_group(kind, n_similar, window):
+    image = PICTURES[kind][0][:11]
+    own = np.arange(8 * 13)
+    near = similar_patches(image[None], 4, window, n_similar)
+    by_torch = torch_similar(torch.from_numpy(image)[None, None], 4, window, n_similar).numpy()
+    for groups in (near, by_torch):
+        assert ((groups == own[:, None]).sum(axis=1) == 1).all()
+        assert (np.diff(np.sort(groups, axis=1)) > 0).all()
+        for group, patch in ((groups % 13, own % 13), (groups // 13, own // 13)):
+            assert np.abs(group - patch[:, None]).max() <= window
+    assert (near[:, 0] == own).all()
+    rows = patch_rows(image[None], 4)
+    distances = np.square(rows[near] - rows[:, None]).sum(axis=2)
+    np.testing.assert_allclose(
+        np.sort(np.square(rows[by_torch] - rows[:, None]).sum(axis=2)), distances, atol=1e-12
+    )
+    assert (np.diff(distances) >= 0).all()
