@@ -58,7 +58,8 @@ def close_names(given: str, known: Iterable[str]) -> str:
 def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
     """Split a name into the part before the colon and its settings NAME=VALUE.
 
-    A value may be a name with settings: it stays a str, which `split_part` splits.
+    A value is a literal of Python, a word, or a list of these in brackets. It may be a name with
+    settings: it stays a str, which `split_part` splits.
 
     Raises
     ------
@@ -75,13 +76,20 @@ def split_settings(name: str, argument: str) -> tuple[str, dict[str, Any]]:
             )
         if key in settings:
             raise ValueError(f"{argument}: {key!r} is set twice in {name!r}")
-        try:
-            settings[key] = ast.literal_eval(value)
-        except (SyntaxError, ValueError) as error:
-            if not (_WORD.fullmatch(value) or _PART.fullmatch(value)):
-                raise ValueError(f"{argument}: cannot read {value!r} in {name!r}") from error
-            settings[key] = value
+        settings[key] = _read_value(value, f"{argument}: cannot read {value!r} in {name!r}")
     return base, settings
+
+
+def _read_value(text: str, refusal: str) -> Any:
+    """A literal of Python, a word, or a list of these in brackets."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError) as error:
+        if _WORD.fullmatch(text) or _PART.fullmatch(text):
+            return text
+        if not (text.startswith("[") and text.endswith("]")):
+            raise ValueError(refusal) from error
+    return [_read_value(word.strip(), refusal) for word in text[1:-1].split(",")]
 
 
 def split_part(value: str, argument: str) -> tuple[str, dict[str, Any]]:

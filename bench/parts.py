@@ -13,6 +13,7 @@ from ..unrolled import Solved, SparseMixtureOfExperts
 from ..unrolled.attention import Context, Operator
 from ..unrolled.boosting import GeneralizedResidual, Residual, Twicing
 from ..unrolled.conditioning import TokenGraying
+from ..unrolled.generators import seeded
 from ..unrolled.named_operators import Factory, operator_factory
 from ..unrolled.nonlocal_energy import Neutreno
 from ..unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
@@ -95,10 +96,10 @@ def paired_network(
     Positions of both networks start at the scale that the options name.
     """
     scale = {name: options[name] for name in ("position_scale",) if name in options}
-    torch.manual_seed(seed)
-    model = make(options)
-    torch.manual_seed(seed)
-    return with_weights_of(model, make({**plain, **scale}))
+    with seeded(seed):
+        model = make(options)
+    with seeded(seed):
+        return with_weights_of(model, make({**plain, **scale}))
 
 
 def with_weights_of(model: Network, other: nn.Module) -> Network:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..datasets.files import write_whole
+from ..unrolled.generators import kept_generators
+from ..unrolled.users_code import import_object
 from .provenance import provenance
 from .terminal import present_folder
 
@@ -197,15 +198,8 @@ def find_object(name: str, lacking: str) -> Any:
     ValueError
         If there is no such object; the message is `lacking`, the name, and why.
     """
-    module, _, words = name.partition(":")
     with present_folder():
-        try:
-            found: Any = import_module(module)
-            for word in words.split("."):
-                found = getattr(found, word)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(f"{lacking} {name!r} ({error})") from error
-    return found
+        return import_object(name, lacking)
 
 
 def find_class(name: str) -> type[nn.Module]:
@@ -245,7 +239,8 @@ def load_model(folder: str | os.PathLike[str], weights: str = WEIGHTS) -> nn.Mod
         If the class of the model is not found or does not fit the weights.
     """
     said = read_settings(folder)["settings"]["model"]
-    model = find_class(said["class"])(**said["arguments"])
+    with kept_generators():
+        model = find_class(said["class"])(**said["arguments"])
     tensors = load_tensors(Path(folder) / weights)
     floating = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     try:

@@ -152,7 +152,7 @@ def load_modules(sources: list[str] | None) -> None:
                     runpy.run_path(source, run_name=Path(source).stem)
                 else:
                     importlib.import_module(source)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = f"{source!r}: {type(error).__name__}: {error}"
                 raise typer.BadParameter(reason, param_hint="--load") from error
 

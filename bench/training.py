@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from ..unrolled.generators import kept_generators, seed_torch
 from ..unrolled.named_operators import operator_factory, operator_names
 from ..validation import check_integer, check_positive
 from .devices import device_of, move_to
@@ -72,7 +73,8 @@ class Recipe:
     seed : int, default=0
         With step and sample, or step and process, the seed determines all random numbers.
     checkpoint_every, validate_every : int, default=200
-        Numbers of steps.
+        Numbers of steps. A checkpoint is also written after the first step that ends 20 seconds
+        or more after the last one.
 
     Raises
     ------
@@ -130,6 +132,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 Validate = Callable[[nn.Module], Mapping[str, float]]
 Listener = Callable[[dict[str, Any]], None]
 _TIMED = 4  # steps, after an untimed one
+_KEEP_AFTER = 20.0  # seconds without a checkpoint
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ def train(
     folder = Path(directory)
     run = _Run(model, batches, loss, recipe)
     settings = run_settings(model, recipe, task or {}, run.n_processes)
-    with torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
+    with kept_generators():
         n_steps = steps_begun(folder, settings)
         run.share_start()
         if n_steps is None:
@@ -244,6 +247,7 @@ def train(
         if run.n_done == 0:
             run.write_metrics(folder, n_steps, validate, on_validation)
         todo, start, kept = range(run.n_done, n_steps), time.perf_counter(), run.n_done
+        written = start
         try:
             for step in progress(todo, len(todo)) if progress and run.rank == 0 else todo:
                 run.step(step, n_steps)
@@ -253,9 +257,10 @@ def train(
                 last = run.n_done == n_steps
                 if last or run.n_done % recipe.validate_every == 0:
                     run.write_metrics(folder, n_steps, validate, on_validation)
-                if last or run.n_done % recipe.checkpoint_every == 0:
+                due = time.perf_counter() - written >= _KEEP_AFTER
+                if last or due or run.n_done % recipe.checkpoint_every == 0:
                     run.write_checkpoint(folder)
-                    kept = run.n_done
+                    kept, written = run.n_done, time.perf_counter()
         except KeyboardInterrupt as stop:
             stop.add_note(f"{folder} keeps step {kept} of {n_steps}; the same call goes on.")
             raise
@@ -305,7 +310,7 @@ class _Run:
     def step(self, step: int, n_steps: int) -> None:
         start = time.perf_counter()
         recipe = self.recipe
-        torch.manual_seed(_mix_seed(recipe.seed, step, self.rank))
+        seed_torch(_mix_seed(recipe.seed, step, self.rank))
         batch = move_to(self.batches(recipe.seed, step, self.samples), self.device)
         self.model.train()
         self.optimizer.zero_grad()

@@ -18,11 +18,20 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _STARTED = time()
 
 
+class Unsupported(ValueError):
+    """Error of a file that is whole, but of a kind that is not read."""
+
+
 @contextmanager
 def naming(place: Path | str, kind: str) -> Iterator[None]:
-    """Turn what a parser raises on a damaged file into a ValueError that names the file."""
+    """Turn what a parser raises on a damaged file into a ValueError that names the file.
+
+    `Unsupported` keeps its reason: such a file is not damaged.
+    """
     try:
         yield
+    except Unsupported as error:
+        raise Unsupported(f"{place}: {error}") from error
     except (ImportError, MemoryError, FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # parsers raise nearly anything on damaged bytes

@@ -3,15 +3,19 @@
 import hashlib
 import json
 import os
+from mimetypes import guess_type
 from pathlib import Path
 
 import numpy as np
 from sklearn.utils import Bunch
 
-from .files import naming, whole_file, write_whole
+from .files import Unsupported, naming, whole_file, write_whole
 from .root import cache_folder
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+_SUFFIXES = (
+    ".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".tif", ".tiff", ".webp", ".avif", ".jp2", ".pgm",
+    ".ppm",
+)  # fmt: skip
 _FORM = "2"  # version of the packed files
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
 
@@ -22,8 +26,8 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     Parameters
     ----------
     path : path
-        Folder of PNG, JPEG, BMP or TIFF files, such as those of the Berkeley segmentation data.
-        Other files are ignored.
+        Folder of PNG, JPEG, BMP, TIFF, WebP, AVIF, JPEG 2000, PGM or PPM files, such as those of
+        the Berkeley segmentation data. Other files are ignored.
     colour : bool, default=False
         True gives red, green and blue. False gives grey; a file in colour becomes the luma of
         Rec. 601, rounded to 8 bits.
@@ -40,7 +44,8 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     FileNotFoundError
         If there is no such folder.
     ValueError
-        If the folder holds no picture, or a file is damaged or not of 8 or 16 bits: names it.
+        If the folder holds no picture, or a file is damaged, holds several pictures or is not of 8
+        or 16 bits: names it.
     ImportError
         If pillow is not installed.
 
@@ -54,7 +59,7 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     >>> load_image_folder("BSDS500/data/images/test").names[0]  # doctest: +SKIP
     '100007'
     """
-    images, left_out = read_pictures(path, colour=colour)
+    images, left_out, _ = read_pictures(path, colour=colour)
     for reason in left_out.values():
         raise ValueError(reason)
     return Bunch(images=[*images.values()], names=[*images], DESCR=f"Pictures of {path}.")
@@ -62,10 +67,12 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
 
 def read_pictures(
     path: str | os.PathLike[str], *, colour: bool = False
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read the images of a folder by name, and the reason for each file that cannot be read.
+) -> tuple[dict[str, np.ndarray], dict[str, str], list[str]]:
+    """Read the images of a folder by name.
 
-    Names and images are those of `load_image_folder`.
+    Names and images are those of `load_image_folder`. Beside them come the reason for each picture
+    that cannot be read, by name, and the names of all files that are no pictures. Hidden files do
+    not count.
 
     Raises
     ------
@@ -79,7 +86,16 @@ def read_pictures(
             images[name] = _levels(file, colour)
         except ValueError as error:
             left_out[name] = str(error)
-    return images, left_out
+    others = []
+    for file in sorted(Path(path).rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if file in files or file.name.startswith(".") or not file.is_file():
+            continue
+        if (guess_type(file.name)[0] or "").startswith("image/"):
+            left_out[name] = f"{file}: is none of {', '.join(_SUFFIXES)}"
+        else:
+            others.append(name)
+    return images, left_out, others
 
 
 def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> Bunch:
@@ -167,13 +183,15 @@ def _levels(file: Path, colour: bool) -> np.ndarray:
         raise ImportError("pictures need pillow: pip install 'twinsolve[bench]'") from error
 
     with naming(file, "picture"), Image.open(file) as stored:
+        if (n_frames := getattr(stored, "n_frames", 1)) > 1 and stored.format != "MPO":
+            raise Unsupported(f"must hold one picture, got {n_frames}")
         picture = ImageOps.exif_transpose(stored)
         if picture.mode == "F":
-            raise ValueError("levels must have 8 or 16 bits, got floating-point numbers")
+            raise Unsupported("levels must have 8 or 16 bits, got floating-point numbers")
         if picture.mode in _SIXTEEN_BITS:
             pixels = np.asarray(picture, dtype=np.float64)
             if not 0 <= pixels.min() <= pixels.max() <= 65535:
-                raise ValueError(
+                raise Unsupported(
                     f"levels must be 0 to 65535, got {pixels.min():g} to {pixels.max():g}"
                 )
             levels = pixels / 65535

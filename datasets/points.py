@@ -1,7 +1,6 @@
 """Points and labels in a user's own files."""
 
-import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +8,15 @@ from sklearn.utils import Bunch
 
 from .files import image_rows, naming, read_hdf5, read_mat
 from .idx import read_idx
+from .tables import Table, is_number, read_table
 
 _HDF5 = (".h5", ".hdf5")
 _KINDS = ".npz, .mat, .csv, .h5 or .hdf5, or bear idx in its name"
 _DATA_NAMES = ("X", "x", "data", "fea", "features")
+_MOST_NAMED = 8  # columns
 _LABEL_KINDS = "biufUS"  # of NumPy: numbers but complex ones, and strings
 TARGET_NAMES = ("y", "target", "targets", "label", "labels", "class", "gnd", "gt", "s")
+Drop = str | int | Sequence[str | int] | None
 
 
 def load_points(
@@ -23,6 +25,7 @@ def load_points(
     data_key: str | None = None,
     target_key: str | int | None = None,
     transpose: bool = False,
+    drop: Drop = None,
 ) -> Bunch:
     """Load points, and labels if there are any, from a file.
 
@@ -32,8 +35,10 @@ def load_points(
 
     Points are rows; in a MATLAB file, rows as MATLAB shows them. Nothing in a file is executed:
     NumPy archives with pickled objects are refused. HDF5 and MATLAB files of version 7.3 need h5py.
-    The first line of a ``.csv`` file is its header if none of its fields is a number, or if one of
-    them is `target_key`.
+    The first line of a ``.csv`` file is its header if none of its fields is a number, if one of
+    them is `target_key` or in `drop`, or if its first column is one of row numbers. Such a column,
+    as pandas and R write it, is no feature: it has no name, or is called ``Unnamed: 0``, and holds
+    0 to n - 1 or 1 to n.
 
     Parameters
     ----------
@@ -47,10 +52,14 @@ def load_points(
         file (-1 is the last); or the name of an IDX file in the same folder. None takes the array
         or column named y, target, targets, label, labels, class, gnd, gt or s, in capitals or not,
         that holds a word or a whole number for each point; or the IDX file named like that of the
-        points with labels for images and idx1 for idx3. If there is none, the points have no
-        labels.
+        points with labels for images and idx1 for idx3. If there is none, or with False, the
+        points have no labels. A column y of whole numbers beside a column x of whole numbers may be
+        a coordinate: it must be named.
     transpose : bool, default=False
         Whether the columns of the array are the points.
+    drop : str, int or list of these, optional
+        Names or numbers of columns of a ``.csv`` file to leave out, such as identifiers. None
+        leaves out row numbers alone; an empty list keeps these too.
 
     Returns
     -------
@@ -58,11 +67,11 @@ def load_points(
         ``data``: ndarray of shape (n_samples, n_features), float32 if the array in the file is,
         else float64; ``target``: labels counted from 0, or None; ``target_names``: the different
         labels in the file, sorted, or None (``target_names[target]`` are the labels of the
-        points); ``feature_names``: the header of a ``.csv`` file without the labels, or None;
+        points); ``feature_names``: the header of a ``.csv`` file for the features, or None;
         ``found``: where points and labels were found, in words, with what bears a name of labels
-        and is none; ``DESCR``: path of the file, what was found and all it holds; ``images``, only
-        for IDX files of images: ndarray of shape (n_samples, height, width), whose pixels ``data``
-        holds in row-major order.
+        and is none, what was left out, and features that may number the points; ``DESCR``: path of
+        the file, what was found and all it holds; ``images``, only for IDX files of images: ndarray
+        of shape (n_samples, height, width), whose pixels ``data`` holds in row-major order.
 
     Raises
     ------
@@ -70,8 +79,8 @@ def load_points(
         If there is no such file.
     ValueError
         If the file is damaged or of another kind, a key is not in it, several arrays or columns
-        could be the labels, or the arrays have shapes that do not fit or entries that are not
-        finite; the message says what the file holds.
+        could be the labels, or none surely is, or the arrays have shapes that do not fit or entries
+        that are not finite; the message says what the file holds.
     ImportError
         If the file needs h5py and it is not installed.
 
@@ -94,7 +103,7 @@ def load_points(
     if path.suffix == ".csv":
         if data_key is not None:
             raise ValueError("data_key: a .csv file holds a single table; leave data_key out")
-        data, labels, feature_names, found = _read_csv(path, target_key)
+        data, labels, feature_names, found = _read_csv(path, target_key, drop)
     elif path.suffix in _READ:
         arrays = _READ[path.suffix](path)
         holds = f", which holds {_held(arrays)}"
@@ -107,6 +116,8 @@ def load_points(
         raise ValueError(f"path: must end in {_KINDS}, got {path}")
     if transpose and path.suffix not in _READ:
         raise ValueError(f"transpose: must be False for {path}, whose points are rows")
+    if drop is not None and path.suffix != ".csv":
+        raise ValueError(f"drop: must be None for {path}, which is no .csv file")
     target_names = target = None
     if labels is not None:
         if len(labels) != len(data):
@@ -144,6 +155,8 @@ def point_files(path: str | Path, target_key: str | int | None = None) -> list[P
 
 def _label_file(path: Path, target_key: str | int | None) -> Path | None:
     """Path of the IDX file of the labels, plain or gzipped, beside that of the points."""
+    if target_key is False:
+        return None
     if target_key is not None:
         label_file = path.with_name(str(target_key))
         if not label_file.is_file():
@@ -190,7 +203,9 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray | None, str]:
     """Choose the arrays of the points and of the labels, and say which."""
     held = _held(arrays)
-    data_key, target_key = (key if key is None else str(key) for key in (data_key, target_key))
+    labelled = target_key is not False
+    data_key = data_key if data_key is None else str(data_key)
+    target_key = str(target_key) if labelled and target_key is not None else None
     for key, value in (("data_key", data_key), ("target_key", target_key)):
         if value is not None and value not in arrays:
             raise ValueError(f"{key}: no array {value!r} in {path}, which holds {held}")
@@ -212,6 +227,8 @@ def _choose(
         path, arrays[data_key].T if transpose else arrays[data_key], f"array {data_key!r}"
     )
     found, why = f"points in array {data_key!r}, ", ""
+    if not labelled:
+        return data, None, f"{found}no labels"
     if target_key is None:
         named = [name for name in named if name != data_key]
         chosen, why = _pick_labels(path, [(name, arrays[name]) for name in named], data.shape)
@@ -281,80 +298,87 @@ def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:
 
 
 def _read_csv(
-    path: Path, target_key: str | int | None
+    path: Path, target_key: str | int | None, drop: Drop
 ) -> tuple[np.ndarray, np.ndarray | None, list[str] | None, str]:
-    """Points, labels, names of the features, and where the labels were found."""
-    with naming(path, "csv"), open(path, newline="", encoding="utf-8-sig") as file:
-        rows = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
-    if len(rows) < 1:
-        raise ValueError(f"{path}: is empty")
-    width = len(rows[0][1])
-    for line, row in rows:
-        if len(row) != width:
-            raise ValueError(f"{path}: line {line} has {len(row)} fields, the first has {width}")
-    first = rows[0][1]
-    named = target_key in first or not any(_is_number(field) for field in first)
-    header = rows.pop(0)[1] if named else None
-    column, found = _label_column(path, header, [row for _, row in rows], width, target_key)
-    labels = None
-    if column is not None:
-        labels = _read_column([row.pop(column) for _, row in rows])
-    for line, row in rows:
-        for field in row:
-            if not _is_number(field):
-                raise ValueError(f"{path}: line {line}: {field!r} is not a number")
-    data = _numbers(path, np.array([row for _, row in rows], dtype=np.float64), "the table")
-    names = header and [name for index, name in enumerate(header) if index != column]
-    return data, labels, names, found
+    """Points, labels, names of the features, and what was found."""
+    left_out = [drop] if isinstance(drop, str | int) else list(drop or [])
+    keys = [] if target_key is None or target_key is False else [target_key]
+    table = read_table(path, [*keys, *left_out])
+    dropped = [table.find_column(key, "drop") for key in left_out]
+    column, labelled = _label_column(table, target_key, dropped)
+    if column in dropped:
+        raise ValueError(f"drop: column {table.call(column)} of {path} holds the labels")
+    numbering = [] if drop is not None and not left_out else table.find_row_numbers()
+    numbering = [number for number in numbering if number not in (*dropped, column)]
+    away = (*dropped, *numbering, column)
+    kept = [number for number in range(table.width) if number not in away]
+    data = _numbers(path, _read_numbers(table, kept), "the table")
+    found = [f"points in {_say_columns(table, kept)}, {labelled}"]
+    found += [f"column {table.call(n)} left out, as it numbers the rows" for n in numbering]
+    found += [f"column {table.call(n)} left out by drop" for n in dropped]
+    found += [
+        f"column {table.call(n)} may number the points: drop={table.call(n)} leaves it out"
+        for n in table.like_identifiers(kept, data)
+    ]
+    names = table.header and [table.header[number] for number in kept]
+    labels = None if column is None else table.read_column(column)
+    return data, labels, names, "; ".join(found)
 
 
-def _read_column(fields: list[str]) -> np.ndarray:
-    """Labels of a column: whole numbers, other numbers or else strings."""
-    if not all(_is_number(field) for field in fields):
-        return np.array(fields)
-    numbers = np.array(fields, dtype=np.float64)
-    whole = np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all()
-    return numbers.astype(np.int64) if whole else numbers
+def _read_numbers(table: Table, columns: list[int]) -> np.ndarray:
+    """Entries of the columns as float64."""
+    for line, row in zip(table.lines, table.rows, strict=True):
+        for number in columns:
+            if not is_number(row[number]):
+                raise ValueError(
+                    f"{table.path}: line {line}: {row[number]!r} is not a number; "
+                    f"drop={table.call(number)} leaves its column out"
+                )
+    return np.array([[row[number] for number in columns] for row in table.rows], dtype=np.float64)
+
+
+def _say_columns(table: Table, columns: list[int]) -> str:
+    """Columns in words, of many the first ones and the last."""
+    called = [table.call(column) for column in columns]
+    if len(called) > _MOST_NAMED:
+        called = [*called[: _MOST_NAMED - 2], "...", called[-1]]
+    return f"{len(columns)} column{'s' * (len(columns) > 1)} ({', '.join(called)})"
 
 
 def _label_column(
-    path: Path,
-    header: list[str] | None,
-    rows: list[list[str]],
-    width: int,
-    target_key: str | int | None,
+    table: Table, target_key: str | int | None, dropped: list[int]
 ) -> tuple[int | None, str]:
-    """Number of the column of the labels, and where it was found, in words."""
-    names = [name.strip() for name in header or []]
-    if target_key is None:
-        if header is None:
-            return None, "no labels (no header; target_key=-1 takes the last column for labels)"
-        columns = [column for column in range(width) if names[column].lower() in TARGET_NAMES]
-        named = [(names[i], _read_column([row[i] for row in rows])) for i in columns]
-        chosen, why = _pick_labels(path, named, (len(rows),))
-        if chosen is None:
-            return None, f"no labels{why}"
-        return columns[chosen], f"labels in column {named[chosen][0]!r}"
-    if target_key in names:
-        return names.index(target_key), f"labels in column {target_key!r}"
-    try:
-        target_key = int(target_key)
-    except ValueError as error:
-        held = f"whose header is {header}" if header else f"which has {width} columns and no header"
-        raise ValueError(f"target_key: no column {target_key!r} in {path}, {held}") from error
-    if not -width <= target_key < width:
+    """Number of the column of the labels, and where it was found, in words.
+
+    Raises
+    ------
+    ValueError
+        If there is no such column, or without `target_key` several could be it, or its only name
+        may be that of a coordinate.
+    """
+    if target_key is False:
+        return None, "no labels"
+    if target_key is not None:
+        column = table.find_column(target_key, "target_key")
+        return column, f"labels in column {table.call(column)}"
+    if table.header is None:
+        return None, "no labels (no header; target_key=-1 takes the last column for labels)"
+    names = [name.lower() for name in table.names]
+    columns = [i for i, name in enumerate(names) if name in TARGET_NAMES and i not in dropped]
+    named = [(table.names[i], table.read_column(i)) for i in columns]
+    chosen, why = _pick_labels(table.path, named, (len(table.rows),))
+    if chosen is None:
+        return None, f"no labels{why}"
+    name, values = named[chosen]
+    beside = [i for i, other in enumerate(names) if other == "x" and i not in dropped]
+    whole = values.dtype.kind == "i" and all(table.read_column(i).dtype.kind == "i" for i in beside)
+    if name.lower() == "y" and beside and whole:
         raise ValueError(
-            f"target_key: must be a column of {path}, -{width} to {width - 1}, got {target_key}"
+            f"target_key: column {name!r} of {table.path} may hold labels, or a coordinate beside "
+            f"{table.names[beside[0]]!r}; say target_key={name} if it holds labels, name the "
+            "column that does, or say target_key=False if none does"
         )
-    return target_key % width, f"labels in column {target_key % width}"
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
+    return columns[chosen], f"labels in column {name!r}"
 
 
 _READ: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {

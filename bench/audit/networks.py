@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...unrolled import make_operator, operator_names
 from ...unrolled.audit import Adapter, Convention
 from ...unrolled.audit.scripts import write_inputs
+from ...unrolled.generators import seeded
 from .construction import Call, Name, build, write
 from .functions import KERNEL_LAWS, choose_backend, kernels, references
 
@@ -45,8 +46,8 @@ def build_peer(name: str, laws: Sequence[str] = ()) -> dict[str, Any]:
     peer = PEERS[name]
     if name.startswith("fla-core/"):
         choose_backend()
-    torch.manual_seed(0)
-    network = build(peer.network)
+    with seeded(0):
+        network = build(peer.network)
     shape = (*peer.shape[:2], network.width) if isinstance(network, Adapter) else peer.shape
     draw = torch.Generator().manual_seed(1)
     inputs = (

@@ -16,6 +16,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
+from ...unrolled.generators import seeded
 from ...unrolled.laws import Finding
 from ...unrolled.twins import HeadCall, Measurement, Twin, catalogue, findings_of
 from ..names import close_names
@@ -50,8 +51,7 @@ class _Job:
 
     def rows(self) -> list[dict[str, Any]]:
         """Run the job; its random numbers do not depend on what ran before."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with seeded(self.seed):
             found = self._test_laws() if self.sample is None else self._run_on(self.sample)
             return list(found)
 

@@ -82,10 +82,12 @@ def cluster(
     synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
     coil20:classes=1-10,n_classes=6 for random classes, and mnist:subset=test for a part of a data
     set. For a file, mine.mat:data_key=X,target_key=y names the arrays, transpose=True takes columns
-    as points, and --n-clusters gives the number of clusters. The command says what it found.
-    Labels are known as y, target, label, class, gnd, gt or s, in capitals or not. Points without
-    labels need the number of clusters; labels.csv is then the clusters of the row of largest score,
-    with the number of each point in the file, from 0.
+    as points, and --n-clusters gives the number of clusters. Row numbers of a .csv file are left
+    out; mine.csv:drop=id or drop=[id,3] leaves out more columns, by name or number from 0. The
+    command says what it found. Labels are known as y, target, label, class, gnd, gt or s, in
+    capitals or not; target_key=False takes none. Points without labels need the number of clusters;
+    labels.csv is then the clusters of the row of largest score, with the number of each point in
+    the file, from 0.
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
     labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and

@@ -98,7 +98,7 @@ def find_method(name: str) -> Method:
     (settings,) = method.settings
     try:
         made = method.make(n_clusters=2, random_state=0, n_jobs=1, **settings)
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"method: cannot make {name!r}: {reason}") from error
     if not hasattr(made, "fit_predict"):

@@ -179,10 +179,10 @@ def make_problem(
     data : str
         Name of a data set, or path of a file of points with labels. Settings follow a colon: the
         keyword arguments of a generator, of ``fetch_NAME`` or of `load_points`, such as
-        ``mnist:subset=test`` or ``mine.h5:data_key=X``. If points are not generated, settings also
-        choose a part: ``classes=FIRST-LAST``, counted from 1 in the order of labels; ``n_classes``
-        random ones of these classes; and ``n_points`` random points of these classes.
-        ``hopkins:half=1`` and ``half=2`` are sequences without a common video.
+        ``mnist:subset=test``, ``mine.h5:data_key=X`` or ``mine.csv:drop=id``. If points are not
+        generated, settings also choose a part: ``classes=FIRST-LAST``, counted from 1 in the order
+        of labels; ``n_classes`` random ones of these classes; and ``n_points`` random points of
+        these classes. ``hopkins:half=1`` and ``half=2`` are sequences without a common video.
     trial : str, default="0"
         One of `trials_of`; for generated data and random parts, the number of a draw.
     seed : int, default=0
@@ -244,7 +244,9 @@ def _parse_name(data: str) -> tuple[DataSet, dict[str, Any], dict[str, Any]]:
         words = ", ".join(map(repr, sorted(unknown)))
         raise ValueError(f"data: no problem {data}: {base} has no setting {words}")
     for name, value in settings.items():
-        if not (source.generated or isinstance(value, str | int | float | None)):
+        if name == "drop" and isinstance(value, list):
+            settings[name] = tuple(value)
+        elif not (source.generated or isinstance(value, str | int | float | None)):
             raise ValueError(f"{name}: must be a word or a number, got {value!r}")
     return source, settings, part
 

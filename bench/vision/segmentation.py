@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from ...datasets import fetch_camvid
 from ...solvers.solution import Array
 from ...unrolled import operator_names
+from ...unrolled.generators import seeded
 from ...unrolled.models import Segmenter
 from ..devices import device_of, find_device
 from ..jobs import Job, Options, run_jobs
@@ -365,9 +366,9 @@ def _train_and_judge(
     }
     known, tried, test = pictures["train"], pictures["val"], pictures["test"]
     n_classes = len(known.target_names)
-    torch.manual_seed(seed)
     sizes = {"n_classes": n_classes, "image_size": list(known.target.shape[1:]), **size}
-    network = PixelClassifier(sizes | settings).to(device)
+    with seeded(seed):
+        network = PixelClassifier(sizes | settings).to(device)
 
     def validate(model: torch.nn.Module) -> dict[str, float]:
         found = segmentation_quality(model, tried.images, tried.target, n_classes=n_classes)

@@ -1,4 +1,4 @@
-"""For patches of an image, the closest patches in a window around each."""
+"""For patches of an image, each patch and the closest others in a window around it."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ..solution import Array
 
 
 def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int) -> Array:
-    """Indices of the patches closest to each patch, including itself, as rows of `patch_rows`.
+    """Indices of each patch and of the patches closest to it, as rows of `patch_rows`.
 
     Parameters
     ----------
@@ -21,7 +21,8 @@ def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int)
     Returns
     -------
     ndarray of int64 of shape (n_patches, n_similar)
-        Sorted by squared distance, the closest first.
+        The patch itself, then the others sorted by squared distance, of equal ones the first in
+        the image.
 
     Examples
     --------
@@ -46,8 +47,11 @@ def closest(planes: Array, places: Array, size: int, window: int, n_similar: int
     for row in range(len(places)):
         top, left = places[row]
         best[:] = np.inf
+        best[0], indices[row, 0] = 0.0, top * across + left
         for i in range(max(0, top - window), min(down, top + window + 1)):
             for j in range(max(0, left - window), min(across, left + window + 1)):
+                if i == top and j == left:
+                    continue
                 distance = 0.0
                 for c in range(len(planes)):
                     for y in range(size):

@@ -1,10 +1,12 @@
 """The loop, its folder, and what becomes of a run that is killed or shared."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,6 +133,35 @@ def test_metrics_start_at_the_start_and_end_at_the_end(small, tmp_path):
     assert found[0]["error"] == pytest.approx(small.validate(small.network().eval())["error"])
     assert found[-1]["error"] < 0.8 * found[0]["error"]
     assert [row["step"] for row in seen] == [row["step"] for row in found]
+
+
+@pytest.mark.parametrize(("step_seconds", "n_kept"), [(0.01, 0), (4, 15), (15, 18), (300, 18)])
+def test_what_is_lost_is_less_than_half_a_minute_or_a_step(
+    small, tmp_path, monkeypatch, step_seconds, n_kept
+):
+    """However rarely the recipe keeps a checkpoint, and the next call ends with the same bits."""
+    now = [0.0]
+
+    def read():
+        now[0] += 1e-6
+        return now[0]
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=read))
+
+    def stop_late(row):
+        now[0] += step_seconds
+        if row["step"] == 19:
+            raise KeyboardInterrupt
+
+    rare = {"checkpoint_every": 1000, "validate_every": 1000}
+    with pytest.raises(KeyboardInterrupt) as stop:
+        run(small, tmp_path / "stopped", on_step=stop_late, **rare)
+    kept = int(re.search(r"keeps step (\d+) of 23", stop.value.__notes__[0])[1])
+    assert kept == n_kept
+    assert (18 - kept) * step_seconds < 20
+    again, whole = (run(small, tmp_path / name, **rare) for name in ("stopped", "whole"))
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
 
 
 def test_each_step_is_told_also_after_an_interruption(small, tmp_path):

@@ -57,6 +57,26 @@ def test_jpeg_and_sixteen_bits_and_palettes(tmp_path):
     assert load_image_folder(tmp_path, colour=True).images[1].shape == (5, 7, 3)
 
 
+@pytest.mark.parametrize("suffix", [".webp", ".jp2", ".pgm", ".ppm", ".jfif"])
+def test_other_formats_of_pillow(suffix, tmp_path):
+    smooth = np.add.outer(np.arange(16), np.arange(16)).astype(np.uint8)
+    options = {".webp": {"lossless": True}, ".jfif": {"quality": 95}}
+    pixels = Image.fromarray(smooth).convert("RGB" if suffix == ".ppm" else "L")
+    pixels.save(tmp_path / f"a{suffix}", **options.get(suffix, {}))
+    for load in (load_image_folder, pack_image_folder):
+        (image,) = load(tmp_path).images
+        levels = image if image.dtype == np.uint8 else 255 * image
+        assert np.abs(levels - smooth.astype(float)).max() < 3
+
+
+@pytest.mark.parametrize("suffix", [".webp", ".tif", ".png"])
+def test_several_pictures_in_a_file_are_none(suffix, tmp_path):
+    first, second = Image.fromarray(COLOUR), Image.fromarray(255 - COLOUR)
+    first.save(tmp_path / f"a{suffix}", save_all=True, append_images=[second])
+    with pytest.raises(ValueError, match=rf"a\{suffix}: must hold one picture, got 2$"):
+        load_image_folder(tmp_path)
+
+
 def test_a_photograph_comes_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned by a quarter

@@ -1,4 +1,5 @@
 import gzip
+import re
 import sys
 
 import h5py
@@ -234,6 +235,119 @@ def test_tables(text, key, labels, names, tmp_path):
         assert found.target is None
     else:
         assert found.target_names[found.target].tolist() == labels
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("name", ["", '""', " ", "Unnamed: 0", "Unnamed: 0.1"])
+def test_row_numbers_are_no_feature(name, start, tmp_path):
+    """As `to_csv` of pandas and `write.csv` of R write them, also of what was written before."""
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{name},a,b,class\n" + "".join(f"{start + i},2,{i}.5,u\n" for i in range(3)))
+    points = load_points(path)
+    assert points.data.tolist() == [[2, 0.5], [2, 1.5], [2, 2.5]]
+    assert points.feature_names == ["a", "b"]
+    assert points.found.startswith("points in 2 columns ('a', 'b'), labels in column 'class'; ")
+    assert re.search(r"; column (0|'Unnamed: 0.*') left out, as it numbers the rows$", points.found)
+    kept = load_points(path, drop=[])
+    assert kept.data[:, 0].tolist() == [start, start + 1, start + 2]
+    assert re.search(r"column .* may number the points: drop=.* leaves it out$", kept.found)
+    labelled = load_points(path, target_key=0, drop="class")
+    assert labelled.target.tolist() == [0, 1, 2]
+    assert "numbers the rows" not in labelled.found
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        (",0,1\n0,5,6\n1,7,8\n", [[5, 6], [7, 8]]),  # of an array: names are numbers
+        ("Unnamed: 0,0,1\n1,5,6\n2,7,8\n", [[5, 6], [7, 8]]),
+        (",Unnamed: 0,a,b\n0,1,5,6\n1,0,7,8\n", [[5, 6], [7, 8]]),  # sorted, then written again
+        ("a,,b\n5,2,6\n7,1,8\n", [[5, 6], [7, 8]]),
+        ("0,5\n1,6\n2,4\n", [[5], [6], [4]]),
+        ("1.0,5,2\n2.0,6,2\n3.0,4,2\n", [[5, 2], [6, 2], [4, 2]]),
+        # what stays a feature
+        ("0,5\n1,6\n", [[0, 5], [1, 6]]),
+        ("0\n1\n2\n", [[0], [1], [2]]),
+        ("1,5\n0,6\n2,4\n", [[1, 5], [0, 6], [2, 4]]),
+        ("n,a\n0,5\n1,6\n2,4\n", [[0, 5], [1, 6], [2, 4]]),
+        (",a\n2,5\n3,6\n4,4\n", [[2, 5], [3, 6], [4, 4]]),
+        (",a\n0,5\n1,6\n1,4\n", [[0, 5], [1, 6], [1, 4]]),
+        (",a\n0.5,5\n1,6\n2,4\n", [[0.5, 5], [1, 6], [2, 4]]),
+        (",a\n1e300,5\n1,6\n2,4\n", [[1e300, 5], [1, 6], [2, 4]]),
+    ],
+)
+def test_only_row_numbers_are_left_out(text, data, tmp_path):
+    (tmp_path / "mine.csv").write_text(text)
+    points = load_points(tmp_path / "mine.csv")
+    assert points.data.tolist() == data
+    width = len(text.partition("\n")[0].split(","))
+    assert points.found.count("left out, as it numbers the rows") == width - len(data[0])
+
+
+def test_identifiers_are_named_and_dropped(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("Sample ID,a,step,kind,who\n40,1,7,u,p\n11,1,9,v,q\n23,2,8,v,r\n")
+    with pytest.raises(ValueError, match="line 2: 'u' is not a number; drop='kind' leaves its"):
+        load_points(path)
+    found = load_points(path, drop=["kind", -1]).found
+    assert "points in 3 columns ('Sample ID', 'a', 'step'), no labels" in found
+    assert "'who' left out by drop" in found
+    for name in ("Sample ID", "step"):
+        assert f"column {name!r} may number the points: drop={name!r} leaves it out" in found
+    dropped = load_points(path, drop=["Sample ID", "step", 4], target_key="kind")
+    assert dropped.data.tolist() == [[1], [1], [2]]
+    assert dropped.feature_names == ["a"]
+    assert "may number" not in dropped.found
+    (tmp_path / "bare.csv").write_text("1,2,u\n3,4,v\n")
+    assert load_points(tmp_path / "bare.csv", drop=2).data.tolist() == [[1, 2], [3, 4]]
+    for drop, words in [
+        ("kind", "drop: column 'kind' of .* holds the labels"),
+        ("nobody", r"drop: no column 'nobody' in .*\['Sample ID'"),
+        (9, "drop: must be a column of"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            load_points(path, drop=drop, target_key="kind")
+    np.savez(tmp_path / "mine.npz", X=X)
+    with pytest.raises(ValueError, match=r"drop: must be None for .*mine\.npz"):
+        load_points(tmp_path / "mine.npz", drop=0)
+
+
+def test_many_columns_are_named_in_short(tmp_path):
+    header = ",".join(f"p{i}" for i in range(30))
+    (tmp_path / "mine.csv").write_text(f"{header}\n{header.replace('p', '')}\n")
+    assert load_points(tmp_path / "mine.csv").found == (
+        "points in 30 columns ('p0', 'p1', 'p2', 'p3', 'p4', 'p5', ..., 'p29'), no labels"
+    )
+
+
+@pytest.mark.parametrize("names", ["x,y,v", "v,X,Y", " x , y ,z"])
+def test_a_coordinate_y_is_no_label_unless_it_is_said(names, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{names}\n1,2,5\n3,1,6\n2,2,7\n")
+    with pytest.raises(ValueError, match=r"target_key: column '[yY]' .* beside '[xX]'; say target"):
+        load_points(path)
+    (y,) = (name.strip() for name in names.split(",") if name.strip() in "yY")
+    assert load_points(path, target_key=y).data.shape == (3, 2)
+    assert load_points(path, target_key=False).data.shape == (3, 3)
+    (x,) = (name.strip() for name in names.split(",") if name.strip() in "xX")
+    assert load_points(path, drop=x).found.startswith("points in 1 column ")
+
+
+@pytest.mark.parametrize("text", ["x,y\n0.5,1\n2,0\n", "x,y\n1,u\n2,v\n", "x1,y\n1,0\n2,1\n"])
+def test_other_columns_y_are_labels(text, tmp_path):
+    (tmp_path / "mine.csv").write_text(text)
+    assert load_points(tmp_path / "mine.csv").found.endswith("labels in column 'y'")
+
+
+def test_no_labels_are_taken_if_it_is_said(tmp_path):
+    np.savez(tmp_path / "mine.npz", X=X, y=np.arange(6))
+    points = load_points(tmp_path / "mine.npz", target_key=False)
+    assert points.target is None
+    assert points.found == "points in array 'X', no labels"
+    for kind, array in (("images", np.zeros((2, 3, 3), "u1")), ("labels", np.ones(2, "u1"))):
+        (tmp_path / f"{kind}.idx").write_bytes(idx(array))
+    assert load_points(tmp_path / "images.idx").target is not None
+    assert load_points(tmp_path / "images.idx", target_key=False).target is None
 
 
 def test_bad_tables_are_named(tmp_path):

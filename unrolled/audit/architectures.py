@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
-import torch
 from torch import nn
 
+from ..generators import seeded
 from .weights import draw_weights
 
 VOCABULARY = 97
@@ -124,8 +124,8 @@ class Architecture:
 
     def build(self) -> nn.Module:
         """The network in eval mode, with weights that bite."""
-        torch.manual_seed(0)
-        return draw_weights(self.network(self.config(**self.settings)).eval())
+        with seeded(0):
+            return draw_weights(self.network(self.config(**self.settings)).eval())
 
 
 def find_architecture(name: str) -> Architecture:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..generators import kept_generators, seeded
+from ..users_code import import_object, reporting
 from .architectures import find_architecture, load_folder
 from .heads import find_mixing_maps
 from .laws import LAWS, NetworkLaw, NotApplicable
@@ -30,6 +31,7 @@ _LEAST_TOKENS = 12  # laws cut three pieces and pads of four
 _FIRST_ID = 3  # ids below have meanings: padding, begin, end
 
 
+@kept_generators()
 def audit(
     network: str | Callable[..., Any],
     inputs: Tensor | None = None,
@@ -157,9 +159,14 @@ def _find(
         source = f"sys.path.insert(0, {str(Path.cwd())!r})\n"
         source += f"from {module} import {maker}\n\nnetwork = {maker}()"
         made = _make(network)
-        if isinstance(made, tuple):
+        if isinstance(made, tuple) and len(made) == 2:
             made, inputs = made
             source = source.replace("network =", "network, inputs =")
+    if not callable(made):
+        raise ValueError(
+            f"audit: {network!r} must make a network, a callable, or a pair of one and its inputs; "
+            f"got {type(made).__name__}"
+        )
     if not isinstance(made, nn.Module):
         name = getattr(made, "__name__", type(made).__name__)
         return name, made, inputs, Origin(source=source, drawn=False)
@@ -179,11 +186,9 @@ def _widen(network: nn.Module) -> nn.Module:
 def _make(name: str) -> Any:
     sys.path.insert(0, "")  # as `python -m` does: the caller's modules
     try:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)  # as the script does
-            return resolve_name(name)()
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"audit: cannot find {name!r}: {error}") from error
+        found = import_object(name, "audit: cannot find")
+        with seeded(0), reporting(f"audit: {name!r} cannot be called without arguments"):
+            return found()  # as the script does
     finally:
         sys.path.remove("")
 

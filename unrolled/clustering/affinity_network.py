@@ -11,8 +11,8 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from ...solvers.solution import Array, narrow
+from ..generators import seeded
 from .edge_features import Edges
-from .training import seeded_initialization
 
 WEIGHTS = Path(__file__).with_name("affinity_network.npz")
 _LARGEST = 4.0  # largest standardised feature
@@ -156,7 +156,7 @@ def train_affinity_network(
         Mean loss of each epoch.
     """
     first = problems[0].edges
-    with seeded_initialization(seed):
+    with seeded(seed):
         network = AffinityNetwork(first.features.shape[1], len(first.context), width)
     network.standardise(problem.edges for problem in problems)
     averaged = torch.optim.swa_utils.AveragedModel(

@@ -11,9 +11,10 @@ from sklearn.exceptions import ConvergenceWarning
 from ...solvers.clustering import nearest_rows_affinity
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import duality_gap, lasso_objective
+from ..generators import seeded
 from ..self_expression import SelfExpressiveNetwork
 from .base import UnitRowClustering
-from .training import draw_seed, seeded_initialization, train
+from .training import draw_seed, train
 
 _LARGEST_GRADIENT = 1e-3
 
@@ -121,7 +122,7 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
 
     def _train(self, X: Array) -> None:
         seed = draw_seed(self.random_state)
-        with seeded_initialization(seed):
+        with seeded(seed):
             network = SelfExpressiveNetwork(
                 X.shape[1],
                 hidden_features=self.hidden_features,

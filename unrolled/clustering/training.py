@@ -1,7 +1,6 @@
 """Training on the rows of one data set by Adam: reproducible, without changes of global state."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,26 +16,6 @@ _JUDGED_EVERY = 20
 def draw_seed(random_state: int | np.random.RandomState | None) -> int:
     """Draw a seed for torch from scikit-learn's `random_state`."""
     return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-@contextmanager
-def seeded_initialization(seed: int) -> Iterator[None]:
-    """Seed the weights of modules that are built on the CPU inside; restore torch's state after.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from twinsolve.unrolled.clustering.training import seeded_initialization
-    >>> with seeded_initialization(0):
-    ...     first = torch.nn.Linear(2, 2)
-    >>> with seeded_initialization(0):
-    ...     again = torch.nn.Linear(2, 2)
-    >>> torch.equal(first.weight, again.weight)
-    True
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 def train(

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..generators import kept_generators
+
 Build = Callable[[Any], nn.Module]
 
 _SHORT = 11
@@ -226,7 +228,7 @@ def _run_module(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str
     device = inputs[0].device
     with (
         torch.no_grad(),
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        kept_generators(),
         torch.autocast(device.type, enabled=False),
     ):
         return module(*(x.clone() for x in inputs), **options)

@@ -148,7 +148,7 @@ def _repeat_in_channels(atoms: Tensor, channels: int) -> Tensor:
 
 @torch.no_grad()
 def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int) -> Tensor:
-    """For each patch, the indices in `patch_rows` of the closest patches, itself among them.
+    """For each patch, the indices in `patch_rows` of itself and of the closest others.
 
     Parameters
     ----------
@@ -162,7 +162,8 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
     Returns
     -------
     Tensor of int64 of shape (n_patches, n_similar)
-        The closest by squared distance, unordered. No gradient flows through the choice.
+        The patch itself and the closest others by squared distance, unordered. Which of equally
+        close ones are chosen depends on the device. No gradient flows through the choice.
 
     Examples
     --------
@@ -194,6 +195,7 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
         distances.append(distance.masked_fill(outside, torch.inf))
     # (batch, down, across, shifts)
     all_distances = torch.cat(distances, dim=1).permute(0, 2, 3, 1)
+    all_distances[..., ty * (2 * tx + 1) + tx] = -1  # of the patch itself, before equal ones
     best = all_distances.topk(n_similar, largest=False, sorted=False).indices
     best = best.reshape(-1, n_similar)
     offset = (best // (2 * tx + 1) - ty) * across + best % (2 * tx + 1) - tx

@@ -13,6 +13,7 @@ from scipy import optimize
 from torch import Tensor, nn
 
 from ..attention import Attention, Context, Operator, Positive
+from ..generators import kept_generators
 from ..kernel_smoothing import Gaussian, Kernel, Softmax
 from ..laws.subject import as_array, map_tensors
 from ..self_expression import LowRank, Ridge, UnrolledADMM, UnrolledSelfExpression
@@ -96,6 +97,7 @@ class Origin:
         return "\n".join([line, *(str(other) for other in self.others)])
 
 
+@kept_generators()
 def fit_origin(
     source: Any,
     X: ArrayLike | Tensor,

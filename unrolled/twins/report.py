@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...solvers import Solution
 from ...solvers.metrics import coefficient_distance, relative_residual
 from ..attention import Attention, Context, Operator
+from ..generators import kept_generators
 from ..integrations import replace_attention
 from ..integrations.replacements import FusedProjectionAttention
 from ..laws import Measurement, worst
@@ -107,6 +108,7 @@ class Report:
         return "\n".join(lines)
 
 
+@kept_generators()
 def check(
     layer: nn.Module,
     X: ArrayLike | Tensor | tuple[Any, ...] | Mapping[str, Any],
@@ -246,6 +248,7 @@ def check(
     )
 
 
+@kept_generators()
 def compare(
     first: Any,
     second: Any,

@@ -13,6 +13,7 @@ from ....unrolled.models import (
     VisionTransformer,
     WindowedTransformer,
 )
+from ....unrolled.users_code import reporting
 from ...parts import look_up, resolve_options
 from ...run_folder import find_class
 
@@ -74,10 +75,9 @@ def _build_network(
     own = ":" in architecture
     make = find_class(architecture) if own else look_up(ARCHITECTURES, architecture, "architecture")
     plain = own or architecture in WITHOUT_BLOCKS
-    try:
-        network = make(**(options if plain else resolve_options(**options)))
-    except TypeError as error:
-        raise ValueError(f"row: {architecture} cannot be made: {error}") from error
+    given = options if plain else resolve_options(**options)
+    with reporting(f"row: {architecture} cannot be made"):
+        network = make(**given)
     if identity and not isinstance(network, VisionTransformer):
         raise ValueError(f"row: parts of {architecture} cannot be the identity")
     for part in identity:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from ....unrolled.generators import seeded
 from ...costs import N_TIMED, size_measures, speed_ratios
 from ...parts import paired_network
 from ...run_folder import find_class
@@ -125,9 +126,9 @@ def build(
     make = partial(Classifier, mean=mean, std=std)
     if not own:
         return paired_network(make, sizes | dict(options), sizes, seed)
-    torch.manual_seed(seed)
-    model = make(sizes | dict(options))
-    _check_scores(model, splits)
+    with seeded(seed):
+        model = make(sizes | dict(options))
+        _check_scores(model, splits)
     return model
 
 
@@ -137,7 +138,7 @@ def _check_scores(model: Classifier, splits: Splits) -> None:
     name = model.options["architecture"]
     try:
         found = tuple(model.eval()(images).shape)
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ValueError(
             f"row: {name} fails on images of shape {tuple(images.shape)}: {error}"
         ) from error

@@ -16,9 +16,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ....solvers.solution import Array
+from ....unrolled.generators import kept_generators, seeded
 from ....unrolled.models import denoisers
 from ....unrolled.nonlocal_energy import ConvexRidge
 from ....unrolled.twins import twins_of
+from ....unrolled.users_code import reporting
 from ...names import close_names, split_settings
 from ...run_folder import (
     find_class,
@@ -118,13 +120,11 @@ def build_network(name: str, *, sigma: float, seed: int = 0) -> nn.Module:
     settings = split_settings(f":{words}", "network")[1]
     if "sigma" in inspect.signature(found).parameters:
         settings = {"sigma": sigma, **settings}
-    torch.manual_seed(seed)
-    try:
+    with seeded(seed), reporting(f"network: cannot make {name!r}"):
         return found(**settings)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"network: cannot make {name!r}: {error}") from error
 
 
+@kept_generators()
 def at_start(name: str, sigma: float) -> nn.Module:
     """A network before training: the iterate of a classical method for this noise."""
     return getattr(denoisers, name)(sigma=sigma).eval()
@@ -235,6 +235,7 @@ def ship(folder: str | Path, path: Path | None = None) -> Path:
     return path
 
 
+@kept_generators()
 def load_shipped(path: Path) -> nn.Module:
     """Load a network in float32 from a file that `ship` wrote."""
     notes = read_notes(path)
@@ -324,6 +325,7 @@ def layers_of(network: nn.Module) -> nn.ModuleList | None:
     return lists[0] if len(lists) == 1 else None
 
 
+@kept_generators()
 def started(network: nn.Module) -> nn.Module:
     """The network before training, with the same arguments and precision."""
     names = inspect.signature(type(network)).parameters

@@ -8,7 +8,7 @@ import numpy as np
 import tifffile
 from PIL import Image, ImageOps
 
-from ....datasets.files import naming, whole_file
+from ....datasets.files import Unsupported, naming, whole_file
 from ....solvers.solution import Array
 
 FORMATS = {
@@ -39,7 +39,7 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
     with naming(Path(path), "picture"), Image.open(path) as stored:
         n_frames = getattr(stored, "n_frames", 1)
         if n_frames > 1 and stored.format != "MPO":
-            raise ValueError(f"must hold one picture, got {n_frames}")
+            raise Unsupported(f"must hold one picture, got {n_frames}")
         profile = stored.info.get("icc_profile")
         if stored.mode in _KEPT[1:] and ";16" in str(stored.tile[0][3]):  # a tuple before Pillow 11
             return Picture(_read_deep_colours(Path(path), stored), profile)
@@ -50,24 +50,26 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
         if upright.has_transparency_data:
             mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
         if mode not in _KEPT:
-            raise ValueError(f"must be grey or in red, green and blue, of 8 or 16 bits; got {mode}")
+            raise Unsupported(
+                f"must be grey or in red, green and blue, of 8 or 16 bits; got {mode}"
+            )
         return Picture(np.asarray(upright.convert(mode)), profile)
 
 
 def _check_range(pixels: Array) -> Array:
     if not 0 <= pixels.min() <= pixels.max() <= 65535:
-        raise ValueError(f"levels must be 0 to 65535, got {pixels.min()} to {pixels.max()}")
+        raise Unsupported(f"levels must be 0 to 65535, got {pixels.min()} to {pixels.max()}")
     return pixels.astype(np.uint16)
 
 
 def _read_deep_colours(path: Path, stored: Image.Image) -> Array:
     """Colours of 16 bits, of which pillow keeps 8."""
     if stored.getexif().get(0x0112, 1) != 1:
-        raise ValueError("colours of 16 bits must stand upright, got an EXIF orientation")
+        raise Unsupported("colours of 16 bits must stand upright, got an EXIF orientation")
     if stored.format == "TIFF":
         return np.asarray(tifffile.imread(path))
     if stored.format != "PNG" or stored.mode == "LA":
-        raise ValueError(f"cannot read 16 bits of {stored.format}, {stored.mode}; save it as TIFF")
+        raise Unsupported(f"cannot read 16 bits of {stored.format}, {stored.mode}; save it as TIFF")
     from kornia_rs import io
 
     return np.asarray(io.read_image_png_u16(str(path), stored.mode.lower()))

@@ -50,6 +50,8 @@ def write_report(
             report.add_table(title, lines, heading=f"### {title}")
             report.add_sentences([note_on_pairs(own)])
     report.add_sentences([*remarks(table), *(f"Left out: {x}." for x in given.left_out)])
+    if given.others:
+        report.add_sentences([f"Left out, as no pictures: {', '.join(given.others)}."])
     checks = verify(table, given)
     report.add_table("Trained networks against their solvers", (CHECKED, checked_lines(checks)))
     for title, lines in (parts or {}).items():

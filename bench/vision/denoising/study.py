@@ -37,11 +37,12 @@ IMAGE_SETS = ("photographs", "set12", "held-out")
 
 
 class Images(NamedTuple):
-    """Images in [0, 1], their names, and reasons why pictures were left out."""
+    """Images in [0, 1], their names, reasons why pictures were left out, and other files' names."""
 
     names: tuple[str, ...]
     clean: tuple[Array, ...]
     left_out: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def load_images(name: str, data_home: str | None = None, colour: bool = False) -> Images:
@@ -114,7 +115,7 @@ def _to_grey(picture: Array) -> Array:
 
 def _load_folder(folder: str, colour: bool) -> Images:
     """The pictures of a folder that can be read and are large enough."""
-    found, reasons = read_pictures(folder, colour=colour)
+    found, reasons, others = read_pictures(folder, colour=colour)
     for name, (high, wide, *_) in [(name, image.shape) for name, image in found.items()]:
         if min(high, wide) < SMALLEST:
             reasons[name] = (
@@ -123,8 +124,8 @@ def _load_folder(folder: str, colour: bool) -> Images:
             )
             del found[name]
     if not found:
-        raise ValueError(next(iter(reasons.values())))
-    return Images(tuple(found), tuple(found.values()), tuple(reasons.values()))
+        raise ValueError("; ".join(reasons.values()))
+    return Images(tuple(found), tuple(found.values()), tuple(reasons.values()), tuple(others))
 
 
 def middle(image: Array, side: int) -> Array:
@@ -160,6 +161,10 @@ class NoisyImages:
     @property
     def left_out(self) -> tuple[str, ...]:
         return self._found.left_out
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return self._found.others
 
     @property
     def _found(self) -> Images:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ....datasets import load_image_folder
 from ....unrolled import VisionTransformer
+from ....unrolled.generators import seeded
 from ....unrolled.models import load_huggingface_state_dict, load_timm_state_dict
 from ....unrolled.models.tokens import PatchEmbedding
 from ...names import close_names
@@ -79,8 +80,7 @@ def accuracy(model: torch.nn.Module) -> dict[str, float]:
 
 def at_start(name: str) -> DigitsTransformer:
     """A shipped model before training."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(SEED)
+    with seeded(SEED):
         return DigitsTransformer(OPERATORS[name])
 
 
@@ -134,8 +134,7 @@ def load_published(folder: Path, *, untrained: bool = False) -> Published:
     if not (folder / _WEIGHTS).is_file():
         raise FileNotFoundError(f"{folder}: has no {_WEIGHTS}; pickled weights are not read")
     state = load_file(folder / _WEIGHTS)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
+    with seeded(0):
         model = (
             _build_from_timm(config, state) if by_timm else _build_from_huggingface(config, state)
         )

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from pathlib import Path
 
 import cloudpickle
 import h5py
@@ -21,6 +22,7 @@ from twinsolve.bench.clustering.presets import PRESETS
 from twinsolve.bench.clustering.problems import (
     Problem,
     content_of,
+    found_in,
     halves_of,
     is_at_hand,
     make_problem,
@@ -195,6 +197,17 @@ def test_points_of_the_user(tmp_path):
     np.savez(tmp_path / "bare.npz", X=X)
     with pytest.raises(ValueError, match=r"bare\.npz: holds no labels"):
         make_problem(str(tmp_path / "bare.npz"))
+
+
+def test_columns_of_a_users_table_are_dropped(tmp_path):
+    name = str(tmp_path / "mine.csv")
+    Path(name).write_text(",id,a,b,class\n0,7,5,1.5,u\n1,3,6,2.5,v\n2,9,8,0.5,v\n")
+    assert make_problem(name).X.shape == (3, 3)
+    assert "'id' may number the points: drop='id' leaves it out" in found_in(name)
+    for dropped, columns in (("id", 2), ("[id]", 2), ("[id,b]", 1), ("[1,b]", 1), ("[]", 4)):
+        assert make_problem(f"{name}:drop={dropped}").X.shape == (3, columns)
+        assert found_in(f"{name}:drop={dropped}").startswith(f"points in {columns} column")
+    assert make_problem(f"{name}:drop=class,target_key=False,n_clusters=2").labels.max() == -1
 
 
 def test_files_of_the_user_by_their_keys_and_with_the_file_beside_them(tmp_path):

@@ -22,7 +22,7 @@ from twinsolve.unrolled.clustering.affinity_network import (
     walk_loss,
 )
 from twinsolve.unrolled.clustering.edge_features import Edges, edge_features
-from twinsolve.unrolled.clustering.training import seeded_initialization
+from twinsolve.unrolled.generators import seeded
 
 from .learned_cases import data
 
@@ -61,7 +61,7 @@ def test_training_finds_clusters_of_new_unions():
     problems, new = subspaces((0, 1, 2, 3, 4, 5)), subspaces((6, 7))
     network, losses = train_affinity_network(problems, n_epochs=40, doublings=(3, 6))
     assert losses[-1] < 0.5 * losses[0]
-    with seeded_initialization(0):
+    with seeded(0):
         untrained = AffinityNetwork()
     untrained.standardise(problem.edges for problem in problems)
     with torch.no_grad():

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from twinsolve.unrolled.attention import Positive
-from twinsolve.unrolled.clustering.training import seeded_initialization, train
+from twinsolve.unrolled.clustering.training import train
+from twinsolve.unrolled.generators import seeded
 
 SETTINGS = {"max_iter": 6, "batch_size": 2, "learning_rate": 0.1, "seed": 0}
 
@@ -92,9 +93,9 @@ def test_a_loss_that_diverges_is_named():
 
 def test_global_state_of_torch_stays():
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    with seeded_initialization(0):
+    with seeded(0):
         weight = nn.Linear(3, 3).weight
-    with seeded_initialization(1):
+    with seeded(1):
         assert not torch.equal(nn.Linear(3, 3).weight, weight)
     module = number()
     train(module, lambda rows: module(), 5, **SETTINGS)

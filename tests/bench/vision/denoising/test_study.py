@@ -313,15 +313,23 @@ def test_pictures_that_are_unreadable_or_too_small_are_left_out_and_told(folder,
     clean = denoise(folder, methods=["Gaussian"])
     Image.fromarray(np.full((5, 5), 99, np.uint8)).save(f"{folder}/tiny.png")
     Image.fromarray(np.zeros((40, 40), np.float32)).save(f"{folder}/float.tif")
+    Image.new("L", (40, 40)).save(f"{folder}/old.gif")
+    Path(folder, "notes.txt").write_text("two photographs")
+    Path(folder, ".hidden").write_text("")
     with pytest.warns(UserWarning, match="left out") as told:
         table = denoise(folder, methods=["Gaussian"])
-    assert len(told) == 2
+    assert len(told) == 3
     assert table.image.tolist() == ["a", "b"]
     output = tmp_path / "out"
     said, rows = run_command(folder, "--method", "Gaussian", output=output, code=1)
-    for words in ("tiny: has 5 x 5 pixels; must have 16 x 16", r"float\.tif: .*floating-point"):
+    for words in (
+        "out: .*tiny: has 5 x 5 pixels; must have 16 x 16",
+        r"out: .*float\.tif: levels must .*floating-point",
+        r"out: .*old\.gif: is none of \.png",
+        r"out, as no pictures: notes\.txt\.",
+    ):
         for text in (said, (output / "summary.md").read_text()):
-            assert re.search(f"Left out: .*{words}", text)
+            assert re.search(f"Left {words}", text)
     for row, noisy_apart in zip(rows, clean.psnr, strict=True):
         assert row["psnr"] == pytest.approx(noisy_apart, abs=0.5)
     (tmp_path / "small").mkdir()
