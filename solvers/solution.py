@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, get_index_dtype, issparse
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array
+from sklearn.utils.validation import validate_data
 
 Array = np.ndarray
 
@@ -155,8 +157,8 @@ def check_matrix(
     Raises
     ------
     ValueError
-        If `X` is not two-dimensional, holds NaN or infinity, is complex, or has too few rows or the
-        wrong number of columns. The message starts with `name`.
+        If `X` is not two-dimensional, holds NaN, infinity or what is no real number (`as_numbers`),
+        or has too few rows or the wrong number of columns. The message starts with `name`.
     """
     matrix: Array = _check_by_sklearn(X, name, ensure_min_samples=min_rows)
     if n_features is not None and matrix.shape[1] != n_features:
@@ -173,13 +175,25 @@ def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_ar
         As `check_matrix`; of a sparse `X` the stored entries are checked.
     """
     matrix = _check_by_sklearn(X, name, accept_sparse="csr")
-    return narrow(csr_array(matrix)) if issparse(matrix) else matrix
+    return narrow(_canonical(csr_array(matrix))) if issparse(matrix) else matrix
+
+
+def _canonical(matrix: csr_array) -> csr_array:
+    """Return the matrix with sorted indices and without duplicates, a copy if it has others.
+
+    SciPy would sort in place, and so in the arrays of the caller, which matrices share.
+    """
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
 
 
 def narrow(matrix: csr_array) -> csr_array:
     """Return the matrix with indices of 32 bits, which scikit-learn needs, if these suffice.
 
-    A matrix that already has such indices is returned itself.
+    A matrix that already has such indices is returned itself. Another shares its data: it must be
+    the caller's own or in canonical format, as sorting permutes data with the indices.
     """
     kind = get_index_dtype(maxval=max(matrix.nnz, *matrix.shape))
     if matrix.indices.dtype == kind == matrix.indptr.dtype:
@@ -193,9 +207,51 @@ def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> An
     if _is_plainly_valid(X, options.get("ensure_min_samples", 1)):
         return X
     try:
+        X = X if issparse(X) else _numbers(X)
         return check_array(X, dtype=[np.float64, np.float32], input_name=name, **options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from error
+
+
+def as_numbers(values: ArrayLike, name: str, dtype: Any = None) -> Array:
+    """Return `values` as an array, of `dtype` unless that is None, if they are numbers.
+
+    NumPy turns dates, durations, text and many objects into numbers. That is left to the caller.
+
+    Raises
+    ------
+    ValueError
+        On such values, and rows of unequal length; the message starts with `name`.
+    """
+    try:
+        return _numbers(values) if dtype is None else _numbers(values).astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _numbers(values: ArrayLike) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"must hold real numbers, got values of type {array.dtype}")
+    return array
+
+
+def validate_points(estimator: BaseEstimator, X: ArrayLike, **options: Any) -> Array:
+    """Return X as scikit-learn's `validate_data` does for an estimator of real numbers.
+
+    Raises
+    ------
+    ValueError
+        As `validate_data`, and on dates, durations and text. Objects may be numbers.
+    """
+    if not issparse(X):
+        kinds = {np.asarray(X).dtype.kind}
+        if kinds == {"O"}:
+            kinds |= {np.asarray(value).dtype.kind for value in np.ravel(np.asarray(X))}
+        if kinds & set("mMSTUV"):
+            raise ValueError("X: must hold real numbers, got dates, durations or text")
+    points: Array = validate_data(estimator, X, dtype=[np.float64, np.float32], **options)
+    return points
 
 
 def _is_plainly_valid(X: Any, min_rows: int) -> bool:
@@ -306,12 +362,7 @@ def check_one_or_each(values: float | ArrayLike, name: str, count: int, what: st
     ValueError
         Otherwise; the message starts with `name`.
     """
-    try:
-        checked = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name}: must be a number or one for each {what}, got {values!r}"
-        ) from error
+    checked = as_numbers(values, name, np.float64)
     if checked.shape not in ((), (count,)):
         raise ValueError(
             f"{name}: must be a number or hold one entry for each of the {count} {what}s, "

@@ -136,8 +136,9 @@ def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
     largest = abs(C).max(axis=1)
     if isinstance(C, csr_array):
         largest = np.repeat(largest.toarray(), np.diff(C.indptr))
-        used = np.where(largest > 0, largest, 1)
-        return csr_array((C.data / used, C.indices, C.indptr), shape=C.shape)
+        scaled = C.copy()  # with indices of its own: the answer shares nothing with `coef`
+        scaled.data /= np.where(largest > 0, largest, 1)
+        return scaled
     return C / np.where(largest > 0, largest, 1)[:, None]
 
 

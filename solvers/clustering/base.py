@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from ..solution import Array
+from ..solution import Array, validate_points
 from .affinity import symmetric_affinity
 from .selection import choose_settings
 from .spectral import check_n_clusters, spectral_labels
@@ -50,9 +50,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
             range.
         """
-        points = validate_data(
-            self, X, dtype=[np.float64, np.float32], order="C", ensure_min_samples=2
-        )
+        points = validate_points(self, X, order="C", ensure_min_samples=2)
         points = self._prepare(points)
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
@@ -144,7 +142,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     def _new_points(self, X: ArrayLike) -> Array:
         """Return new points as a checked array, prepared like the training points."""
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=[np.float64, np.float32], order="C", reset=False)
+        points = validate_points(self, X, order="C", reset=False)
         return self._prepare(points)
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:

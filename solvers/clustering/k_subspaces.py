@@ -5,10 +5,10 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from ...validation import check_integer
-from ..solution import Array
+from ..solution import Array, validate_points
 from .spectral import check_n_clusters
 
 _NO_EIGENGAP = "without an affinity there is no eigengap to tell it"
@@ -86,7 +86,7 @@ class KSubspaces(ClusterMixin, BaseEstimator):
             On NaN, infinity, one sample, more clusters than samples or None, or a `dimension`
             above `n_features`.
         """
-        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        points = validate_points(self, X, ensure_min_samples=2)
         check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
         check_integer(self.dimension, "dimension", minimum=1, maximum=points.shape[1])
         check_integer(self.n_init, "n_init", minimum=1)
@@ -99,7 +99,7 @@ class KSubspaces(ClusterMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> Array:
         """Index of the nearest subspace of each row of X."""
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        points = validate_points(self, X, reset=False)
         return _distances(points, self.bases_).argmin(axis=1)
 
     def _alternate(self, X: Array, rng: np.random.RandomState) -> tuple[float, Array, Array, int]:

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.preprocessing import normalize
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from ..self_expression import sparse_self_expression
-from ..solution import Array
+from ..solution import Array, validate_points
 from ..sparse_coding import lam_max
 from .affinity import keep_l1_mass, scale_by_row_maximum, symmetric_affinity
 from .spectral import check_n_clusters, spectral_labels
@@ -116,7 +116,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
             On NaN, infinity, one sample, more clusters than samples or None, or a parameter outside
             its range.
         """
-        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        points = validate_points(self, X, ensure_min_samples=2)
         n_clusters = check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
         self.scores_: dict[str, float] = {}
         best = np.inf
@@ -146,7 +146,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
             On NaN, infinity or a wrong number of features.
         """
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        points = validate_points(self, X, reset=False)
         distances = []
         for mean, basis in self._subspaces:
             centred = points - mean

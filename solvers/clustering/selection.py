@@ -14,7 +14,7 @@ from sklearn.metrics import silhouette_score
 from sklearn.model_selection import ParameterGrid
 from sklearn.preprocessing import normalize
 
-from ..solution import Array, check_dense_or_sparse
+from ..solution import Array, as_numbers, check_dense_or_sparse
 from .spectral import EmbeddedGraph, embed_graph
 
 _SAMPLE = 3000
@@ -312,7 +312,7 @@ def rank_clusterings(
     >>> ranking
     array([0, 2, 1])
     """
-    values = np.asarray(scores, dtype=np.float64)
+    values = as_numbers(scores, "scores", np.float64)
     if values.shape != (len(labellings),):
         raise ValueError(
             f"scores: must hold one score for each of the {len(labellings)} labellings, got shape "

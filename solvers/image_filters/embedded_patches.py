@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array
+from ..solution import Array, as_numbers
 
 
 def embedded_means(
@@ -62,7 +62,8 @@ def embedded_means(
     ...     embedded_means(image, image, np.ones((1, 1, 1, 1)), h=0.1, patch_distance=0), image))
     True
     """
-    guide, values, W = (np.asarray(x, dtype=np.float64) for x in (guide, values, embedding))
+    named = {"guide": guide, "values": values, "embedding": embedding}
+    guide, values, W = (as_numbers(x, name, np.float64) for name, x in named.items())
     if guide.ndim != 3 or values.ndim != 3 or guide.shape[1:] != values.shape[1:]:
         raise ValueError(
             "values: must have shape (channels, height, width) with the height and width of the "

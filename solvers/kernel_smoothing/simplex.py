@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
-from ..solution import Array
+from ..solution import Array, as_numbers
 
 _NEWTON_STEPS = 100
 _ROUNDING = 4e-15  # of the sum of a row; smaller steps do not end
@@ -191,10 +191,7 @@ def _log_entmax(z: Array, excess: Array, c: Array) -> Array:
 
 def _check_alpha(alpha: ArrayLike, logits: Array) -> Array:
     """Return ``alpha - 1`` as a column."""
-    try:
-        excess = np.asarray(alpha, dtype=np.float64) - 1
-    except (TypeError, ValueError):
-        raise ValueError(f"alpha: must be numbers from 1 to 2, got {alpha!r:.60}") from None
+    excess = as_numbers(alpha, "alpha", np.float64) - 1
     if not ((excess >= 0) & (excess <= 1)).all():
         raise ValueError(f"alpha: must be from 1 to 2, got {alpha!r:.60}")
     try:
@@ -332,6 +329,7 @@ def _check_pair(logits: ArrayLike, probabilities: ArrayLike) -> tuple[Array, Arr
 
 
 def _check_array(x: ArrayLike, name: str) -> Array:
+    x = as_numbers(x, name)
     try:
         checked: Array = check_array(
             x,

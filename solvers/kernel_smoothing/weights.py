@@ -11,17 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from threadpoolctl import ThreadpoolController
 
 from ...validation import check_positive
 from ..kernels.compiled import jit_reordered
 from ..kernels.exponential import exp, exp2
-from ..kernels.workers import spread
+from ..kernels.workers import one_blas_thread, spread
 from ..solution import Array, check_matrix, unit_under
 
 Kernel = Callable[[Array], Array]
 
-_threads = ThreadpoolController()  # made once: it takes milliseconds to find the libraries
 _ROWS = 512
 _ROW_BYTES = 2048
 _WHOLE_ENTRIES = 2**20
@@ -187,7 +185,7 @@ def fill_rows(
     size = n_rows or _ROWS
     blocks = [slice(start, min(start + size, len(out))) for start in range(0, len(out), size)]
     tasks = [(*arguments, rows) for rows in blocks]
-    with _threads.limit(limits=1, user_api="blas"):
+    with one_blas_thread:
         for rows, block in zip(blocks, spread(function, tasks, n_jobs), strict=True):
             out[rows] = block
     return out

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from ..solution import Array
+from ..solution import Array, validate_points
 from .embedding import locally_linear_embedding
 from .weights import locally_linear_weights
 
@@ -97,7 +97,7 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         TypeError
             On sparse input.
         """
-        points = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
+        points = validate_points(self, X, ensure_min_samples=2)
         self.weights_ = locally_linear_weights(
             points.astype(np.float64),
             n_neighbors=self.n_neighbors,
@@ -127,7 +127,7 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         A training point is its own nearest neighbour here, and gets nearly its own coordinates.
         """
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        points = validate_points(self, X, reset=False)
         weights = locally_linear_weights(
             self._points,
             n_neighbors=self.n_neighbors,

@@ -9,7 +9,7 @@ from scipy.fft import dct
 from scipy.sparse import csr_array
 
 from ...validation import check_integer
-from ..solution import Array, check_one_or_each
+from ..solution import Array, as_numbers, check_one_or_each
 
 BORDERS = ("inside", "circular", "zero")
 _N_FREQUENCIES = 512
@@ -78,7 +78,7 @@ class FilterBank:
     """
 
     def __init__(self, filters: ArrayLike, *, borders: str = "inside") -> None:
-        self.filters = np.asarray(filters, dtype=np.float64)
+        self.filters = as_numbers(filters, "filters", np.float64)
         if self.filters.ndim != 3 or self.filters.shape[1] != self.filters.shape[2]:
             raise ValueError(
                 f"filters: must be of shape (n_filters, size, size), got {self.filters.shape}"

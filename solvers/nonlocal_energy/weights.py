@@ -173,9 +173,6 @@ def _check_square(M: Any, name: str, n_tokens: int | None) -> tuple[Any, Any]:
     """Return a square nonnegative matrix in float64, and its own dtype."""
     checked = check_square(check_dense_or_sparse(M, name), name, n_tokens)
     matrix: Any = checked.astype(np.float64, copy=False)
-    if issparse(matrix) and not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
     if matrix.min() < 0:
         raise ValueError(f"{name}: must be nonnegative, got an entry of {matrix.min():.3g}")
     return matrix, checked.dtype

@@ -1,11 +1,9 @@
 """Checks of sequences, gates and states."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array
+from ..solution import Array, as_numbers
 
 
 def check_array_of(x: ArrayLike, name: str, shape: tuple[int, ...]) -> Array:
@@ -61,13 +59,10 @@ def check_share(x: ArrayLike, name: str, shape: tuple[int, ...]) -> Array:
 
 
 def _as_finite(x: ArrayLike, name: str) -> Array:
-    try:
-        array: Any = np.asarray(x)
-        if np.iscomplexobj(array):
-            raise ValueError("must be real, got complex numbers")
-        array = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: {error}") from error
+    array = as_numbers(x, name)
+    if np.iscomplexobj(array):
+        raise ValueError(f"{name}: must be real, got complex numbers")
+    array = array.astype(np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"{name}: must be finite, got NaN or infinity")
     return array

@@ -11,11 +11,10 @@ Lasso, which the active-set method solves.
 
 import numpy as np
 from scipy.sparse import csr_array, vstack
-from threadpoolctl import threadpool_limits
 
 from ..kernels.active_set import ZERO, Work, active_set, new_work
 from ..kernels.compiled import jit_reordered
-from ..kernels.workers import spread
+from ..kernels.workers import one_blas_thread, spread
 from ..solution import Array
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
@@ -40,7 +39,7 @@ def solve_huber(
 ) -> tuple[csr_array, Array]:
     """Codes of the rows of Y in the rows of X, and the number of Newton steps of each."""
     tasks = [(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds) for rows in _blocks(len(Y))]
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread:
         blocks = list(spread(_solve_block, tasks, n_jobs))
     coef, n_iter = zip(*blocks, strict=True)
     return csr_array(vstack(coef, format="csr")), np.concatenate(n_iter)

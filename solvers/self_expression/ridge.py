@@ -7,6 +7,8 @@ from ...validation import check_positive
 from ..solution import Array, check_matrix
 from ..sparse_coding.problem import check_points
 
+_ALONE = 1e-6  # share of the largest term of a projection under which an entry loses digits
+
 
 def least_squares_self_expression(
     X: ArrayLike, *, lam: float, zero_diagonal: bool = False
@@ -125,12 +127,29 @@ def check_coefficients(coef: ArrayLike, n: int) -> Array:
 
 
 def _leave_one_out(U: Array, s: Array, lam: float) -> Array:
-    """``-P_ij / P_ii`` with P times `lam`, a sum of projections, so that a tiny lam is harmless."""
-    P = (U * (lam / (s**2 + lam))) @ U.T
+    """``-P_ij / P_ii`` with P times `lam`, a sum of projections, so that a tiny lam is harmless.
+
+    The entries of P carry errors of the rounding of its largest terms. A sample that is nearly
+    alone in its direction has a smaller P_ii than these leave right: it is regressed by itself.
+    """
+    weights = lam / (s**2 + lam)
+    P, largest = (U * weights) @ U.T, weights.max()
     if U.shape[0] > U.shape[1]:
         outside = -U @ U.T
         np.fill_diagonal(outside, np.maximum(1 + outside.diagonal(), 0))
-        P += outside
-    C = -P / P.diagonal()[:, None]
+        P, largest = P + outside, 1.0
+    own = P.diagonal()
+    alone = np.flatnonzero(own < _ALONE * largest)
+    C = -P / np.where(own > 0, own, 1)[:, None]
     np.fill_diagonal(C, 0)
+    for i in alone:
+        C[i] = _regress_on_others(U * s, i, lam)
     return C
+
+
+def _regress_on_others(X: Array, i: int, lam: float) -> Array:
+    """Ridge regression of row i of X on the other rows, but for directions at rounding level."""
+    U, s, Vt = np.linalg.svd(np.delete(X, i, axis=0), full_matrices=False)
+    real = s > len(X) * np.finfo(s.dtype).eps * s[0]
+    s, U, Vt = s[real], U[:, real], Vt[real]
+    return np.insert(U @ (s / (s**2 + lam) * (Vt @ X[i])), i, 0.0)

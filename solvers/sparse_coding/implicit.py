@@ -79,7 +79,7 @@ class ImplicitCodes:
             pull_rows(first, stop, supports, D, self._ridge, upstream, *out)
             return to_atoms
 
-        blocks = spread(pull, row_bounds(len(error)), self._n_jobs)
+        blocks = spread(pull, row_bounds(len(error)), self._n_jobs, shared=True)
         to_dictionary = sum(blocks, np.zeros_like(D))
         coef = self.coef
         to_lam, to_ridge = (
@@ -172,12 +172,12 @@ def _factor(
         inverse=np.empty(len(Y)),
         residual=Y - codes @ atoms.rows,
     )
-    gram = atoms.gram(len(Y), n_jobs)
+    gram = atoms.gram(len(Y))
 
     def factor(first: int, stop: int) -> None:
         factor_rows(first, stop, supports, atoms.rows, gram, penalty.ridge)
 
-    list(spread(factor, row_bounds(len(Y)), n_jobs))
+    list(spread(factor, row_bounds(len(Y)), n_jobs, shared=True))
     return supports
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, certified
+from ..solution import Array, Solution, as_numbers, certified
 from .penalty import Penalty
 from .problem import TOL, certify, check_signals
 
@@ -352,7 +352,7 @@ def _check_steps(step: float | ArrayLike | None, n_iter: int, gram: Array) -> Ar
     if step is None:
         norm = np.linalg.norm(gram)
         step = 1 / norm if norm > 0 else 1.0
-    steps = np.asarray(step, dtype=np.float64)
+    steps = as_numbers(step, "step", np.float64)
     if steps.shape not in ((), (n_iter,)):
         raise ValueError(
             f"step: must be a number or hold {n_iter} entries, got shape {steps.shape}"

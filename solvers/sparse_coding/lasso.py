@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, aim, certified, warn_unless_converged
+from ..solution import Array, Solution, aim, as_numbers, certified, warn_unless_converged
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows
@@ -168,7 +168,7 @@ def sparse_code_path(
     [[[1.0, 0.0]], [[2.75, 0.25]]]
     """
     Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
-    values = np.asarray(lams, dtype=np.float64)
+    values = as_numbers(lams, "lams", np.float64)
     if values.ndim not in (1, 2) or len(values) == 0:
         raise ValueError(
             f"lams: must have shape (n_lams,) or (n_lams, {len(Y)}) with n_lams >= 1, "

@@ -2,10 +2,9 @@
 
 import numpy as np
 from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
 
 from ..kernels.compiled import jit
-from ..kernels.workers import spread
+from ..kernels.workers import one_blas_thread, spread
 from ..solution import Array, narrow
 
 _BLOCK_ROWS = 256
@@ -35,7 +34,7 @@ def pursue_rows(
     size = max(1, min(_BLOCK_ROWS, _BLOCK_ENTRIES // (m + (most + 1) * D.shape[1])))
     blocks = [slice(start, start + size) for start in range(0, n, size)]
     tasks = [(Y[rows], D, own[rows], most, tol) for rows in blocks]
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread:
         by_block = list(spread(_pursue, tasks, n_jobs))
     support, values, counts = (np.concatenate(parts) for parts in zip(*by_block, strict=True))
     stored = np.arange(most) < counts[:, None]

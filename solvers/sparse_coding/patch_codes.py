@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array
+from ..solution import Array, as_numbers
 from .image_patches import denoise_patches
 from .iterations import ista, repeated
 from .lasso import sparse_code
@@ -174,7 +174,7 @@ def denoise_ista(
     >>> bool(np.square(denoised - image).mean() < 0.5 * np.square(noisy - image).mean())
     True
     """
-    D = np.asarray(dictionary, dtype=np.float64)
+    D = as_numbers(dictionary, "dictionary", np.float64)
     step = float(np.linalg.norm(D, 2)) ** -2 if step is None else step
     return denoise_patches(
         image,
@@ -234,7 +234,7 @@ def denoise_lasso(
     >>> gap < 1e-3
     True
     """
-    D, gaps = np.asarray(dictionary, dtype=np.float64), []
+    D, gaps = as_numbers(dictionary, "dictionary", np.float64), []
 
     def code(rows: Array) -> Array:
         solution = sparse_code(rows, D, lam=lam, tol=tol, n_jobs=n_jobs)
@@ -291,7 +291,7 @@ def denoise_matching(
     >>> bool(denoised.std() < 0.5 * noise.std())
     True
     """
-    D = np.asarray(dictionary, dtype=np.float64)
+    D = as_numbers(dictionary, "dictionary", np.float64)
     layers = [ExpertParameters(D, D, D, check_positive(threshold, "threshold"))] * n_iter
     return denoise_patches(
         image,

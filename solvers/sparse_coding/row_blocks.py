@@ -14,14 +14,14 @@ from uuid import uuid4
 import joblib
 import numpy as np
 from scipy.sparse import csr_array
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import threadpool_limits
 
 from ..kernels import active_set, cell_rows, cells, compiled, row_pool, selection, slots
 from ..kernels.cell_rows import CellBlock
 from ..kernels.cells import Cells, make_cells
 from ..kernels.row_pool import Codes, solve_block
 from ..kernels.slots import Problem
-from ..kernels.workers import count_workers, spread
+from ..kernels.workers import one_blas_thread, spread
 from ..solution import Array, check_folder, narrow
 from .penalty import Penalty
 
@@ -29,8 +29,6 @@ Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 MOST_STORED = 15_000  # atoms whose Gram matrix is stored
 _FEWEST_IN_CELLS = 25_000  # atoms; with fewer, products cost little more than making the cells
-_threads = ThreadpoolController()  # made once: it takes milliseconds to find the libraries
-_LARGE_PRODUCT = 4e9  # multiplications; the threads of a smaller product would only wait
 # Blocks depend only on the number of rows: the answer must not depend on the number of workers.
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
 # Cells are searched if on average they leave at most this share of the atoms to look at.
@@ -67,12 +65,11 @@ class Atoms:
         sizes = np.sqrt(norm) + abs(C) @ self.lengths
         return np.asarray(n_terms * 2.0**-53 * self.largest * sizes)
 
-    def gram(self, n_signals: int, n_jobs: int | None) -> Array:
+    def gram(self, n_signals: int) -> Array:
         """The Gram matrix if it pays to store it, else an empty matrix."""
-        m, p = self.rows.shape
+        m = len(self.rows)
         if self._gram.size == 0 and m <= MOST_STORED and n_signals >= m // 4:
-            n_threads = count_workers(n_jobs) if m * m * p > _LARGE_PRODUCT else 1
-            with _threads.limit(limits=n_threads, user_api="blas"):
+            with one_blas_thread:  # so that sums have one order
                 self._gram = self.rows @ self.rows.T
         return self._gram
 
@@ -81,7 +78,7 @@ class Atoms:
         m = len(self.rows)
         enough = m >= _FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
         if self._cells is None and enough:
-            with _threads.limit(limits=1):  # so that sums have one order
+            with threadpool_limits(1):  # OpenMP's as well
                 self._cells = make_cells(self.rows)
         return self._cells
 
@@ -123,7 +120,7 @@ def solve_rows(
         "signals": Y,
         "atoms": atoms.rows,
         "atoms32": np.empty((0, atoms.rows.shape[1]), np.float32),
-        "gram": atoms.gram(n, n_jobs),
+        "gram": atoms.gram(n),
         "half": penalty.half,
         "ridge": penalty.ridge,
         "own": own,
@@ -161,7 +158,7 @@ def solve_rows(
             _write_block(folder, rows, codes)
             yield rows, codes
 
-    with _threads.limit(limits=1, user_api="blas"):
+    with one_blas_thread:
         finished = progress(finish(), len(bounds)) if progress else finish()
         codes_by_rows.update(finished)
     return _join_blocks([codes_by_rows[rows] for rows in bounds], m)

@@ -1,10 +1,13 @@
 """Small data of every kind that has broken a solver, for all solvers and their oracles."""
 
+import pickle
+
 import numpy as np
 import pytest
 from cvxpy import SolverError
 from hypothesis import reject
 from hypothesis import strategies as st
+from joblib.parallel import BACKENDS, ThreadingBackend
 
 KINDS = [
     "random",
@@ -62,3 +65,29 @@ def answer():
             reject()
 
     return ask
+
+
+def at_odd_address(buffer):
+    """The bytes where no number can be aligned, as a message from the network may hold them."""
+    content = np.frombuffer(buffer.raw(), np.uint8)
+    room = np.empty(content.size + 16, np.uint8)
+    start = (5 - room.ctypes.data) % 16
+    room[start : start + content.size] = content
+    return room[start : start + content.size]
+
+
+class Network(ThreadingBackend):
+    """Hands tasks over as messages: pickled, with arrays at odd addresses."""
+
+    def submit(self, func, callback=None):
+        buffers = []
+        message = pickle.dumps(func, protocol=5, buffer_callback=buffers.append)
+        received = pickle.loads(message, buffers=map(at_odd_address, buffers))
+        return super().submit(received, callback)
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """The name of a joblib backend like a cluster's, in this process."""
+    monkeypatch.setitem(BACKENDS, "network", Network)
+    return "network"

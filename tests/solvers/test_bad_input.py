@@ -260,7 +260,7 @@ def bad_matrices(good, stacks):
         (marked(good, -np.inf), "infinity"),
         (marked(good, 1j), "Complex"),
         (marked(good, None), ""),
-        (good.astype(str).astype(object) + "x", "could not convert"),
+        (good.astype(str).astype(object) + "x", "must hold real numbers"),
         (good[0], "dimensions" if stacks else "2D array"),
         *([] if stacks else [(good[None, None], "dim [34]")]),
         (good[:0], "0 sample"),

@@ -9,6 +9,7 @@ import importlib
 from inspect import signature
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -139,6 +140,17 @@ def test_small_blocks_change_nothing(module, monkeypatch):
     serial = call()
     assert_allclose(serial, expected, rtol=1e-12, atol=1e-13)
     if signature(call).parameters:
+        assert_array_equal(call(n_jobs=2), serial)
+
+
+@pytest.mark.parametrize("module", [m for m, (_, f) in CASES.items() if signature(f).parameters])
+def test_what_came_through_a_network_changes_nothing(module, network, monkeypatch):
+    small, call = CASES[module]
+    for name, size in small.items():
+        monkeypatch.setattr(importlib.import_module(f"{solvers.__name__}.{module}"), name, size)
+    serial = call()
+    with joblib.parallel_config(network, n_jobs=2):
+        assert_array_equal(call(), serial)
         assert_array_equal(call(n_jobs=2), serial)
 
 

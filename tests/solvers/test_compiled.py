@@ -3,11 +3,17 @@
 import ast
 import importlib
 import inspect
+import os
 import pkgutil
+import shutil
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 from numba.core.dispatcher import Dispatcher
 
+import twinsolve
 import twinsolve.solvers.kernels as kernels
 
 MODULES = [
@@ -39,3 +45,31 @@ def test_functions_that_count_no_references_call_no_methods_of_arrays():
     assert len(uncounted) > 20
     found = {name: methods_called(function) for name, function in uncounted.items()}
     assert {name: methods for name, methods in found.items() if methods} == {}
+
+
+RUN = """
+import numpy, twinsolve
+from twinsolve.solvers import nonlocal_means, sparse_code
+from twinsolve.solvers.kernels.total_variation import denoise_rows
+found = numpy.empty((1, 2))
+denoise_rows(numpy.array([[0.0, 3.0]]), numpy.ones(1), found)
+print(twinsolve.__file__, *found[0], denoise_rows.stats.cache_path)
+"""
+
+
+def test_kernels_compile_where_no_folder_for_machine_code_can_be_written(tmp_path):
+    """Files stand where numba would make its folders: that stops the superuser as well."""
+    root = Path(twinsolve.__file__).parent
+    package = tmp_path / "twinsolve"
+    shutil.copytree(root / "solvers", package / "solvers", ignore=lambda *_: ["__pycache__"])
+    for file in ("__init__.py", "validation.py"):
+        shutil.copy(root / file, package)
+    for folder in [path for path in package.rglob("*") if path.is_dir()]:
+        (folder / "__pycache__").touch()
+    environment = {key: value for key, value in os.environ.items() if "CACHE" not in key}
+    environment |= {"HOME": os.devnull, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", RUN], capture_output=True, text=True, env=environment
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == [str(package / "__init__.py"), "1.0", "2.0", "None"]

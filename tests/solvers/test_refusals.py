@@ -211,7 +211,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             (np.float64(1), ""),
             (np.ones((2, 0)), ""),
             (np.ones((1, 2, 0)), r"must have shape \(\.\.\., N\)"),
-            ([["a"]], "could not"),
+            ([["a"]], "must hold real numbers"),
         ]
     ),
     *(

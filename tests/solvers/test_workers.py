@@ -1,13 +1,16 @@
 import threading
 import time
+from dataclasses import dataclass
 from operator import mul
 
 import joblib
+import numpy as np
 import pytest
 from joblib.parallel import BACKENDS, ThreadingBackend
 from numpy.testing import assert_array_equal
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from twinsolve.solvers.kernels.workers import count_workers, spread
+from twinsolve.solvers.kernels.workers import _run_elsewhere, count_workers, one_blas_thread, spread
 
 
 def _sleep(index, seconds):
@@ -126,6 +129,48 @@ def test_a_caller_who_stops_early_leaves_nothing_running(in_order):
     assert threading.active_count() == threads
     time.sleep(0.06)
     assert len(ended) == count < 10
+
+
+@dataclass
+class Box:
+    content: np.ndarray
+    inner: "Box | None" = None
+
+
+def blas_threads():
+    """Of the library with most: some cannot have two."""
+    return max(lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas")
+
+
+def _look(array, box):
+    arrays = array, box.content, box.inner.content
+    return [x.flags.aligned for x in arrays], [x.sum() for x in arrays], blas_threads()
+
+
+def test_elsewhere_arrays_are_aligned_and_blas_has_one_thread(network):
+    x = np.arange(5.0)
+    tasks = [(x, Box(x, Box(x)))] * 3
+    with joblib.parallel_config(network, n_jobs=2):
+        assert [found[:2] for found in spread(_look, tasks, None)] == [([True] * 3, [10.0] * 3)] * 3
+    with threadpool_limits(2, user_api="blas"):
+        assert _run_elsewhere(_look, *tasks[0])[2] == 1
+
+
+def test_what_writes_to_the_callers_arrays_runs_in_threads(network):
+    x = np.zeros(4)
+    with joblib.parallel_config(network, n_jobs=2):
+        list(spread(x.__setitem__, [(i, i) for i in range(4)], None, shared=True))
+    assert_array_equal(x, range(4))
+
+
+def test_blas_gets_its_threads_back_when_the_last_user_leaves():
+    with threadpool_limits(2, user_api="blas"):
+        one_blas_thread.__enter__()
+        with one_blas_thread:
+            assert blas_threads() == 1
+        assert blas_threads() == 1
+        one_blas_thread.__exit__()
+        assert blas_threads() == 2
 
 
 def test_one_task_runs_in_the_thread_of_the_caller():

@@ -108,3 +108,22 @@ def test_residual_bounds_the_suboptimality(points, data, lam, zero_diagonal, siz
         scale > 0, scale, 1
     )
     assert (at - least <= m**2 / lam + 1e-12 * (1 + at)).all()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("shape", [(8, 4), (4, 8), (5, 5)])
+def test_a_sample_alone_in_its_direction_takes_part_in_nothing(shape, rank, turned):
+    rng = np.random.default_rng(0)
+    X = np.zeros(shape)
+    X[0, 0] = 1
+    X[1:, 1:] = rng.standard_normal((shape[0] - 1, rank)) @ rng.standard_normal(
+        (rank, shape[1] - 1)
+    )
+    if turned:
+        X = 3.7 * X @ np.linalg.qr(rng.standard_normal((p, p)))[0]
+    for share in (1e-4, 1e-8, 1e-10, 1e-13, 1e-16, 1e-20):
+        lam = share * (X[0] ** 2).sum()
+        C = least_squares_self_expression(X, lam=lam, zero_diagonal=True)
+        assert_allclose(C[0], 0, atol=1e-10)
+        assert_allclose(C[1:, 0], 0, atol=3e-15 / np.sqrt(share))
