@@ -23,8 +23,9 @@ class KSubspaces(ClusterMixin, BaseEstimator):
             sum_i |x_i - x_i B_{l_i}^T B_{l_i}|^2
 
     Subspaces pass through the origin. Each restart begins with random subspaces, and the best
-    restart is returned. The objective never increases within a restart, but may end in a local
-    minimum.
+    restart is returned. The subspace of an empty cluster moves to the point with the largest
+    distance from its own subspace. So a cluster is empty only if all points lie on the subspaces of
+    the others. The objective never increases within a restart, but may end in a local minimum.
 
     Parameters
     ----------
@@ -105,16 +106,33 @@ class KSubspaces(ClusterMixin, BaseEstimator):
     def _alternate(self, X: Array, rng: np.random.RandomState) -> tuple[float, Array, Array, int]:
         shape = (self.n_clusters, X.shape[1], self.dimension)
         bases = np.linalg.qr(rng.standard_normal(shape))[0].transpose(0, 2, 1).astype(X.dtype)
-        labels = _distances(X, bases).argmin(axis=1)
+        labels = _fill_clusters(X, bases)
         previous = np.full_like(labels, -1)
         n_iter = 0
         while n_iter < self.max_iter and not np.array_equal(labels, previous):
             for cluster in range(self.n_clusters):
                 bases[cluster] = _principal(X[labels == cluster], bases[cluster])
-            previous, labels = labels, _distances(X, bases).argmin(axis=1)
+            previous, labels = labels, _fill_clusters(X, bases)
             n_iter += 1
         inertia = sum(_residual(X[labels == c], basis) for c, basis in enumerate(bases))
         return inertia, labels, bases, n_iter
+
+
+def _fill_clusters(X: Array, bases: Array) -> Array:
+    """Labels of the nearest subspaces, after those of empty clusters have moved, in place."""
+    distances = _distances(X, bases)
+    rounding = X.shape[1] * np.finfo(X.dtype).eps * (X * X).sum(axis=1)
+    for _ in bases:
+        labels = distances.argmin(axis=1)
+        empty = np.flatnonzero(np.bincount(labels, minlength=len(bases)) == 0)
+        missed = distances.min(axis=1)
+        worst = missed.argmax()
+        if not len(empty) or missed[worst] <= rounding[worst]:
+            break
+        cluster = empty[0]
+        bases[cluster] = _principal(X[[worst]], bases[cluster])
+        distances[:, [cluster]] = _distances(X, bases[[cluster]])
+    return distances.argmin(axis=1)
 
 
 def _principal(points: Array, basis: Array) -> Array:

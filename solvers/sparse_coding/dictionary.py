@@ -27,9 +27,11 @@ def ksvd(
     Each iteration first codes the rows by orthogonal matching pursuit; a row keeps its previous
     code if that was better. Then it updates the atoms one after another: an atom and its
     coefficients become the leading singular pair of the residual, without this atom, of the rows
-    that use it. Neither part increases the objective. An atom that no row uses is replaced by the
-    row with the largest residual. The problem is not convex: the answer depends on the start, which
-    is random rows of Y.
+    that use it. Last, it clears the dictionary: the row with the largest residual replaces an atom
+    where this lowers the objective. The new atom alone codes all rows that it codes better. The
+    users of the old atom take the most coherent other atom. So atoms that are unused, used by few
+    rows, or nearly equal to another one are replaced, each by a different row. No part increases
+    the objective. The problem is not convex: the answer depends on the start, random rows of Y.
 
     Parameters
     ----------
@@ -57,7 +59,8 @@ def ksvd(
 
     References
     ----------
-    Aharon, Elad and Bruckstein (2006); EQUATIONS IF-KSVD.
+    Aharon, Elad and Bruckstein (2006); EQUATIONS IF-KSVD. The paper clears atoms by thresholds of
+    use and coherence. Here the objective decides, so that it never increases.
 
     Examples
     --------
@@ -83,7 +86,8 @@ def ksvd(
         C = _recode(signals, D, C, n_nonzero)
         residual = signals - C @ D
         for j in range(n_atoms):
-            _update_atom(signals, D, C, residual, j)
+            _update_atom(D, C, residual, j)
+        _clear_atoms(signals, D, C, residual)
         objective[iteration] = ((signals - C @ D) ** 2).sum()
     return D.astype(Y.dtype, copy=False), csr_array(C, dtype=Y.dtype), objective
 
@@ -95,16 +99,52 @@ def _recode(Y: Array, D: Array, C: Array, n_nonzero: int) -> Array:
     return np.where(better[:, None], new, C)
 
 
-def _update_atom(Y: Array, D: Array, C: Array, residual: Array, j: int) -> None:
+def _update_atom(D: Array, C: Array, residual: Array, j: int) -> None:
     """Update atom j, its coefficients and the residual in place."""
     users = np.flatnonzero(C[:, j])
     if len(users) == 0:
-        worst = int((residual**2).sum(axis=1).argmax())
-        if residual[worst].any():
-            D[j] = Y[worst] / np.linalg.norm(Y[worst])
         return
     unexplained = residual[users] + np.outer(C[users, j], D[j])
     U, s, Vt = np.linalg.svd(unexplained, full_matrices=False)
     if s[0] > 0:
         D[j], C[users, j] = Vt[0], s[0] * U[:, 0]
     residual[users] = unexplained - np.outer(C[users, j], D[j])
+
+
+def _clear_atoms(Y: Array, D: Array, C: Array, residual: Array) -> None:
+    """Replace atoms by the worst coded rows where the objective falls, all in place."""
+    squares, errors = (Y**2).sum(axis=1), (residual**2).sum(axis=1)
+    atom, alone = _propose_atom(Y, squares, errors)
+    for j in range(len(D)):
+        users, twin = np.flatnonzero(C[:, j]), _find_twin(D, j)
+        rest = residual[users] + np.outer(C[users, j], D[j])
+        moved = (rest @ D[twin]) * (twin != j)
+        rest -= np.outer(moved, D[twin])
+        left = errors.copy()
+        left[users] = (rest**2).sum(axis=1)
+        better = alone < left
+        if np.where(better, alone, left).sum() >= errors.sum():
+            continue
+        C[users, twin] += moved
+        residual[users] = rest
+        D[j], C[:, j], C[better] = atom, 0, 0
+        C[better, j] = Y[better] @ atom
+        residual[better] = Y[better] - np.outer(C[better, j], atom)
+        errors = (residual**2).sum(axis=1)
+        atom, alone = _propose_atom(Y, squares, errors)
+
+
+def _propose_atom(Y: Array, squares: Array, errors: Array) -> tuple[Array, Array]:
+    """The row with the largest error as an atom, and the errors of rows that it codes alone."""
+    worst = errors.argmax()
+    atom = Y[worst] / (np.sqrt(squares[worst]) or 1)
+    alone = np.maximum(squares - (Y @ atom) ** 2, 0)
+    alone[worst] = 0
+    return atom, alone
+
+
+def _find_twin(D: Array, j: int) -> int:
+    """Index of the other atom that is most coherent with atom j; j if it is the only one."""
+    coherence = np.abs(D @ D[j])
+    coherence[j] = -1
+    return int(coherence.argmax())

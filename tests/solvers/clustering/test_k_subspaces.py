@@ -63,3 +63,29 @@ def test_the_directions_leave_what_the_singular_values_say():
         assert model.inertia_ == pytest.approx((values[2:] ** 2).sum(), abs=rounding)
         eye = model.bases_[0] @ model.bases_[0].T
         assert_allclose(eye, np.eye(2), atol=40 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(("dimension", "n_features"), [(1, 5), (1, 40), (2, 9), (3, 9)])
+def test_no_cluster_is_empty_while_a_point_lies_off_its_subspace(dimension, n_features):
+    for seed in range(8):
+        X, _ = make_union_of_subspaces(
+            12,
+            n_subspaces=10,
+            n_features=n_features,
+            dimension=dimension,
+            noise=0.01,
+            random_state=seed,
+        )
+        for dtype, max_iter in [(np.float64, 100), (np.float32, 1), (np.float64, 2)]:
+            model = KSubspaces(
+                10, dimension=dimension, n_init=1, max_iter=max_iter, random_state=seed + 9
+            ).fit(X.astype(dtype))
+            assert len(np.unique(model.labels_)) == 10
+            assert (model.predict(X.astype(dtype)) == model.labels_).all()
+
+
+def test_points_on_fewer_lines_than_clusters_leave_clusters_empty():
+    X = np.repeat(np.eye(6)[:3], 4, axis=0) * np.arange(1, 13)[:, None]
+    model = KSubspaces(5, random_state=0).fit(X)
+    assert model.inertia_ <= 1e-25
+    assert (model.predict(X) == model.labels_).all()
