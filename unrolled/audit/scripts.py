@@ -16,7 +16,7 @@ from torch import Tensor
 from . import laws, weights
 from .architectures import Architecture
 from .laws import NetworkLaw
-from .model import Convention, Model
+from .model import Convention, Model, difference
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,24 @@ class Origin:
     drawn: bool = True
 
 
-def write_script(law: NetworkLaw, model: Model, origin: Origin, error: float) -> str:
+def write_script(
+    law: NetworkLaw,
+    model: Model,
+    origin: Origin,
+    case: tuple[Any, ...],
+    found: Tensor,
+    expected: Tensor,
+) -> str:
     """Write a program that builds the network, holds it to the law and prints the error."""
+    error = difference(found, expected)
     check: Any = law.check
     source = write_sources([check])
+    given = ", ".join([_model(model), "inputs", *map(repr, case)])
     body = [
         source,
         _adapter(model, source),
         _network(origin, model) + _move(model),
-        f"found, expected = {check.__name__}({_model(model)}, inputs)\n" + _PRINT,
+        f"found, expected, *_ = {check.__name__}({given})\n" + _PRINT,
     ]
     title = f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}.\n"""'
     return "\n\n\n".join([title, _imports(origin, "\n".join(body)), *body]) + "\n"
