@@ -310,6 +310,11 @@ class Model:
         return self.convention.cache or ""
 
     @property
+    def asks(self) -> tuple[str, ...]:
+        """See `Convention`."""
+        return self.convention.asks
+
+    @property
     def mask_of_call(self) -> bool:
         """See `Convention`."""
         return self.convention.mask_of_call

@@ -9,6 +9,7 @@ from . import caches, generation, gradients, packing, padding, precision, settin
 from .law import LAWS, Measured, NetworkLaw, NotApplicable, Pair, network_law
 from .precision import cast, convert
 
+LAWS.sort(key=lambda law: law.name != "determinism")  # what others rest on comes first
 __all__ = [
     "LAWS",
     "Measured",

@@ -23,7 +23,7 @@ def restart(inputs: Tensor, starts: Sequence[int]) -> Tensor:
 
 def withhold_cache(model: Model) -> Model:
     """The model in calls that make no cache, where it can be told so."""
-    if "use_cache" not in model.convention.asks:
+    if "use_cache" not in model.asks:
         return model
 
     def call(*ids: Tensor, **given: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,14 +70,15 @@ def in_pieces(
     grad: bool = False,
 ) -> Tensor:
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
-    outputs, start = [], 0
-    for end in ends:
-        given: dict[str, Any] = {}
-        if positions is not None:
-            given["positions"] = positions[:, start:end]
-        if mask is not None:
-            given["mask"] = mask[:, start:end] if model.mask_of_call else mask[:, :end]
-        output, cache = model(inputs[:, start:end], cache=cache, grad=grad, **given)
+    outputs = []
+    for start, end in pairwise([0, *ends]):
+        first = start if model.mask_of_call else 0
+        output, cache = model(
+            inputs[:, start:end],
+            cache=cache,
+            positions=None if positions is None else positions[:, start:end],
+            mask=None if mask is None else mask[:, first:end],
+            grad=grad,
+        )
         outputs.append(output)
-        start = end
     return torch.cat(outputs, 1)
