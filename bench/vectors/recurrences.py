@@ -122,6 +122,9 @@ _RECURRENCES = {
 }  # fmt: skip
 
 
+_STATES = tuple(f"initial_{name}" for name in "SHGMZ")
+
+
 def _fill(value: float, *names: str, part: Any = ...) -> Callable[[Arrays], None]:
     """Return a change that fills these arrays, where there are any of them."""
 
@@ -142,11 +145,22 @@ def _set_steps(value: float) -> Callable[[Arrays], None]:
     return change
 
 
+def _take_small_steps(x: Arrays) -> None:
+    """Change each state by less than half a unit of float16 at every token, from 1 downwards."""
+    _fill(1.0, "q", "forget", "metric", "lam", *_STATES)(x)
+    _fill(0.0, "momentum", "decay", "initial_Z")(x)
+    _fill(0.5, "k")(x)
+    _fill(-0.75, "v")(x)
+    _fill(2.0**-12, "beta", "delta")(x)
+    _fill(2.0**-13, "step")(x)
+    if not x.keys() & {"beta", "delta", "step"}:
+        x["v"] *= 2.0**-11
+
+
 def _scale_queries(x: Arrays) -> None:
     x["q"] *= 64
 
 
-_STATES = tuple(f"initial_{name}" for name in "SHGMZ")
 _EVEN = (..., slice(0, None, 2), slice(None))
 
 
@@ -168,6 +182,10 @@ _EDGES = {
     "long": _Edge(
         "growth of rounding, states in half precision", _fill(1 - 2.0**-8, "forget"),
         sizes=_Sizes(n=2048, d=2, e=1), gradients=False,
+    ),
+    "small-steps": _Edge(
+        "states in half precision: they stand still", _take_small_steps,
+        sizes=_Sizes(n=1024, d=2, e=1), needs={*"SHM"}, gradients=False,
     ),
     "equal-keys": _Edge("chunk systems that explode", _fill(0.5, "k")),
     "zero-keys": _Edge("normalisation of keys of zero", _fill(0.0, "k", part=_EVEN)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,11 +16,11 @@ from torch import Tensor, nn
 from ..generators import kept_generators, seeded
 from ..users_code import import_object, reporting
 from .architectures import find_architecture, load_folder
-from .heads import find_mixing_maps
-from .laws import LAWS, NetworkLaw, NotApplicable
+from .judging import hold
+from .laws import LAWS
 from .model import CACHES, CAUSAL, Convention, Model, difference, find_convention
 from .report import Report, Row
-from .scripts import Origin, write_script
+from .scripts import Origin
 from .weights import draw_weights
 
 SEED, BATCH, TOKENS = 1, 2, 21
@@ -122,7 +121,7 @@ def audit(
         model = _make_model(network, inputs, convention, causal, device)
         for law in LAWS:
             if not laws or law.name in laws:
-                rows.append(_hold(law, model, origin))
+                rows.append(hold(law, model, origin))
                 if progress:
                     progress(rows[-1])
     return Report(name, tuple(rows))
@@ -213,6 +212,8 @@ def _make_model(
     except Exception as error:  # whatever the network raises
         why = f"{type(error).__name__}: {error}"
         raise ValueError(f"audit: the network cannot be called with inputs alone: {why}") from error
+    if convention is None and names.mask and not names.mask_hides:
+        names = _find_kind_of_mask(model)
     if names.cache and model.config is not None and cache is None:
         names = replace(names, returns_cache=False)
     if convention is None and not names.cache and model.config is None and cache is not None:
@@ -228,6 +229,27 @@ def _make_model(
     if not causal:
         names = replace(names, cache=None)
     return replace(model, causal=causal, convention=names)
+
+
+def _find_kind_of_mask(model: Model) -> Convention:
+    """Try a mask that shows all tokens: of ones, of booleans that show, of booleans that hide.
+
+    The first that leaves the output as it is without one is taken; ones where none does.
+    """
+    names = model.convention
+    if model.inputs.ndim > 3:
+        return names
+    without = model(model.inputs.clone())[0]
+    for kind in ({}, {"mask_shows": True}, {"mask_hides": True}):
+        found = replace(model, convention=replace(names, **kind))
+        mask = torch.ones(model.inputs.shape[:2], dtype=torch.long)
+        try:
+            output = found(model.inputs.clone(), mask=mask)[0]
+        except Exception:  # whatever the network raises of a mask that it does not take
+            continue
+        if difference(output, without) <= 1e-3:
+            return found.convention
+    return names
 
 
 def _check_inputs(inputs: Tensor) -> Tensor:
@@ -275,66 +297,3 @@ def _draw_inputs(network: Any, names: Convention) -> Tensor:
         "audit: the network does not tell the size of its inputs; give inputs= of shape "
         "(batch, tokens, width), or ids of shape (batch, tokens)"
     )
-
-
-def _hold(law: NetworkLaw, model: Model, origin: Origin) -> Row:
-    lacks = [need for need in law.needs if need not in model.offers]
-    if lacks:
-        why = f"needs {lacks[0]}"
-        return Row(law.name, law.statement, "not applicable", why=why)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found, expected = law.check(model, model.inputs.clone())
-    except NotApplicable as reason:
-        return Row(law.name, law.statement, "not applicable", why=str(reason))
-    except Exception as raised:  # whatever a network raises is loud
-        message = f"{type(raised).__name__}: {' '.join(str(raised).split())[:200]}"
-        return Row(law.name, law.statement, "refused", why=message)
-    error = difference(found, expected)
-    tolerance, why = model.tolerance if law.tolerance is None else (law.tolerance, law.why)
-    if error <= tolerance:
-        return Row(law.name, law.statement, "holds", error, tolerance, why)
-    start = _find_start(law, model, found, expected, tolerance)
-    script = write_script(law, model, origin, error)
-    return Row(law.name, law.statement, "broken", error, tolerance, why, start, script)
-
-
-def _find_start(
-    law: NetworkLaw, model: Model, found: Tensor, expected: Tensor, tolerance: float
-) -> str:
-    if found.shape != expected.shape:
-        return f"shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
-    if found.ndim < 2 or found.shape[1] < 2:
-        return ""
-    wrong = [difference(found[:, i], expected[:, i]) > tolerance for i in range(found.shape[1])]
-    return f"token {wrong.index(True)}" + _find_layer(law, model) if any(wrong) else ""
-
-
-def _find_layer(law: NetworkLaw, model: Model) -> str:
-    """Hold the hidden states to the law; name the first layer after which it is broken."""
-    if "hidden states" not in model.offers or law.tolerance is not None or "generate" in law.needs:
-        return ""
-    for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
-        inner = replace(model, layer=layer)
-        try:
-            if difference(*law.check(inner, model.inputs.clone())) > model.tolerance[0]:
-                return f", layer {layer - 1}{_find_heads(law, model, layer - 1)}"
-        except Exception:  # a network need not give hidden states
-            return ""
-    return ""
-
-
-def _find_heads(law: NetworkLaw, model: Model, layer: int) -> str:
-    """Hold the heads of a layer to the law; name those that break it, where they can be told."""
-    try:
-        n = model.config.num_attention_heads
-        for name in find_mixing_maps(model, layer):
-            found, expected = law.check(replace(model, module=name), model.inputs.clone())
-            pairs = zip(found.chunk(n, -1), expected.chunk(n, -1), strict=True)
-            wrong = [str(i) for i, x in enumerate(pairs) if difference(*x) > model.tolerance[0]]
-            if wrong:
-                return f", head {', '.join(wrong)}" if len(wrong) < n else ", every head"
-    except Exception:  # a network need not have heads
-        return ""
-    return ""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..laws import largest_difference
 from ..laws.subject import as_array
+from . import promises
 from .functions import Adapter
 from .laws import cast, convert
 
@@ -33,6 +36,8 @@ CAUSAL = ("openai-gpt", "reformer")  # model types that are so without a cache
 MASK_OF_CALL = ("falcon_mamba", "mamba", "mamba2")  # model types whose `generate` does so
 _OUTPUTS = ("logits", "last_hidden_state")
 _LEAST, _MOST, _FACTOR = 1e-5, 1e-3, 30
+SEED = 0
+_DRAWS = 10  # an error of so many times what draws change is no matter of chance
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,10 @@ class Model:
         Return what this module of the network takes in place of the output.
     source, source_mask : Tensor, optional
         What the encoder of an encoder-decoder reads, and its mask: see `source_of`.
+    seed : int, optional
+        Of the random numbers of each call; None draws new ones.
+    calls : set
+        Shapes and dtypes of the calls since it was cleared.
     """
 
     network: Any
@@ -146,6 +155,8 @@ class Model:
     module: str | None = None
     source: Any = None
     source_mask: Tensor | None = None
+    seed: int | None = SEED
+    calls: set[tuple[Any, ...]] = field(default_factory=set)
 
     def __call__(
         self,
@@ -171,7 +182,12 @@ class Model:
         if self.layer is not None:
             given["output_hidden_states"] = True
         given |= self.source_of(inputs)
-        with torch.set_grad_enabled(grad), _taken(self.network, self.module) as taken:
+        self.calls.add((inputs.shape, *{p.dtype for _, p in _parameters(self.network)}))
+        with (
+            torch.set_grad_enabled(grad),
+            _taken(self.network, self.module) as taken,
+            _seeded(self.seed, inputs.device),
+        ):
             if names.inputs:
                 output = self.network(**{names.inputs: inputs}, **given)
             else:
@@ -243,9 +259,13 @@ class Model:
             "use_cache": "use_cache" in names.asks and names.returns_cache,
             "mask": names.mask is not None and self.inputs.ndim < 4,
             "positions": names.positions is not None,
-            "all keys": cache is not None
+            "gaps": cache is not None
             and bool(names.mask and names.positions)
-            and self._keeps_all_keys(),
+            and promises.grows(self, self.inputs.shape[1] // 2)
+            and promises.ignores_gaps(self),
+            "packing": self.causal
+            and names.positions is not None
+            and promises.keeps_texts_apart(self),
             "source": self.source is not None,
             "source mask": names.source_mask is not None
             and self.source is not None
@@ -267,22 +287,6 @@ class Model:
             "system": adapter is not None and {*adapter.states.values()} == {"H", "G"},
         }
         return frozenset(name for name, has in offered.items() if has)
-
-    def _keeps_all_keys(self) -> bool:
-        """Whether twice as many tokens make every part of the cache twice as large.
-
-        If not, the cache has a window, which counts padding, or a state, which takes it in.
-        """
-        half, sizes = self.inputs.shape[1] // 2, []
-        try:
-            for n in (half, 2 * half):
-                cache = self(self.inputs[:, :n].clone())[1]
-                cache = getattr(cache, "self_attention_cache", cache)
-                sizes.append([x.numel() for x in _tensors(cache)])
-        except Exception:  # whatever the network raises, or a cache that holds itself
-            return False
-        short, long = sizes
-        return len(short) == len(long) and all(2 * a == b for a, b in zip(short, long, strict=True))
 
     def _has_grouped_heads(self) -> bool:
         heads = getattr(self.config, "num_attention_heads", None) or 0
@@ -306,6 +310,11 @@ class Model:
         return self.convention.cache or ""
 
     @property
+    def asks(self) -> tuple[str, ...]:
+        """See `Convention`."""
+        return self.convention.asks
+
+    @property
     def mask_of_call(self) -> bool:
         """See `Convention`."""
         return self.convention.mask_of_call
@@ -313,6 +322,19 @@ class Model:
     def of(self, network: Callable[..., Any]) -> Model:
         """Another network under the same convention."""
         return replace(self, network=network)
+
+    @cached_property
+    def randomness(self) -> float:
+        """How much random numbers change: the largest difference, relative, of other draws."""
+        first, again = (self(self.inputs.clone())[0] for _ in range(2))
+        other = replace(self, seed=SEED + 1)(self.inputs.clone())[0]
+        return max(difference(again, first), difference(other, first))
+
+    def is_explained_by_draws(self, error: float) -> bool:
+        """Whether draws of random numbers may have made an error in the calls since `calls`."""
+        if len(self.calls) == 1 and difference(*(self(self.inputs)[0] for _ in range(2))) == 0:
+            return False  # all calls drew the same
+        return bool(self.randomness) and error <= _DRAWS * self.randomness
 
     @cached_property
     def tolerance(self) -> tuple[float, str]:
@@ -339,6 +361,24 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 
 @contextmanager
+def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Draw from this seed, and leave the caller's generators as they were."""
+    if seed is None:
+        yield
+        return
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002, what others draw from
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+
+
+@contextmanager
 def _taken(network: Any, module: str | None) -> Iterator[list[Tensor]]:
     """Collects what a module of the network takes in each call."""
     taken: list[Tensor] = []
@@ -352,16 +392,6 @@ def _taken(network: Any, module: str | None) -> Iterator[list[Tensor]]:
         yield taken
     finally:
         hook.remove()
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    """The tensors of floats in a cache."""
-    if isinstance(x, Tensor):
-        yield from [x] if x.is_floating_point() else []
-        return
-    parts = x.values() if isinstance(x, dict) else x if isinstance(x, list | tuple) else ()
-    for part in parts or vars(x).values() if hasattr(x, "__dict__") else parts:
-        yield from _tensors(part)
 
 
 def _modules(network: Any) -> list[nn.Module]:

@@ -7,16 +7,23 @@ import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pprint import pformat
-from types import FunctionType
+from textwrap import wrap
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import Tensor
 
-from . import laws, weights
+from . import laws
 from .architectures import Architecture
 from .laws import NetworkLaw
-from .model import Convention, Model
+from .model import Convention, Model, difference
+from .simplify import simplify
+from .weights import write_draw
+
+_WIDTH, _LINES = 120, 60  # of a script; without empty lines where it would be longer
+_WRAP: dict[str, Any] = {
+    "subsequent_indent": "    ", "break_long_words": False, "break_on_hyphens": False
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,26 +35,58 @@ class Origin:
     drawn: bool = True
 
 
-def write_script(law: NetworkLaw, model: Model, origin: Origin, error: float) -> str:
+def write_script(
+    law: NetworkLaw,
+    model: Model,
+    origin: Origin,
+    case: tuple[Any, ...],
+    found: Tensor,
+    expected: Tensor,
+) -> str:
     """Write a program that builds the network, holds it to the law and prints the error."""
     check: Any = law.check
-    source = write_sources([check])
+    source = simplify(write_sources([check]), _known(model))
+    arguments = ", ".join([_model(model), "inputs", *map(repr, case)])
     body = [
         source,
-        _adapter(model, source),
+        _adapter(law, model, source),
         _network(origin, model) + _move(model),
-        f"found, expected = {check.__name__}({_model(model)}, inputs)\n" + _PRINT,
+        f"found, expected, *_ = {check.__name__}({arguments})\n" + _print(found, expected),
     ]
-    title = f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}.\n"""'
-    return "\n\n\n".join([title, _imports(origin, "\n".join(body)), *body]) + "\n"
+    error = difference(found, expected)
+    title = f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}."""'
+    imports = _imports(origin, "\n".join(body))
+    if "set_grad_enabled" not in body[1]:
+        imports += "\ntorch.set_grad_enabled(False)"
+    script = "\n\n".join([f"{title}\n{imports}", *body]) + "\n"
+    return script if script.count("\n") <= _LINES else script.replace("\n\n", "\n")
 
 
-_PRINT = """if found.shape != expected.shape:
-    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
-elif expected.is_floating_point():
-    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
-else:
-    print("share of entries that differ", (found != expected).double().mean().item())"""
+def _known(model: Model) -> dict[str, Any]:
+    """What expressions of laws are for this network."""
+    known = {
+        "model.source is None": model.source is None,
+        "model.source is not None": model.source is not None,
+        "model.mask_of_call": model.mask_of_call,
+        "model.chunks": model.chunks,
+        "model.longest": model.longest,
+        "model.asks": model.asks,
+        "model.cache_name": model.cache_name,
+        "model.offers": sorted(model.offers),
+    }
+    if model.source is None:
+        known["model.source_of(ids)"] = {}
+    floating = model.inputs.is_floating_point()
+    return known | {f"{x}.is_floating_point()": floating for x in ("inputs", "later")}
+
+
+def _print(found: Tensor, expected: Tensor) -> str:
+    if found.shape != expected.shape:
+        return 'print("shapes", tuple(found.shape), "and", tuple(expected.shape))'
+    if not expected.is_floating_point():
+        return 'print("share of entries that differ", (found != expected).double().mean().item())'
+    error = "(found - expected).abs().max() / expected.abs().max()"
+    return f'print("relative error", ({error}).item())'
 
 
 def _move(model: Model) -> str:
@@ -71,11 +110,15 @@ def _title(origin: Origin, model: Model) -> str:
 def _imports(origin: Origin, body: str) -> str:
     modules = ("copy", "importlib", "math", "os", "sys")
     lines = [f"import {name}" for name in modules if re.search(rf"\b{name}\.", body)]
-    lines += ["", "import torch", "import torch.nn.functional as F", "from torch import nn"]
+    lines += [f"from itertools import {x}" for x in ("pairwise",) if re.search(rf"\b{x}\(", body)]
+    lines += ["import torch"]
+    lines += ["import torch.nn.functional as F"] if re.search(r"\bF\.", body) else []
+    lines += ["from torch import nn"] if re.search(r"\bnn\.", body) else []
+    lines += ["import transformers"] if re.search(r"\btransformers\.", body) else []
     if origin.architecture:
         names = sorted({origin.architecture.config.__name__, origin.architecture.network.__name__})
-        lines += ["import transformers", f"from transformers import {', '.join(names)}"]
-    return "\n".join(lines).strip()
+        lines += [f"from transformers import {', '.join(names)}"]
+    return "\n".join(lines)
 
 
 def _network(origin: Origin, model: Model) -> str:
@@ -83,17 +126,15 @@ def _network(origin: Origin, model: Model) -> str:
     if origin.architecture is None:
         source = origin.source or "network = ...  # put yours here, in eval mode"
         lines = [re.sub(r"^network\b", "torch.manual_seed(0)\n\\g<0>", source, flags=re.M)]
-        if drawn:
-            lines.append("draw_weights(network.eval())")
+        lines += ["network.eval()"] if drawn else []
     else:
         found = origin.architecture
-        settings = pformat(found.settings, width=96, compact=True)
         lines = [
-            f"settings = {settings}",
+            *_settings(found),
             "torch.manual_seed(0)",
             f"network = {found.network.__name__}({found.config.__name__}(**settings)).eval()",
-            "draw_weights(network)",
         ]
+    lines += write_draw(model.network) if drawn else []
     ids: Any = getattr(model.config, "vocab_size", None)
     if model.source is not None:
         both = model.source[:1].expand(2, *model.source.shape[1:])
@@ -103,10 +144,20 @@ def _network(origin: Origin, model: Model) -> str:
         lines.append(f"inputs = 2 * {_draw(model.inputs, 2, ids // 2, 1)} + {rows}")
     elif "inputs" not in origin.source:
         lines.append(write_inputs(model.inputs, ids))
-    if not drawn:
-        return "\n".join(lines)
-    constants = f"SEED = {weights.SEED}\nGATES = {weights.GATES}"
-    return "\n\n\n".join([constants, write_sources([weights.draw_weights]), "\n".join(lines)])
+    return "\n".join(lines)
+
+
+def _settings(found: Architecture) -> list[str]:
+    """Lines of the settings that are not those by default."""
+    usual = vars(found.config())
+    scalars = (int, float, str, bool)
+    kept = {
+        name: value
+        for name, value in found.settings.items()
+        if not (isinstance(value, scalars) and usual.get(name) == value)
+    }
+    words = [f"{name!r}: {value!r}," for name, value in kept.items()]
+    return wrap(f"settings = {{{' '.join(words)}}}", _WIDTH, **_WRAP)
 
 
 def write_inputs(inputs: Tensor, top: int | None = None) -> str:
@@ -125,70 +176,80 @@ def _model(model: Model) -> str:
     return "Model(network)" if model.source is None else "Model(network, source)"
 
 
-def _adapter(model: Model, source: str) -> str:
-    """A class that laws can call as they call `Model`, with the attributes that they use."""
-    names = model.convention
-    values = {
-        "cache_name": names.cache, "chunks": model.chunks, "longest": model.longest,
-        "mask_of_call": model.mask_of_call, "offers": sorted(model.offers),
+def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
+    """A class that laws can call as they call `Model`, with what they use of it."""
+    names, by_grad = model.convention, "grad=" in source
+    takes = {"cache": names.cache, "mask": names.mask, "positions": names.positions}
+    used = [name for name in takes if re.search(rf"\b{name}=|'{name}'", source)]
+    head = ["self", "inputs", *(f"{x}=None" for x in (*used, *["grad"] * by_grad))]
+    words = {
+        takes[name]: value
+        for name, value in {"cache": "cache", "mask": _mask_of(names),
+                            "positions": _positions_of(names)}.items()
+        if name in used and takes[name]
     }  # fmt: skip
-    lines = [f"    {name} = {x!r}" for name, x in values.items() if f"model.{name}" in source]
-    paired = _SOURCE.replace("SOURCE", str(names.source)).replace("MASK", str(names.source_mask))
-    lines += [*(paired if names.source else _NO_SOURCE).splitlines(), ""]
-    if "model.source" in source and not names.source:
-        lines += ["    source, source_of = None, lambda self, inputs: {}", ""]
-    lines += [
-        "    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):",
-        f"        given = {dict.fromkeys(names.asks, True)}",
-    ]
-    if names.source:
-        lines += ["        given |= self.source_of(inputs)"]
+    lines = _start_of_adapter(names, source)
+    lines += [f"    def __call__({', '.join(head)}):"]
     if not names.returns_cache:
-        lines += ["        if cache is None:"]
-        lines += ["            cache = transformers.DynamicCache(config=self.network.config)"]
-    given = {"cache": names.cache, "mask": names.mask, "positions": names.positions}
-    for ours, theirs in given.items():
-        value = {
-            "positions": f"positions + {names.first_position}",
-            "mask": _mask_of(names),
-        }.get(ours, ours)
-        if theirs:
-            lines += [f"        if {ours} is not None:", f'            given["{theirs}"] = {value}']
-    cache = f"output.{names.cache}" if names.cache and names.returns_cache else "cache"
+        make = "cache or transformers.DynamicCache(config=self.network.config)"
+        lines += [f"        cache = {make}" if "cache" in used else f"        cache = {make[9:]}"]
+        words |= {str(names.cache): "cache"}
+    given = "".join(f", {name}=True" for name in names.asks)
+    if words:
+        pairs = ", ".join(f"{name!r}: {value}" for name, value in words.items())
+        items = f"{{{pairs}}}.items()"
+        lines += [f"        given = {{name: x for name, x in {items} if x is not None}}"]
+        given += ", **given"
+    given += ", **self.source_of(inputs)" if names.source else ""
     keyword = f"{names.inputs}=" if names.inputs else ""
-    lines += [
-        "        with torch.set_grad_enabled(grad):",
-        f"            output = self.network({keyword}inputs, **given)",
-        f"        return {_output_of(model, cache)}",
-    ]
+    call = f"output = self.network({keyword}inputs{given})"
+    lines += ["        torch.manual_seed(0)"] if law.seeded else []
+    lines += ["        with torch.set_grad_enabled(bool(grad)):"] if by_grad else []
+    cache = f"output.{names.cache}" if names.cache and names.returns_cache else None
+    cache = cache or ("cache" if not names.returns_cache else "None")
+    lines += [f"        {'    ' * by_grad}{call}", f"        return {_output_of(model, cache)}"]
     return "\n".join(["class Model:", *lines])
 
 
+def _start_of_adapter(names: Convention, source: str) -> list[str]:
+    if not names.source:
+        lines = ["    def __init__(self, network):", "        self.network = network", ""]
+        if ".of(" in source:
+            lines += ["    def of(self, network):", "        return Model(network)", ""]
+        if "source_of(" in source:
+            lines += ["    def source_of(self, inputs):", "        return {}", ""]
+        return lines
+    lines = [
+        "    def __init__(self, network, source, mask=None):",
+        "        self.network, self.source, self.mask = network, source, mask",
+        "",
+    ]
+    if ".of(" in source:
+        lines += ["    def of(self, network):"]
+        lines += ["        return Model(network, self.source, self.mask)", ""]
+    if "reading(" in source:
+        lines += ["    def reading(self, source, mask):"]
+        lines += ["        return Model(self.network, source, mask)", ""]
+    lines += [
+        "    def source_of(self, inputs):  # the first token tells",
+        "        first = (inputs != 0).int().argmax(1, keepdim=True)",
+        "        rows = inputs.gather(1, first)[:, 0] % len(self.source)",
+    ]
+    given = f"{{{names.source!r}: self.source[rows]}}"
+    if "reading(" in source:
+        mask = f"{{{names.source_mask!r}: self.mask[rows]}}"
+        given = f"{given} | ({{}} if self.mask is None else {mask})"
+    return [*lines, f"        return {given}", ""]
+
+
 def _mask_of(names: Convention) -> str:
-    return "mask == 0" if names.mask_hides else "mask != 0" if names.mask_shows else "mask"
+    shown = "mask == 0" if names.mask_hides else "mask != 0" if names.mask_shows else ""
+    return f"None if mask is None else {shown}" if shown else "mask"
 
 
-_NO_SOURCE = """    def __init__(self, network):
-        self.network = network
-
-    def of(self, network):
-        return Model(network)
-"""
-_SOURCE = """    def __init__(self, network, source, mask=None):
-        self.network, self.source, self.mask = network, source, mask
-
-    def of(self, network):
-        return Model(network, self.source, self.mask)
-
-    def reading(self, source, mask):
-        return Model(self.network, source, mask)
-
-    def source_of(self, inputs):  # the first token of a row tells which source is its own
-        first = (inputs != 0).int().argmax(1, keepdim=True)
-        rows = inputs.gather(1, first)[:, 0] % len(self.source)
-        given = {"SOURCE": self.source[rows]}
-        return given if self.mask is None else given | {"MASK": self.mask[rows]}
-"""
+def _positions_of(names: Convention) -> str:
+    moved = f"None if positions is None else positions + {names.first_position}"
+    return moved if names.first_position else "positions"
 
 
 def _output_of(model: Model, cache: str) -> str:
@@ -206,12 +267,18 @@ def write_sources(objects: Iterable[Any]) -> str:
 def _objects_of(thing: Any) -> list[Any]:
     if not isinstance(thing, FunctionType):
         return [thing]
-    known = map(thing.__globals__.get, thing.__code__.co_names)
+    known = map(thing.__globals__.get, _names_of(thing.__code__))
     parts = (x for x in known if isinstance(x, FunctionType | type) and x is not thing)
     home = thing.__module__
     home = laws.__name__ if home.startswith(laws.__name__) else home
     own = [x for x in parts if f"{x.__module__}.".startswith(f"{home}.")]
     return [*dict.fromkeys(y for x in own for y in _objects_of(x)), thing]
+
+
+def _names_of(code: CodeType) -> list[str]:
+    """The names that a function uses, in the functions within it too."""
+    inner = [x for x in code.co_consts if isinstance(x, CodeType)]
+    return [*code.co_names, *(name for x in inner for name in _names_of(x))]
 
 
 class _Strip(ast.NodeTransformer):

@@ -39,6 +39,32 @@ def draw_weights(network: nn.Module) -> nn.Module:
     return network
 
 
+def write_draw(network: nn.Module) -> list[str]:
+    """Lines that draw the weights of this network as `draw_weights` does."""
+    weights = dict(network.named_parameters())
+    gates = {name: GATES[name] for name in GATES if any(x.split(".")[-1] == name for x in weights)}
+    scale, embedding = "weight.shape[-1] ** 0.5", _weight_of(network, "get_input_embeddings")
+    if any(_fan_in(x) != x.shape[-1] for x in weights.values() if x.ndim > 1):
+        kernel = "weight.ndim > 3 or weight.shape[1:-1] == (1,)"
+        scale = f"(weight[0].numel() if {kernel} else weight.shape[-1]) ** 0.5"
+    if embedding is not None and embedding is not _weight_of(network, "get_output_embeddings"):
+        scale = f"1 if weight is network.get_input_embeddings().weight else {scale}"
+    lines = [
+        *([f"gates = {gates}"] if gates else []),
+        f"draw = torch.Generator().manual_seed({SEED})",
+        "for name, weight in network.named_parameters():",
+    ]
+    if any(not x.requires_grad for x in weights.values()):
+        lines += ["    if not weight.requires_grad:", "        continue"]
+    lines += ["    noise = torch.randn(weight.shape, generator=draw)"]
+    moved = "weight.data + 0.1 * noise if weight.ndim < 2 else noise / scale"
+    if gates:
+        moved = f"weight.data if name.split('.')[-1] in gates else {moved}"
+        half = "gates[name.split('.')[-1]] + 0.5 * noise[..., ::2]"
+        lines += ["    if name.split('.')[-1] in gates:", f"        weight.data[..., ::2] = {half}"]
+    return [*lines, f"    scale = {scale}", f"    weight.data = {moved}"]
+
+
 def _weight_of(network: nn.Module, getter: str) -> Any:
     """The weight of the embedding or of the head; None where a network has or tells none."""
     try:

@@ -5,12 +5,14 @@ of shape (batch, tokens, width), or images. It returns what was found and what w
 use torch and each other alone, since the scripts that show a broken law contain their source.
 """
 
-from . import caches, generation, padding, precision, settings, sources, tokens
-from .law import LAWS, NetworkLaw, NotApplicable, Pair, network_law
+from . import caches, generation, gradients, packing, padding, precision, settings, sources, tokens
+from .law import LAWS, Measured, NetworkLaw, NotApplicable, Pair, network_law
 from .precision import cast, convert
 
+LAWS.sort(key=lambda law: law.name != "determinism")  # what others rest on comes first
 __all__ = [
     "LAWS",
+    "Measured",
     "NetworkLaw",
     "NotApplicable",
     "Pair",
@@ -18,7 +20,9 @@ __all__ = [
     "cast",
     "convert",
     "generation",
+    "gradients",
     "network_law",
+    "packing",
     "padding",
     "precision",
     "settings",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .law import Pair, network_law
+from .packing import withhold_cache
 from .tokens import count_positions, in_pieces
 
 if TYPE_CHECKING:
@@ -57,11 +58,7 @@ def prefill_in_pieces(model: Model, inputs: Tensor) -> Pair:
 @network_law("cache", "use_cache")
 def without_cache(model: Model, inputs: Tensor) -> Pair:
     """A call that makes no cache gives the output of a call that makes one."""
-
-    def call(*ids: Tensor, **given: Any) -> Any:
-        return model.network(*ids, **(given | {"use_cache": False}))
-
-    return model.of(call)(inputs)[0], model(inputs)[0]
+    return withhold_cache(model)(inputs)[0], model(inputs)[0]
 
 
 def step_after(model: Model, inputs: Tensor, cache: Any, n: int) -> Tensor:

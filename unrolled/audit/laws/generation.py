@@ -53,19 +53,16 @@ def generation_of_left_padded(model: Model, inputs: Tensor) -> Pair:
     return scores_of(model, generate(model, padded, 8, mask=mask), lengths)
 
 
-@network_law("generate", "cache")
-def generation_from_cache(model: Model, inputs: Tensor) -> Pair:
+@network_law("generate", "cache", cases=(0, 3))
+def generation_from_cache(model: Model, inputs: Tensor, n_new: int) -> Pair:
     """`generate` goes on from the cache of an earlier `generate`, with and without new tokens."""
-    pairs = []
-    for n_new in (0, 3):
-        first = generate(model, inputs, 4)
-        cache = getattr(first, model.cache_name, None)
-        if cache is None:
-            raise NotImplementedError("generate returns no cache")
-        text = torch.cat([first.sequences, inputs[:, :n_new]], 1)
-        second = generate(model, text, 8, **{model.cache_name: cache})
-        pairs.append(scores_of(model, second, [text.shape[1]] * len(text)))
-    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+    first = generate(model, inputs, 4)
+    cache = getattr(first, model.cache_name, None)
+    if cache is None:
+        raise NotImplementedError("generate returns no cache")
+    text = torch.cat([first.sequences, inputs[:, :n_new]], 1)
+    second = generate(model, text, 8, **{model.cache_name: cache})
+    return scores_of(model, second, [text.shape[1]] * len(text))
 
 
 @network_law("cache", "cache object", "generate")

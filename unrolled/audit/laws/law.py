@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from ..model import Model
-
 Pair = tuple[Tensor, Tensor]
+Measured = tuple[Tensor, Tensor, Tensor]  # and the noise, relative to the largest expected entry
 EXACT = "nothing is computed"
 HALF = "the error is a share"
 HALF_OF_FLOAT32 = "half the digits of float32"
-DIFFERENCES = "float32 inside moves differences by up to 1 %"
 
 
 class NotApplicable(Exception):
@@ -32,35 +29,51 @@ class NetworkLaw:
     statement : str
         What holds, in a sentence.
     check : callable
-        ``check(model, inputs)`` returns what was found and what was expected.
+        ``check(model, inputs, *case)`` returns what was found and what was expected. A third tensor
+        is the noise that it measured, from which the tolerance then comes.
     needs : tuple of str
         What the law needs of a model, of `Model.offers`.
     tolerance : float, optional
         Of the largest difference over the largest expected entry; by default the model's own
-        rounding decides.
+        rounding decides. Where noise is measured it is the most that is allowed.
     why : str
         Where the tolerance comes from.
+    cases : tuple of tuple
+        The further arguments of each check. The worst verdict is that of the law, so that an error
+        in one case hides no fault in another.
+    seeded : bool
+        Whether every call draws the same random numbers.
     """
 
     name: str
     statement: str
-    check: Callable[[Model, Tensor], Pair]
+    check: Callable[..., Pair | Measured]
     needs: tuple[str, ...]
     tolerance: float | None
     why: str
+    cases: tuple[tuple[Any, ...], ...] = ((),)
+    seeded: bool = True
 
 
 LAWS: list[NetworkLaw] = []
+Check = TypeVar("Check", bound=Callable[..., "Pair | Measured"])
 
 
 def network_law(
-    *needs: str, tolerance: float | None = None, why: str = ""
-) -> Callable[[Callable[[Model, Tensor], Pair]], Callable[[Model, Tensor], Pair]]:
-    """Add a function to `LAWS`; its docstring is the statement."""
+    *needs: str,
+    tolerance: float | None = None,
+    why: str = "",
+    cases: Iterable[Any] | None = None,
+    seeded: bool = True,
+) -> Callable[[Check], Check]:
+    """Add a function to `LAWS`; its docstring is the statement. Each case is one more argument."""
+    given = ((),) if cases is None else tuple((case,) for case in cases)
 
-    def add(check: Callable[[Model, Tensor], Pair]) -> Callable[[Model, Tensor], Pair]:
+    def add(check: Check) -> Check:
         name = check.__name__.replace("_", " ")
-        LAWS.append(NetworkLaw(name, str(check.__doc__), check, needs, tolerance, why))
+        LAWS.append(
+            NetworkLaw(name, str(check.__doc__), check, needs, tolerance, why, given, seeded)
+        )
         return check
 
     return add

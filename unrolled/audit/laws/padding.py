@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .law import Pair, network_law
+from .law import NotApplicable, Pair, network_law
 from .tokens import count_positions, in_pieces
 
 if TYPE_CHECKING:
@@ -23,16 +23,12 @@ def pad_left(inputs: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0)
 
 
-@network_law("mask")
-def left_padding(model: Model, inputs: Tensor) -> Pair:
+@network_law("mask", cases=(None, 1))
+def left_padding(model: Model, inputs: Tensor, n_rows: int | None) -> Pair:
     """Behind masked padding, tokens have the output that they have alone, in batches and not."""
+    inputs = inputs[:n_rows]
     padded, mask, positions = pad_left(inputs, 3)
-    outputs = [
-        model(padded[:size], mask=mask[:size], positions=positions[:size])[0][:, 3:]
-        for size in (len(inputs), 1)
-    ]
-    expected = model(inputs)[0]
-    return torch.cat(outputs), torch.cat([expected, expected[:1]])
+    return model(padded, mask=mask, positions=positions)[0][:, 3:], model(inputs)[0]
 
 
 @network_law("mask")
@@ -90,20 +86,41 @@ def pieces_of_left_padded(model: Model, inputs: Tensor) -> Pair:
     return padded_in_pieces(model, inputs, [n // 3, n // 3 + n // 2, n])
 
 
-@network_law("mask", "positions", "cache", "all keys")
+def hide(inputs: Tensor, start: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The inputs with n tokens of padding from `start` in all rows but the first; mask, positions.
+
+    Their last n tokens are left out, so that all rows have the same length.
+    """
+    padding = torch.zeros_like(inputs[1:, :n])
+    later = torch.cat([inputs[1:, :start], padding, inputs[1:, start:-n]], 1)
+    mask = torch.ones(inputs.shape[:2], dtype=torch.long)
+    mask[1:, start : start + n] = 0
+    return torch.cat([inputs[:1], later]), mask, (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def read_alone(model: Model, inputs: Tensor, n: int) -> Tensor:
+    """The outputs of the first row, and of the others without their last n tokens."""
+    outputs = model(inputs[:1])[0][0], model(inputs[1:, :-n])[0].flatten(0, 1)
+    return torch.cat(outputs)[None]
+
+
+@network_law("mask", "positions", "cache", "gaps")
 def decoding_of_right_padded(model: Model, inputs: Tensor) -> Pair:
     """Rows that are padded on the right and then decoded have the outputs that they have alone."""
     n, half = inputs.shape[1], inputs.shape[1] // 2
-    short, padding = inputs[1:, :-4], torch.zeros_like(inputs[1:, :4])
-    padded = torch.cat([short[:, : half - 4], padding, short[:, half - 4 :]], 1)
-    mask = torch.ones(inputs.shape[:2], dtype=torch.long)
-    mask[1:, half - 4 : half] = 0
-    found = in_pieces(
-        model,
-        torch.cat([inputs[:1], padded]),
-        range(half, n + 1),
-        positions=(mask.cumsum(1) - 1).clamp(min=0),
-        mask=mask,
-    )
-    alone = model(inputs[:1])[0][0], model(short)[0].flatten(0, 1)
-    return found[mask == 1][None], torch.cat(alone)[None]
+    padded, mask, positions = hide(inputs, half - 4, 4)
+    found = in_pieces(model, padded, range(half, n + 1), positions=positions, mask=mask)
+    return found[mask == 1][None], read_alone(model, inputs, 4)
+
+
+@network_law("mask", "cache", cases=(0, 1, 2))
+def padding_in_later_pieces(model: Model, inputs: Tensor, place: int) -> Pair:
+    """Where padding begins in a later piece, the other tokens have the outputs of one call."""
+    n, third = inputs.shape[1], inputs.shape[1] // 3
+    if place == 2 and "config" in model.offers:
+        raise NotApplicable("transformers takes no single token for padding")
+    start = (third, 2 * third - 3, 2 * third)[place]
+    padded, mask, positions = hide(inputs, start, 3)
+    ends = [third, 2 * third, 2 * third + 1, n]
+    found = in_pieces(model, padded, ends, positions=positions, mask=mask)
+    return found[mask == 1][None], model(padded, mask=mask, positions=positions)[0][mask == 1][None]

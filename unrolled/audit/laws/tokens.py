@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from ..model import Model
 
 
-@network_law()
+@network_law(seeded=False)
 def determinism(model: Model, inputs: Tensor) -> Pair:
     """Two calls in eval mode give the same output."""
     return model(inputs)[0], model(inputs)[0]
@@ -35,21 +36,22 @@ def rows_of_a_batch(model: Model, inputs: Tensor) -> Pair:
     return model(inputs)[0], torch.cat(alone)
 
 
-@network_law("causal")
-def later_tokens(model: Model, inputs: Tensor) -> Pair:
-    """Later tokens change nothing."""
-    half = inputs.shape[1] // 2
-    changed = torch.cat([inputs[:, :half], inputs[:, half:].flip(0)], 1)
-    return model(changed)[0][:, :half], model(inputs)[0][:, :half]
+@network_law("causal", cases=range(12))
+def later_tokens(model: Model, inputs: Tensor, draw: int) -> Pair:
+    """Later tokens change nothing, whatever they are: others, and weaker or stronger features."""
+    cut = inputs.shape[1] * (draw // 3 + 1) // 5
+    chance = torch.Generator(inputs.device).manual_seed(draw)
+    tokens = inputs.flatten(0, 1)
+    later = tokens[torch.randint(len(tokens), inputs[:, cut:].shape[:2], generator=chance)]
+    later = later * 4.0 ** (draw % 3 - 1) if later.is_floating_point() else later
+    changed = torch.cat([inputs[:, :cut], later], 1)
+    return model(changed)[0][:, :cut], model(inputs)[0][:, :cut]
 
 
-@network_law("causal")
-def shorter_inputs(model: Model, inputs: Tensor) -> Pair:
+@network_law("causal", cases=(1, 2, 3, 5, 8, 10, -4, -1))
+def shorter_inputs(model: Model, inputs: Tensor, length: int) -> Pair:
     """The first tokens alone have the output that they have in the whole, whatever the length."""
-    n, whole = inputs.shape[1], model(inputs)[0]
-    lengths = [1, 2, n // 2, n - 1]
-    alone = [model(inputs[:, :length])[0] for length in lengths]
-    return torch.cat(alone, 1), torch.cat([whole[:, :length] for length in lengths], 1)
+    return model(inputs[:, :length])[0], model(inputs)[0][:, :length]
 
 
 def count_positions(inputs: Tensor) -> Tensor:
@@ -68,14 +70,15 @@ def in_pieces(
     grad: bool = False,
 ) -> Tensor:
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
-    outputs, start = [], 0
-    for end in ends:
-        given: dict[str, Any] = {}
-        if positions is not None:
-            given["positions"] = positions[:, start:end]
-        if mask is not None:
-            given["mask"] = mask[:, start:end] if model.mask_of_call else mask[:, :end]
-        output, cache = model(inputs[:, start:end], cache=cache, grad=grad, **given)
+    outputs = []
+    for start, end in pairwise([0, *ends]):
+        first = start if model.mask_of_call else 0
+        output, cache = model(
+            inputs[:, start:end],
+            cache=cache,
+            positions=None if positions is None else positions[:, start:end],
+            mask=None if mask is None else mask[:, first:end],
+            grad=grad,
+        )
         outputs.append(output)
-        start = end
     return torch.cat(outputs, 1)
