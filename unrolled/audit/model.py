@@ -17,6 +17,7 @@ from ..laws import largest_difference
 from ..laws.subject import as_array
 from .functions import Adapter
 from .laws import cast, convert
+from .masks import masks_read_rightly
 
 CACHES = ("past_key_values", "cache", "cache_params", "state", "states", "hidden", "hx")
 MASKS = ("attention_mask", "mask")
@@ -171,7 +172,8 @@ class Model:
         if self.layer is not None:
             given["output_hidden_states"] = True
         given |= self.source_of(inputs)
-        with torch.set_grad_enabled(grad), _taken(self.network, self.module) as taken:
+        modes = torch.set_grad_enabled(grad), masks_read_rightly(self.network)
+        with modes[0], modes[1], _taken(self.network, self.module) as taken:
             if names.inputs:
                 output = self.network(**{names.inputs: inputs}, **given)
             else:
