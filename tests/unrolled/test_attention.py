@@ -1,4 +1,5 @@
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -83,6 +84,38 @@ def test_cross_attention_and_unbatched_input(pair):
 def test_is_causal_alone_needs_no_mask(pair):
     _, ours = pair
     assert_close(ours(X, X, X, is_causal=True)[0], ours(X, X, X, attn_mask=CAUSAL)[0])
+
+
+DTYPES = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_masks_of_any_two_dtypes_meet(dtype):
+    """From 16 tokens on the kernel of PyTorch takes the bytes of float32 for float64."""
+    torch.manual_seed(0)
+    layer = Attention(16, 2, operator=Softmax())
+    x, hidden = torch.randn(2, 20, 16), torch.rand(2, 20) < 0.3
+    pairs = torch.ones(20, 20, dtype=torch.bool).triu(1)
+    pairs[0] = True  # sees nothing
+
+    def in_dtype(mask, dtype, number):
+        if dtype == torch.bool:
+            return mask
+        return torch.zeros(mask.shape, dtype=dtype).masked_fill(mask, number(dtype))
+
+    def attend(layer, x, of_keys, of_pairs, number):
+        masks = in_dtype(hidden, of_keys, number), in_dtype(pairs, of_pairs, number)
+        return layer(x, x, x, key_padding_mask=masks[0], attn_mask=masks[1])
+
+    layer, x = layer.to(dtype), x.to(dtype)
+    exact = attend(layer.double(), x.double(), torch.bool, torch.bool, None)
+    layer.to(dtype)
+    tolerance = {torch.float64: 1e-13, torch.float32: 1e-5}.get(dtype, 0.03)
+    for of_keys, of_pairs in product(DTYPES, DTYPES):
+        for number in (lambda dtype: -torch.inf, lambda dtype: torch.finfo(dtype).min):
+            found = attend(layer, x, of_keys, of_pairs, number)
+            for y, expected in zip(found, exact, strict=True):
+                assert_close(y.double(), expected, atol=tolerance, rtol=0)
 
 
 def test_encoder_layer_uses_it_in_evaluation_mode():

@@ -47,8 +47,11 @@ BAD_VALUES = {
     ),
 }
 BAD_MASKS = {
-    "of integers": (MASK.long(), "mask: must be bool, float32 or .*, got torch.int64"),
-    "of half precision": (MASK.half(), "mask: must be bool, float32 or torch.float64, got"),
+    "of integers": (
+        MASK.long(),
+        "mask: must be one of bool, float16, bfloat16, float32, float64, got torch.int64",
+    ),
+    "of eight bits": (MASK.to(torch.float8_e4m3fn), "mask: must be one of bool, .* got .*float8"),
     "elsewhere": (MASK.to("meta"), "mask: must be on cpu as the tokens, got meta"),
     "a list": ([[True] * 9] * 9, "mask: must be a Tensor, got list"),
     "of keys alone": (MASK[0], r"mask: must broadcast to \(\.\.\., 9, 9\) .*, got \(9,\)"),
@@ -117,7 +120,7 @@ BAD_CALLS = {
         r"2 \* 3, or one that broadcasts to \(batch, num_heads, 7, 7\); got \(2, 7, 7\)",
     ),
     "a mask of keys": ({"attn_mask": PAIRS[0]}, r"attn_mask: must be .* got \(7,\)"),
-    "a mask of integers": ({"attn_mask": PAIRS.long()}, "attn_mask: must be bool, float32 or"),
+    "a mask of integers": ({"attn_mask": PAIRS.long()}, "attn_mask: must be one of bool,"),
     "padding of fewer keys": (
         {"key_padding_mask": PADDING[:, :5]},
         r"key_padding_mask: must have shape \(2, 7\), got \(2, 5\)",

@@ -31,6 +31,7 @@ from .masks import (
     masked_softmax,
     padding_mask,
     query_offset,
+    read_mask,
 )
 from .operator import Correction, Operator, SoftmaxSmoother
 from .parameters import Positive
@@ -74,6 +75,7 @@ __all__ = [
     "once_in",
     "padding_mask",
     "query_offset",
+    "read_mask",
     "recomputed",
     "untraced",
     "vjp",

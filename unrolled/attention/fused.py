@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ..block_size import block_size
 from .blocked import blocked_attention, blocks_serve
 from .derivatives import recomputed
-from .masks import causal_mask, combine_masks
+from .masks import cast_mask, causal_mask, combine_masks
 from .tracing import has_static_value
 
 _QUERY_BLOCK = 256
@@ -63,8 +63,9 @@ def fused_attention(
             return blocked_attention(scale * q, k, v)
     width, n_values = max(q.shape[-1], v.shape[-1]), v.shape[-1]
     missing = max(0, 4 - max(q.ndim, v.ndim))
-    if mask is not None and mask.ndim > 2:
-        mask = mask[(None,) * (4 - mask.ndim)]
+    if mask is not None:
+        mask = cast_mask(mask, q)
+        mask = mask[(None,) * (4 - mask.ndim)] if mask.ndim > 2 else mask
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
     q, k, v = (_make_contiguous(x)[(None,) * missing] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)

@@ -8,6 +8,8 @@ from torch import Tensor
 from .context import Context
 from .precision import autocast_dtype
 
+_MASK_DTYPES = torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64
+
 
 def check_tokens(**tensors: Any) -> None:
     """Refuse queries, keys and values that scaled_dot_product_attention would not take together.
@@ -51,7 +53,7 @@ def check_tokens(**tensors: Any) -> None:
 
 
 def check_mask(mask: Any, name: str, like: Tensor) -> None:
-    """Refuse masks of a kind that scaled_dot_product_attention would not take.
+    """Refuse masks that are neither boolean nor of floating point, or that lie elsewhere.
 
     Raises
     ------
@@ -59,10 +61,9 @@ def check_mask(mask: Any, name: str, like: Tensor) -> None:
     """
     if not isinstance(mask, Tensor):
         raise ValueError(f"{name}: must be a Tensor, got {type(mask).__name__}")
-    floating = mask.is_floating_point() if autocast_dtype(like) else mask.dtype == like.dtype
-    if mask.dtype not in (torch.bool, torch.float32) and not floating:
-        kinds = "bool or" if like.dtype == torch.float32 else "bool, float32 or"
-        raise ValueError(f"{name}: must be {kinds} {like.dtype}, got {mask.dtype}")
+    if mask.dtype not in _MASK_DTYPES:
+        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _MASK_DTYPES)
+        raise ValueError(f"{name}: must be one of {kinds}, got {mask.dtype}")
     if mask.device != like.device:
         raise ValueError(f"{name}: must be on {like.device} as the tokens, got {mask.device}")
 

@@ -78,6 +78,24 @@ def explicit_mask(mask: Tensor | None) -> Tensor | None:
     return mask.masked_fill(hidden_by(mask), float("-inf"))
 
 
+def read_mask(mask: Tensor, q: Tensor) -> Tensor:
+    """The mask with -inf wherever it hides in its own dtype, then in that of `cast_mask`."""
+    explicit = explicit_mask(mask)
+    assert explicit is not None
+    return cast_mask(explicit, q)
+
+
+def cast_mask(mask: Tensor, q: Tensor) -> Tensor:
+    """The mask in a dtype that every kernel reads rightly beside these queries.
+
+    An additive mask of another dtype than theirs takes it, and is in float32 if they have 16 bits.
+    Beside queries in float64 the kernel of PyTorch would take the bytes of float32 for float64.
+    """
+    if mask.dtype in (torch.bool, q.dtype):
+        return mask
+    return mask.to(torch.promote_types(q.dtype, torch.float32))
+
+
 def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
     """The mask as booleans over all keys, for operators in which a bias has no meaning.
 

@@ -15,7 +15,7 @@ from .inputs import (
     common_batch,
     of_common_batch,
 )
-from .masks import drop_hidden, explicit_mask, masked_softmax, query_offset
+from .masks import drop_hidden, masked_softmax, query_offset, read_mask
 from .parameters import Positive
 from .precision import of_one_dtype, without_autocast
 
@@ -139,8 +139,9 @@ class Operator(nn.Module):
         v : Tensor of shape (..., n_keys, e)
             All of one dtype and device; leading axes broadcast.
         mask : Tensor broadcastable to (..., n_queries, n_keys), optional
-            As in ``scaled_dot_product_attention``, boolean, of the dtype of q or float32; the
-            lowest number hides as -inf does, and a row without visible keys gives zeros.
+            As in ``scaled_dot_product_attention``, boolean or of any floating dtype, which need not
+            be that of q; the lowest number of its dtype hides as -inf does, and a row without
+            visible keys gives zeros.
         is_causal : bool, default=False
             Query i sees the keys 0 to ``n_keys - n_queries + i``: the queries are the last tokens,
             as in decoding with a cache. With a mask, both apply.
@@ -161,7 +162,7 @@ class Operator(nn.Module):
         with without_autocast(q):
             if 0 in (*q.shape, *k.shape, *v.shape):
                 return q @ k.mT @ v
-            mask = explicit_mask(mask)
+            mask = None if mask is None else read_mask(mask, q)
             k, v = self.present(k, mask), self.present(v, mask)
             return self.attend(Call(q, k, v, mask, is_causal, context))
 
@@ -180,7 +181,7 @@ class Operator(nn.Module):
         with without_autocast(q):
             if 0 in (*q.shape, *k.shape):
                 return q @ k.mT
-            mask = explicit_mask(mask)
+            mask = None if mask is None else read_mask(mask, q)
             k = self.present(k, mask)
             A = self.coefficients(Call(q, k, k[..., :0], mask, is_causal, context))
             return A.to(q.dtype)

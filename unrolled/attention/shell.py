@@ -16,6 +16,7 @@ from .inputs import (
     check_shell,
     of_common_batch,
 )
+from .masks import read_mask
 from .operator import Operator
 
 
@@ -192,7 +193,7 @@ class Attention(nn.Module):
         """Output and each head's weights of a batch, and the context for the next layer."""
         tokens, *_ = of_common_batch(None, *inputs)
         q, k, v = of_common_batch(None, *self.project(*inputs))
-        mask = self._merge_masks(padding, attn_mask, q.shape[0])
+        mask = self._merge_masks(padding, attn_mask, q)
         is_causal = is_causal and attn_mask is None
         output, seen = self._operate(q, k, v, mask, is_causal, tokens, context)
         weights = None
@@ -241,7 +242,7 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def _merge_masks(
-        self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, batch: int
+        self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, q: Tensor
     ) -> Tensor | None:
         """Merge the two masks into one of the polarity of scaled_dot_product_attention."""
         masks = []
@@ -249,20 +250,18 @@ class Attention(nn.Module):
             masks.append(key_padding_mask[:, None, None, :])
         if attn_mask is not None:
             if attn_mask.ndim == 3:
-                attn_mask = attn_mask.unflatten(0, (batch, self.num_heads))  # (batch, heads, n, n)
+                attn_mask = attn_mask.unflatten(
+                    0, (q.shape[0], self.num_heads)
+                )  # (batch, heads, n, n)
             masks.append(attn_mask)
         if not masks:
             return None
         if all(mask.dtype == torch.bool for mask in masks):
             return ~masks[0] if len(masks) == 1 else ~(masks[0] | masks[1])
-        dtype = next(mask.dtype for mask in masks if mask.dtype != torch.bool)
-        additive = [
-            torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
-            if mask.dtype == torch.bool
-            else mask
-            for mask in masks
-        ]
-        return additive[0] if len(additive) == 1 else additive[0] + additive[1]
+        bias = [read_mask(mask, q) for mask in masks if mask.dtype != torch.bool]
+        hidden = [mask for mask in masks if mask.dtype == torch.bool]
+        both = bias[0] if len(bias) == 1 else bias[0] + bias[1]
+        return both.masked_fill(hidden[0], -torch.inf) if hidden else both
 
     def fill(self, context: Context | None, query: Tensor, v: Tensor) -> Context:
         """The context as this layer's operator sees it.

@@ -20,6 +20,7 @@ from ..laws.subject import as_array
 from . import promises
 from .functions import Adapter
 from .laws import cast, convert
+from .masks import masks_read_rightly
 
 CACHES = ("past_key_values", "cache", "cache_params", "state", "states", "hidden", "hx")
 MASKS = ("attention_mask", "mask")
@@ -185,6 +186,7 @@ class Model:
         self.calls.add((inputs.shape, *{p.dtype for _, p in _parameters(self.network)}))
         with (
             torch.set_grad_enabled(grad),
+            masks_read_rightly(self.network),
             _taken(self.network, self.module) as taken,
             _seeded(self.seed, inputs.device),
         ):

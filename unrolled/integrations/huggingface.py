@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import Operator
+from ..attention import Operator, read_mask
 from ..kernel_smoothing.logits import add_bias
 from ..named_operators import make_operator, operator_names
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
@@ -317,6 +317,7 @@ def _attend(
     if mask is None and sliding_window is not None and key.shape[2] > sliding_window:
         raise ValueError(f"sliding_window: {kind} needs a mask that holds it, got None")
     if position_bias is not None:
+        mask = None if mask is None else read_mask(mask, query)
         mask = add_bias(mask, position_bias[..., : key.shape[2]])
     if dropout > 0:
         warnings.warn(

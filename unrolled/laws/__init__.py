@@ -16,7 +16,15 @@ Examples
 (True, True)
 """
 
-from . import gradients, outputs, precision, refusals, shapes, visibility  # noqa: F401
+from . import (  # noqa: F401
+    gradients,
+    mask_dtypes,
+    outputs,
+    precision,
+    refusals,
+    shapes,
+    visibility,
+)
 from .finding import LAWS, Finding, Law, findings, law, operator_law
 from .masks import NO_MASKS, Masks
 from .measurement import Measurement, largest_difference, rounding, worst

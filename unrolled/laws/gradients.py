@@ -20,9 +20,9 @@ from .measurement import Array, Measurement
 from .outputs import BLOCK, blocked_subjects
 from .subject import Declared, Subject, Tensors, Way, as_array, map_tensors
 
-_STEPS = (3e-6, 1e-7, 1e-8)  # errors of differences: 1e-11 f''' + 1e-9 f, and 1e-8 f at the last
+STEPS = (3e-6, 1e-7, 1e-8)  # errors of differences: 1e-11 f''' + 1e-9 f, and 1e-8 f at the last
 _LONG_STEP = 1e-3  # for outputs solved to a tolerance, whose error dominates short differences
-_TOLERANCE = 1e-5
+SLOPE_TOLERANCE = 1e-5
 _LONGEST = 10.0  # largest factor of a move: differences stay accurate
 _SECOND_STEPS = (1e-5, 1e-6, 1e-7)  # for differences of the slope, which is accurate to 1e-9
 _SECOND_TOLERANCE = 1e-4
@@ -185,11 +185,11 @@ class Gradients:
         )
         slope = float(_along(self._gradient, direction))
         deviation = float("inf")
-        for step in (_LONG_STEP, *_STEPS) if self.subject.accuracy.iterates else _STEPS:
-            if not deviation <= _TOLERANCE:
+        for step in (_LONG_STEP, *STEPS) if self.subject.accuracy.iterates else STEPS:
+            if not deviation <= SLOPE_TOLERANCE:
                 ahead, behind = (self._expected(direction, h) for h in (step, -step))
                 deviation = _relative(slope, (ahead - behind) / (2 * step), self._least_slope)
-        return Measurement(deviation, _TOLERANCE)
+        return Measurement(deviation, SLOPE_TOLERANCE)
 
     def _balanced(self, direction: dict[str, Tensors]) -> dict[str, Tensors]:
         """Return the direction with longer moves by the names that contribute little slope."""
@@ -307,7 +307,7 @@ class Gradients:
         """Slope below which rounding of the outputs exceeds the tolerance."""
         with torch.no_grad():
             size = float((self.subject.run(self.masks) * self._cotangent).abs().nan_to_num().sum())
-        return size * np.finfo(np.float64).eps / (_STEPS[0] * _TOLERANCE)
+        return size * np.finfo(np.float64).eps / (STEPS[0] * SLOPE_TOLERANCE)
 
     @cached_property
     def _gradient(self) -> dict[str, Tensors]:

@@ -53,10 +53,11 @@ def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     masks = causal(_N_MANY, _N_MANY) if declared.causal else NO_MASKS
     for name, dtype in _LOW.items():
         rounded = replace(many, reference=None).to(dtype)
-        yield Finding("", partial(_compare_coarsely, rounded, masks), name)
+        yield Finding("", partial(compare_coarsely, rounded, masks), name)
 
 
-def _compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
+def compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
+    """Compare with the expected output, to the tolerance of rounding in each pass if larger."""
     found = subject.compare(masks)
     passes = min(subject.accuracy.passes(subject.layer), ROUNDED_ANEW)
     coarse = 4 * (1 + passes) * torch.finfo(subject.inputs[0].dtype).eps

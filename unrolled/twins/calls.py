@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..attention import Context, causal_mask, hidden_by
+from ..attention import Context, causal_mask, hidden_by, read_mask
 from ..laws import Measurement
 from ..laws.measurement import dtype_name
 from ..laws.subject import as_array, map_tensors
@@ -114,12 +114,10 @@ class RecordedCall:
 
     def double(self) -> RecordedCall:
         """Return the call with inputs in float64; the output stays as it was."""
-        mask, context = self.mask, self.context
-        if mask is not None and mask.dtype != torch.bool:
-            mask = mask.double()
+        inputs, context = tuple(x.double() for x in self.inputs), self.context
+        mask = None if self.mask is None else read_mask(self.mask, inputs[0])
         if context is not None:
             context = map_tensors(context, lambda name, x: x.double())
-        inputs = tuple(x.double() for x in self.inputs)
         return replace(self, inputs=inputs, mask=mask, context=context)
 
     def run(self, operator: nn.Module) -> RecordedCall:

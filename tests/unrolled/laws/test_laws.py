@@ -256,6 +256,18 @@ def ones_without_keys(self, q, k, v, **given):
     return out if k.shape[-2] else out + 1
 
 
+def takes_fewer_bytes(self, q, k, v, *, mask=None, **given):
+    """Reads a mask of fewer bytes than the queries as another one."""
+    if mask is not None and 1 < mask.itemsize < q.itemsize:
+        mask = mask.flip(-1)
+    return Operator.forward(self, q, k, v, mask=mask, **given)
+
+
+def refuses_wider_masks(self, q, k, v=None, *, mask, **given):
+    if mask is not None and mask.itemsize > q.itemsize:
+        raise ValueError
+
+
 # A law, what it finds, and what is wrong with the operator.
 FAULTS = [
     ("output", "causal", {"see": diagonal(1)}),
@@ -272,6 +284,10 @@ FAULTS = [
     ("blocks", "no mask", {"attend": first_blocks}),
     ("jump", "", {"base": Nearest, "logits": logits_in(torch.float32)}),
     ("dtypes", "no mask", {"dtype": "float32", "logits": logits_in(torch.bfloat16)}),
+    ("mask dtypes", "", {"forward": takes_fewer_bytes}),
+    ("mask dtypes", "", {"dtype": "bfloat16", "check_inputs": refuses_wider_masks}),
+    ("mask gradient", "", {"see": mask_changed(torch.detach)}),
+    ("mask forms", "3 x 1 x 20", {"see": mask_changed(lambda m: m if m.shape[-2] > 1 else m[:1])}),
     ("many tokens", "", {"dtype": "bfloat16", "shift": distances}),
     ("gradient", "q", {"see": changed(q=torch.detach)}),
     ("gradient", "v, causal, pairs", {"see": changed(v=torch.detach)}),
