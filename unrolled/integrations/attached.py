@@ -20,7 +20,7 @@ def operator_of(module: nn.Module) -> Operator:
     """
     operator: Any = getattr(module, "operator", None)
     if isinstance(plain(operator), Operator):
-        return operator  # type: ignore[no-any-return]
+        return operator
     kind = "nothing" if operator is None else f"{type(operator).__name__}, which is not recognised"
     raise ValueError(
         f"operator: {type(module).__name__} had one attached, but holds {kind}; allowed are an "
