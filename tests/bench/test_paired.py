@@ -1,11 +1,22 @@
 """Differences over shared seeds and images, and the verdicts on them."""
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_rel
+from scipy.integrate import quad
+from scipy.stats import chi, norm, t, ttest_rel
 
-from twinsolve.bench.paired import Paired, judge, n_determined, paired_difference
+from twinsolve.bench.comparison import compared_lines
+from twinsolve.bench.paired import (
+    MARGIN,
+    Paired,
+    judge,
+    n_determined,
+    note_on_verdicts,
+    paired_difference,
+)
 
 
 def test_interval_over_seeds_alone_is_that_of_the_paired_t_test():
@@ -74,8 +85,6 @@ def with_half_width(mean, half, n=5):
 
 def with_p(mean, p, n=5):
     """A difference of a mean and a p of no difference."""
-    from scipy.stats import t
-
     return Paired(mean, abs(mean) / t.isf(p / 2, n - 1), n)
 
 
@@ -117,3 +126,127 @@ def test_four_in_five_differences_as_large_as_said_are_found(n_compared):
     draws = [paired_difference(pd.Series(effect + rng.standard_normal(5))) for _ in range(2000)]
     found = np.mean([draw.p * n_compared <= 0.05 for draw in draws])
     assert found == pytest.approx(0.8, abs=0.03)
+
+
+# Held to formulas that are written otherwise
+
+
+@pytest.mark.parametrize("of_images", [0.0, 0.3, 1.0, 10.0])
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (5, 7), (3, 40)])
+def test_the_error_is_that_of_the_variance_components(n, m, of_images):
+    """From mean squares over pairs of seeds and of images: the rest is in images once, not twice.
+
+    Half of the squared difference of two numbers is, in the mean, the variance of one.
+    """
+    rng = np.random.default_rng([n, m])
+    images = of_images * rng.standard_normal(m)
+    d = rng.standard_normal((n, 1)) + images + 2 * rng.standard_normal((n, m))
+
+    def half_of_squares(x):
+        return np.mean([(a - b) ** 2 / 2 for a, b in combinations(x, 2)])
+
+    pairs = [d[i] - d[j] for i, j in combinations(range(n), 2)]
+    rest = np.mean([half_of_squares(pair) for pair in pairs]) / 2  # seeds and images drop out
+    seeds = half_of_squares([row.mean() for row in d]) - rest / m
+    images = max(half_of_squares(list(d.T.mean(axis=1))) - rest / n, 0)
+    found = paired_difference(pd.DataFrame(d))
+    assert found.error**2 == pytest.approx(seeds / n + images / m + rest / (n * m), rel=1e-9)
+    assert (found.mean, found.n) == (pytest.approx(d.mean()), n)
+
+
+def test_the_squared_error_is_in_the_mean_the_variance_of_the_mean():
+    """Over draws whose variances are known; an estimate cut at zero would be above it."""
+    rng = np.random.default_rng(4)
+    n, m, (seed, image, rest) = 6, 8, (0.5, 2.0, 3.0)
+    draws = [
+        paired_difference(
+            pd.DataFrame(
+                seed * rng.standard_normal((n, 1))
+                + image * rng.standard_normal((1, m))
+                + rest * rng.standard_normal((n, m))
+            )
+        )
+        for _ in range(1500)
+    ]
+    true = seed**2 / n + image**2 / m + rest**2 / (n * m)
+    assert np.mean([x.error**2 for x in draws]) == pytest.approx(true, rel=0.06)  # 2 % by chance
+    assert np.var([x.mean for x in draws]) == pytest.approx(true, rel=0.12)
+
+
+def power(effect, n, level):
+    """Share of seeds for which a t test of this level finds an effect in standard errors."""
+    least, df = t.isf(level / 2, n - 1), n - 1
+
+    def found(s):
+        return norm.sf(least * s / np.sqrt(df) - effect) * chi.pdf(s, df)
+
+    return quad(found, 0, 10 * np.sqrt(df), limit=200)[0]
+
+
+@pytest.mark.parametrize("n", [3, 5, 20])
+@pytest.mark.parametrize("n_compared", [1, 2, 24])
+def test_what_is_detectable_is_found_by_four_in_five_of_all_comparisons(n, n_compared):
+    """At the level of Bonferroni for all that have an interval, for which `judge` corrects."""
+    apart = dict(enumerate([Paired(0.3, 0.7, n)] * n_compared))
+    apart |= {"one": Paired(1.0, np.nan, 1), "same": Paired(1.0, np.nan, n)}
+    found = judge(apart)
+    effect = found[0].detectable / 0.7
+    assert power(effect, n, 0.05 / n_compared) == pytest.approx(0.8, abs=1e-4)
+    assert np.isnan(found["one"].detectable)
+    assert f"here {n_compared}:" in note_on_verdicts(apart)
+
+
+def closed(p):
+    """The largest Bonferroni p of all hypotheses together that contain this one."""
+    names, found = list(p), dict.fromkeys(p, 0.0)
+    for size in range(1, len(names) + 1):
+        for subset in combinations(names, size):
+            together = min(1.0, size * min(p[name] for name in subset))
+            found.update({name: max(found[name], together) for name in subset})
+    return found
+
+
+@pytest.mark.parametrize("margin", [0.5, MARGIN, 3.0])
+def test_verdicts_are_those_of_closed_tests_of_both_hypotheses(margin):
+    assert MARGIN == 1
+    rng, seen = np.random.default_rng(5), set()
+    for _ in range(16):
+        data = {
+            name: pd.Series(rng.choice([0, 0.3, 4]) + rng.choice([0.02, 0.3, 2]) * x)
+            for name, x in zip("abcd", rng.standard_normal((4, 5)), strict=True)
+        }
+        data["e"] = data["a"].copy()  # ties
+        none = closed({name: ttest_rel(x, 0 * x).pvalue for name, x in data.items()})
+        sides = {name: (x - margin, x + margin) for name, x in data.items()}
+        equal = closed(
+            {
+                name: max(
+                    ttest_rel(low, 0 * low, alternative="less").pvalue,
+                    ttest_rel(high, 0 * high, alternative="greater").pvalue,
+                )
+                for name, (low, high) in sides.items()
+            }
+        )
+        found = judge({name: paired_difference(x) for name, x in data.items()}, margin)
+        for name, verdict in found.items():
+            assert verdict.p == pytest.approx(none[name], rel=1e-9)
+            side = "ahead" if data[name].mean() > 0 else "behind"
+            words = f"equal within {margin:g}" if equal[name] <= 0.05 else "inconclusive at"
+            expected = side if none[name] <= 0.05 else words
+            assert verdict.words.startswith(expected)
+            seen.add(expected.split()[0])
+    assert seen >= {"ahead", "inconclusive", "equal"}
+
+
+def test_a_table_writes_the_verdicts_for_all_of_its_rows():
+    apart = {"a": with_p(2.0, 0.03), "b": with_p(-2.0, 0.0001), "c": Paired(0.01, 0.1, 5)}
+    rows = [{"row": row, "seed": seed} for row in ("plain", *apart) for seed in range(5)]
+    head, lines = compared_lines(pd.DataFrame(rows), apart, {}, {})
+    found = {line[0]: dict(zip(head, line, strict=True)) for line in lines}
+    assert {row: x["verdict"].split()[0] for row, x in found.items()} == {
+        "plain": "-", "a": "inconclusive", "b": "behind", "c": "equal",
+    }  # fmt: skip
+    assert [found[row]["p, corrected"] for row in "abc"] == ["0.060", "< 0.001", "0.925"]
+    for row, each in apart.items():
+        effect = float(found[row]["seen with 80 % power"]) / each.error
+        assert power(effect, 5, 0.05 / 3) == pytest.approx(0.8, abs=0.05)

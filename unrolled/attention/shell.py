@@ -218,6 +218,11 @@ class Attention(nn.Module):
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head, each (batch, heads, tokens, head_dim)."""
+        if missing := [name for name in self.operator.reads if name not in self.projected]:
+            raise ValueError(
+                f"operator: {type(self.operator).__name__} reads {' and '.join(missing)}, which "
+                "this layer does not project"
+            )
         tokens = {"q": query, "k": key, "v": value}
         inputs = [tokens[name] for name in self.projected]
         if all(x is inputs[0] for x in inputs):

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from ..attention import Operator, read_mask
 from ..kernel_smoothing.logits import add_bias
 from ..named_operators import make_operator, operator_names
+from .attached import ATTACHED, check_runs, is_attached, keep_operator, operator_of, plain
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
-from .replacements import keep_operator, parameter_of, rescale
-from .saving import guard_saving, list_attached
+from .replacements import parameter_of, rescale
+from .saving import guard_saving
 
 _PREFIX = "twinsolve_"
-_ATTACHED = {False: "twinsolve", True: "twinsolve_attached_positional"}
 _NOT_SERVED = ("softcap", "s_aux", "sinks", "cache", "indices", "block_indices")
 _PROJECTIONS = (("q_proj", "k_proj"), ("query", "key"))
 Function = Callable[..., tuple[Tensor, Tensor | None]]
@@ -88,10 +88,14 @@ def attach_huggingface(
     checkpointing see `replace_attention`; `register_huggingface` says what is honoured and what is
     refused. A trained model loses accuracy until it is tuned with the operator.
 
+    A layer runs its operator or raises a ValueError, never the library's attention instead. You may
+    put another operator, or ``torch.compile`` of one, at ``operator``. Anything else there is an
+    error, and so is an attention implementation that is set afterwards.
+
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        Changed in place; its ``attn_implementation`` is set.
+        Itself, not a wrapper around it. Changed in place; its ``attn_implementation`` is set.
     operator : str, Operator or callable
         As in `replace_attention`; layers for which a function of names returns None keep the
         library's attention, and so does cross attention unless such a function is given.
@@ -110,8 +114,8 @@ def attach_huggingface(
     ImportError
         If transformers is not installed.
     ValueError
-        If the model takes no attention functions, or an operator needs what it cannot get; nothing
-        is changed then.
+        If the model is none, or takes no attention functions, or an operator needs what it cannot
+        get; nothing is changed then.
 
     Warns
     -----
@@ -123,26 +127,15 @@ def attach_huggingface(
     >>> from twinsolve.unrolled import attach_huggingface
     >>> model = attach_huggingface(model, "sparse_coding")  # doctest: +SKIP
     """
-    for positional, implementation in _ATTACHED.items():
+    for positional, implementation in ATTACHED.items():
         _register(implementation, _get_attached_operator, positional)
-    chosen: list[tuple[Any, Operator]] = []
-    offered: list[str] = []
-    for name, module in model.named_modules():
-        if not calls_interface(module):
-            continue
-        offered.append(name)
-        _check_library(module.config)
-        if _is_cross_attention(module) and not takes_name(operator):
-            continue
-        made = choose(operator, name, *_count_heads(module))
-        if made is None:
-            continue
-        check_needs(made, name, positions is not None)
-        if "first_tokens" in made.needs:
-            raise ValueError(f"operator: {type(made).__name__} needs first_tokens: not served here")
-        if "projected_positions" in made.needs:
-            _find_position_weights(module)
-        chosen.append((module, made))
+    if not hasattr(type(model), "set_attn_implementation"):
+        raise ValueError(
+            f"model: must be a PreTrainedModel, got {type(model).__name__}; give it the model "
+            "inside, and wrap or compile it then"
+        )
+    offered = {name: module for name, module in model.named_modules() if calls_interface(module)}
+    chosen = list(_choose_layers(offered, operator, positions is not None))
     if not chosen:
         raise ValueError(
             f"operator: chose nothing in {type(model).__name__}, which offers "
@@ -152,9 +145,9 @@ def attach_huggingface(
             "AttentionInterface"
         )
     changed = {id(module) for module, _ in chosen}
-    kept = [m.operator for m in list_attached(model).values() if id(m) not in changed]
+    kept = [operator_of(m) for m in model.modules() if is_attached(m) and id(m) not in changed]
     operators = [*kept, *(made for _, made in chosen)]
-    implementation = _ATTACHED[any(operator.positional for operator in operators)]
+    implementation = ATTACHED[any(operator.positional for operator in operators)]
     before = [(config, config._attn_implementation) for config in _list_configs(model)]
     try:
         model.set_attn_implementation(implementation)
@@ -170,13 +163,36 @@ def attach_huggingface(
     for module, made in chosen:
         like = parameter_of(module)
         module.operator = made.to(device=like.device, dtype=like.dtype).train(module.training)
-        if not hasattr(module, "twinsolve_passes"):
+        if not is_attached(module):
             module.register_load_state_dict_pre_hook(keep_operator)
+            module.register_forward_pre_hook(check_runs)
         module.twinsolve_passes = passes
+    for module in offered.values():
+        if not is_attached(module):
+            module.twinsolve_passes = None
     if any(made.needs for _, made in chosen):
         passes.watch(model)
     guard_saving(model, [module for module, _ in chosen])
     return model
+
+
+def _choose_layers(
+    offered: dict[str, nn.Module], operator: Chooser, has_positions: bool
+) -> Iterator[tuple[Any, Operator]]:
+    """The attention modules that are to have an operator, each with its own; checks all."""
+    for name, module in offered.items():
+        _check_library(module.config)
+        if _is_cross_attention(module) and not takes_name(operator):
+            continue
+        made = choose(operator, name, *_count_heads(module))
+        if made is None:
+            continue
+        check_needs(made, name, has_positions)
+        if "first_tokens" in made.needs:
+            raise ValueError(f"operator: {type(made).__name__} needs first_tokens: not served here")
+        if "projected_positions" in made.needs:
+            _find_position_weights(module)
+        yield module, made
 
 
 def _list_configs(model: nn.Module) -> Iterator[Any]:
@@ -284,8 +300,15 @@ def _share_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
 
 
 def _get_attached_operator(module: nn.Module, query: Tensor) -> Operator | None:
-    operator = getattr(module, "operator", None)
-    return operator if isinstance(operator, Operator) else None
+    """The operator, or None for a module that was left alone when others got theirs."""
+    if getattr(module, "twinsolve_passes", None) is not None:
+        return operator_of(module)
+    if hasattr(module, "twinsolve_passes"):
+        return None
+    raise ValueError(
+        f"operator: {type(module).__name__} has none, as it was not in the model that was given "
+        "to attach_huggingface; give it the whole model, and None for layers to leave alone"
+    )
 
 
 def _attend(
@@ -304,12 +327,12 @@ def _attend(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function of transformers: heads are axis 1 of inputs and 2 of the output."""
-    kind, n_queries = type(operator).__name__, query.shape[2]
+    kind, n_queries = type(plain(operator)).__name__, query.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_causal = bool(causal and mask is None and n_queries > 1)
     if is_causal and key.shape[2] > n_queries:  # an empty static cache behind the prompt
         key, value = key[:, :, :n_queries], value[:, :, :n_queries]
-    _check_call(operator, n_queries, key.shape[2], causal, kwargs)
+    _check_call(plain(operator), n_queries, key.shape[2], causal, kwargs)
     if sliding_window is not None and operator.positional == "absolute":
         raise ValueError(
             f"sliding_window: {kind} reads places of tokens, which caches of a window do not keep"
@@ -362,7 +385,7 @@ def _check_call(
 
 def calls_interface(module: nn.Module) -> bool:
     """Whether a module calls an attention function of transformers."""
-    config = getattr(module, "config", None)
+    config = vars(module).get("config")  # its own, not that of a module which it wraps
     if hasattr(module, "set_attn_implementation") or not hasattr(config, "_attn_implementation"):
         return False
     return hasattr(module, "is_causal") or _asks_interface(type(module))

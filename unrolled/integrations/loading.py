@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..attention import Operator
+from .attached import operator_of
 from .descriptions import import_class, make_described
 from .huggingface import attach_huggingface
 from .saving import FORMAT, OPERATORS, PLACED, RECORD
@@ -113,7 +114,7 @@ def _restore(folder: Path, record: dict[str, Any]) -> Any:
     for group in record["attached"]:
         _attach_group(model, group, made, tensors)
     for layer in made:
-        _load_state(model.get_submodule(layer).operator, layer, tensors)
+        _load_state(operator_of(model.get_submodule(layer)), layer, tensors)
     return model
 
 

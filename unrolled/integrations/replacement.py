@@ -83,7 +83,8 @@ def replace_attention(
     ------
     ValueError
         If there is no attention, or one that cannot be replaced: the message names it, its class,
-        and what differs. Nothing is changed then; a function of names can leave such a layer alone.
+        and what differs. Attention that ``torch.compile`` wraps is one of these. Nothing
+        is changed then; a function of names can leave such a layer alone.
 
     Warns
     -----
@@ -158,6 +159,7 @@ def _choose_all(
         if takes_name(operator):
             choice = choice(name)
         if choice is not None:
+            _refuse_compiled(name)
             picked[name] = module, choice
     _refuse_hugging_face(model, picked, operator)
     for name, module in {id(m): (n, m) for n, (m, _) in reversed(picked.items())}.values():
@@ -177,6 +179,16 @@ def _choose_all(
     return chosen
 
 
+def _refuse_compiled(name: str) -> None:
+    """Refuse attention right inside torch.compile, which goes on running what it was given."""
+    before, _, last = name.rpartition(".")
+    if last == "_orig_mod":
+        raise ValueError(
+            f"model: the attention at {before!r} is compiled, and its compiled form would still "
+            "run; replace it first and compile then"
+        )
+
+
 def _check_projected(module: Any, made: Operator, name: str) -> None:
     """Refuse operators that read what this shell, one of ours, does not project."""
     missing = [part for part in made.reads if part not in getattr(module, "projected", "qkv")]
@@ -189,7 +201,7 @@ def _check_projected(module: Any, made: Operator, name: str) -> None:
 
 def _is_attention(module: nn.Module) -> bool:
     known = isinstance(module, nn.MultiheadAttention | Attention)
-    return known or isinstance(getattr(module, "qkv", None), nn.Module)
+    return known or "qkv" in dict(module.named_children())
 
 
 def _find_cross_attention(model: nn.Module) -> set[int]:

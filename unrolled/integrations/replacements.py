@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from ..attention import Attention, Context, Operator, check_input
 from ..attention.shell import same
+from .attached import keep_operator, operator_of
 from .forward_passes import ForwardPasses
 
 _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -26,14 +27,6 @@ def rescale(q: Tensor, k: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
         raise ValueError(f"scale: must be positive, got {scale}")
     factor = math.sqrt(scale / usual)
     return q * factor, k * factor
-
-
-def keep_operator(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let checkpoints from before the replacement load: the operator keeps its parameters."""
-    own = f"{prefix}operator."
-    if not any(key.startswith(own) for key in state_dict):
-        operator = module.get_submodule("operator")
-        state_dict.update({own + key: value for key, value in operator.state_dict().items()})
 
 
 class FusedProjectionAttention(nn.Module):
@@ -67,7 +60,7 @@ class FusedProjectionAttention(nn.Module):
     ) -> Tensor:
         q, k, v = self.project(x)
         output, _ = self.passes.attend(
-            self.operator, q, k, v,
+            operator_of(self), q, k, v,
             mask=attn_mask, is_causal=is_causal, tokens=x, project=self._project,
         )  # fmt: skip
         output = self.norm(output.transpose(-3, -2).flatten(-2))
@@ -131,6 +124,7 @@ class MultiheadReplacement(Attention):
         is_causal: bool = False,
         context: Context | None = None,
     ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Context]:
+        operator_of(self)  # or raises
         turn = not self.batch_first and query.ndim == 3
         if turn:
             query, key, value = same(lambda x: x.transpose(0, 1), query, key, value)

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..attention import Operator
+from .attached import list_attached, plain
 from .descriptions import check_same, describe_operator, make_described, name_class
 
 __doctest_requires__ = {"save_huggingface": ["transformers"]}
@@ -37,7 +39,7 @@ def save_huggingface(model: Any, folder: str | os.PathLike[str], **options: Any)
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        With operators by `attach_huggingface`.
+        With operators by `attach_huggingface`. A compiled operator is stored as it was before.
     folder : str or path
         Made if it does not exist. Until the last file is written, it does not load.
     **options
@@ -49,7 +51,9 @@ def save_huggingface(model: Any, folder: str | os.PathLike[str], **options: Any)
     ValueError
         If no operator is attached, the class of an operator or of the model cannot be imported
         elsewhere (as one of a script or a function), arguments are functions or other objects that
-        JSON does not hold, or an operator was changed after it was made. Nothing is written then.
+        JSON does not hold, or an operator was changed after it was made. Also if a layer would not
+        run its operator, or the model has parts that its class does not make, such as wrappers,
+        adapters and parametrizations. Nothing is written then.
 
     Examples
     --------
@@ -67,6 +71,7 @@ def save_huggingface(model: Any, folder: str | os.PathLike[str], **options: Any)
     >>> torch.equal(found(ids).last_hidden_state, model(ids).last_hidden_state)
     True
     """
+    _check_model(model)
     layers = list_attached(model)
     if not layers:
         raise ValueError(
@@ -79,6 +84,7 @@ def save_huggingface(model: Any, folder: str | os.PathLike[str], **options: Any)
         raise ValueError("model: adapters are saved without the model, operators are part of it")
     from safetensors.torch import save_file
 
+    _check_restorable(model, layers)
     record, tensors = _describe_model(model, layers, options.get("state_dict"))
     type(model).save_pretrained(model, folder, **options)
     if options.get("is_main_process", True):
@@ -96,13 +102,31 @@ def guard_saving(model: Any, modules: Iterable[nn.Module]) -> None:
     model.save_pretrained = functools.partial(save_huggingface, model)
 
 
-def list_attached(model: nn.Module) -> dict[str, Any]:
-    """The attention modules with an attached operator, by name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if hasattr(module, "twinsolve_passes") and isinstance(module.operator, Operator)
-    }
+def _check_model(model: Any) -> None:
+    if not hasattr(type(model), "save_pretrained"):
+        raise ValueError(
+            f"model: must be a PreTrainedModel, got {type(model).__name__}; give the model inside"
+        )
+
+
+def _check_restorable(model: Any, layers: Iterable[str]) -> None:
+    """Refuse a model that its class does not make by itself: with wrapped or adapted parts."""
+    if getattr(model.config, "quantization_config", None) is not None:
+        return  # the library gives such models other tensors
+    with torch.device("meta"):
+        fresh = type(model)(model.config)
+    added = tuple(f"{layer}.operator." for layer in layers)
+    own = {name for name in _list_tensors(model) - {PLACED} if not name.startswith(added)}
+    if other := sorted(own ^ _list_tensors(fresh)):
+        raise ValueError(
+            f"model: cannot be loaded again, as a new {type(model).__name__} differs in {other[0]} "
+            f"({len(other)} tensors); save it without wrappers, adapters and parametrizations"
+        )
+
+
+def _list_tensors(model: nn.Module) -> set[str]:
+    named = (model.named_parameters, model.named_buffers)
+    return {name for each in named for name, _ in each(remove_duplicate=False)}
 
 
 def _describe_model(
@@ -138,11 +162,18 @@ def _describe_layer(
     operator: Operator, name: str, state: dict[str, Tensor], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
     """Description of an operator from which, as is made sure, the same is made again."""
-    described = describe_operator(operator, f"{name}:", tensors)
+    inside: Operator = plain(operator)
+    stored = name if inside is operator else f"{name}._orig_mod"
+    described = describe_operator(inside, f"{name}:", tensors)
     made = make_described(json.loads(json.dumps(described)), tensors)
-    own = {key: state[f"{name}.{key}"].detach().cpu() for key in operator.state_dict()}
-    made.load_state_dict(own, assign=True)
-    check_same(operator, made)
+    own = {key: state[f"{stored}.{key}"].detach().cpu() for key in inside.state_dict()}
+    try:
+        made.load_state_dict(own, assign=True)
+    except RuntimeError as error:
+        raise ValueError(
+            f"it is not what it was made with: {' '.join(str(error).split())}"
+        ) from error
+    check_same(inside, made)
     tensors.update({f"{name}.{key}": value.clone().contiguous() for key, value in own.items()})
     return described
 

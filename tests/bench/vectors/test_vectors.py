@@ -18,13 +18,38 @@ from twinsolve.solvers.online_regression import delta_rule
 from twinsolve.unrolled.twins import catalogue
 
 GATED = "gated-delta-rule"
+SYSTEMS = {
+    "local-linear", "locally-linear-attention", "low-rank-attention", "low-rank-relative-penalty",
+    "mesa", "neutreno-solved", "proximal-point", "ridge-attention",
+    "ridge-attention-zero-diagonal", "ridge-relative-penalty",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("vectors")
-    write_vectors(place)
+def slope_errors():
+    """Errors of slopes while `folder` is written."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, slope_errors):
+    place, measure = tmp_path_factory.mktemp("vectors"), writing._slope_error
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            writing, "_slope_error", lambda *x: slope_errors.append(measure(*x)) or slope_errors[-1]
+        )
+        write_vectors(place)
     return place
+
+
+def test_tolerances_are_those_of_the_noise_of_differences_and_of_systems(folder, slope_errors):
+    """Right slopes stand out of a hundredth of theirs, and leave a third."""
+    assert len(slope_errors) > 500
+    tolerance = writing._SLOPE_TOLERANCE
+    assert tolerance / 100 < max(slope_errors) < tolerance / 3
+    coarse = {x.name for x in (*recurrences(), *operators()) if x.tolerance > 1e-10}
+    assert all(x.tolerance <= 1e-8 for x in (*recurrences(), *operators()))
+    assert coarse == SYSTEMS
 
 
 @pytest.fixture(scope="module")
