@@ -169,6 +169,10 @@ def run_jobs(
                 "same call goes on."
             )
         raise
+    if len(done) < len(jobs):
+        raise ValueError(
+            f"progress: must yield every table that it is given, got {len(done)} of {len(jobs)}"
+        )
     return pd.concat(done, ignore_index=True)
 
 

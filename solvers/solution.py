@@ -36,7 +36,8 @@ class Solution:
         ``(objective - dual objective) / |x_i|^2``, or what the docstring of the solver says: an
         upper bound on the relative suboptimality. It is computed from the definition, not from the
         stopping rule of the algorithm. With constraints, it is at least their relative violation.
-        Zero rows have gap 0; an infinite gap certifies nothing.
+        Zero rows have gap 0; an infinite gap certifies nothing. With a tiny penalty the objective
+        is far below ``|x_i|^2``: see `objective_gap`.
     dual : ndarray of shape (n_rows, n_features)
         The feasible dual point that proves `gap`.
     n_iter : ndarray of shape (n_rows,)
@@ -51,6 +52,11 @@ class Solution:
     n_passes : ndarray of shape (n_rows,), optional
         Number of passes of a working-set solver over the atoms: products of the residual of the row
         with all atoms, or searches for the atoms that matter.
+    objective_gap : ndarray of shape (n_rows,), optional
+        The same gap relative to the objective, ``(objective - dual objective) / objective``: from 0
+        to 1 unless constraints are violated, and 0 where both vanish. Near 1, the objective may be
+        any multiple of the optimum. None where `gap` is relative to the objective itself, or is no
+        difference of objectives.
     n_looked : ndarray of shape (n_rows,), optional
         Number of atoms that these passes looked at: all atoms in each pass, or the atoms in cells
         that no bound excluded. ``1 - n_looked.sum() / (n_passes.sum() * n_atoms)`` is the share
@@ -67,10 +73,14 @@ class Solution:
     history: dict[str, Array] | None = None
     n_passes: Array | None = None
     n_looked: Array | None = None
+    objective_gap: Array | None = None
 
     @property
     def converged(self) -> Array:
-        """Whether `gap` is at most `tol`, an array of bool; nothing else is tested."""
+        """Whether `gap` is at most `tol`, an array of bool; nothing else is tested.
+
+        So it does not say that `objective_gap` is small: at a tiny penalty, lower `tol`.
+        """
         return np.asarray(self.gap <= self.tol)
 
     def __repr__(self) -> str:
@@ -78,9 +88,12 @@ class Solution:
         nonzero = self.coef.count_nonzero() if issparse(self.coef) else np.count_nonzero(self.coef)
         reached, rows = self.converged, np.ndim(self.gap) > 0
         verdict = f"{reached.sum()} of {reached.size}" if rows else str(bool(reached))
+        share = ""
+        if self.objective_gap is not None:
+            share = f" ({np.max(self.objective_gap, initial=0.0):.1e} of the objective)"
         return (
             f"Solution(coef {shape} with {nonzero} nonzeros, objective {np.sum(self.objective):.6g}"
-            f"{' in all' if rows else ''}, largest gap {np.max(self.gap, initial=0.0):.1e}, "
+            f"{' in all' if rows else ''}, largest gap {np.max(self.gap, initial=0.0):.1e}{share}, "
             f"at most {np.max(self.n_iter, initial=0)} iterations, "
             f"converged to {self.tol:g}: {verdict})"
         )
@@ -102,12 +115,14 @@ def certified(
     history: dict[str, Array] | None = None,
     n_passes: Array | None = None,
     n_looked: Array | None = None,
+    scale: Array | None = None,
 ) -> Solution:
     """Return a solution with `coef` in `dtype`, certified after this rounding.
 
     `certify` takes the rounded coefficients in float64 and returns objective, gap and dual point.
     If a gap exceeds `tol`, the message ends with `cure`, or with advice about the dtype if only the
-    rounding is the cause. `ended` is a sentence that goes first in the message.
+    rounding is the cause. `ended` is a sentence that goes first in the message. `scale` is what the
+    difference of the objectives was divided by to give the gap, if that is not the objective.
     """
     final = coef.astype(dtype, copy=False)
     final = narrow(final) if isinstance(final, csr_array) else final
@@ -132,10 +147,30 @@ def certified(
         )
     else:
         message += f"the relative gap is {gap:.3g}, not tol={tol:.3g}; {remedy}"
-    counts = np.broadcast_to(n_iter, gap.shape).copy()
     return Solution(
-        final, np.asarray(objective), gap, dual, counts, tol, message, history, n_passes, n_looked
+        final,
+        np.asarray(objective),
+        gap,
+        dual,
+        np.broadcast_to(n_iter, gap.shape).copy(),
+        tol,
+        message,
+        history,
+        n_passes,
+        n_looked,
+        None if scale is None else _share(gap * scale, np.asarray(objective)),
     )
+
+
+def _share(excess: Array, objective: Array) -> Array:
+    """``excess / objective``; zero where both are, and infinite where the objective alone is."""
+    unbounded = np.where(excess > 0, np.inf, 0.0)
+    return np.divide(excess, objective, out=unbounded, where=objective > 0)
+
+
+def squared_norms(X: Array) -> Array:
+    """``|x_i|^2`` of the rows, in float64."""
+    return np.einsum("ij,ij->i", X, X, dtype=np.float64)
 
 
 def aim(tol: float, dtype: Any) -> float:

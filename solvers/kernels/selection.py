@@ -4,7 +4,6 @@ import numpy as np
 
 from .active_set import ZERO
 from .compiled import jit_counted, jit_reordered, jit_uncounted
-from .slots import dot
 
 
 @jit_uncounted
@@ -91,9 +90,19 @@ def smallest(key, n):
     return v
 
 
+@jit_uncounted
+def _beyond_rounding(y, d):
+    """``|y . d|``, or zero if rounding of it and of orthogonal vectors may be all of it."""
+    v, size = 0.0, 0.0
+    for j in range(y.size):
+        v += y[j] * d[j]
+        size += abs(y[j] * d[j])
+    return abs(v) if abs(v) > 4 * (y.size + 1) * 2.0**-53 * size else 0.0
+
+
 @jit_reordered
 def strongest(P, rounding, own, Y, D):
-    """``max_j |y_i . d_j|`` over j != own[i], in float64.
+    """``max_j |y_i . d_j|`` over j != own[i], in float64; zero at the level of rounding.
 
     P holds float32 products of y_i, scaled to length 1, with the atoms, scaled to length at most 1.
     Only atoms that P does not exclude are multiplied in float64.
@@ -112,5 +121,5 @@ def strongest(P, rounding, own, Y, D):
                 hits += abs(part[j]) >= low
             for j in range(start, start + part.size if hits else start):
                 if abs(p[j]) >= low and j != own[i]:
-                    found[i] = max(found[i], abs(dot(Y[i], D[j])))
+                    found[i] = max(found[i], _beyond_rounding(Y[i], D[j]))
     return found

@@ -41,8 +41,13 @@ class _Analysis:
         objective = float(((u - self.f) ** 2).sum()) / 2 + penalty
         residual = u - self.f + self.adjoint(p)
         gap = float((residual**2).sum()) / 2 + penalty - float((responses * p).sum())
-        energy = float(((self.f - self.f.mean()) ** 2).sum())
+        energy = float(self.energy)
         return np.asarray(objective), np.asarray(gap / energy if energy > 0 else 0.0), p
+
+    @property
+    def energy(self) -> Array:
+        """``|f - mean(f)|^2``, to which the gap is relative."""
+        return np.asarray(((self.f - self.f.mean()) ** 2).sum())
 
 
 def l1_analysis(
@@ -195,6 +200,7 @@ def _solve(
         tol=tol,
         n_iter=n_iter,
         cure=MORE,
+        scale=problem.energy,
     )
     warn_unless_converged(solution)
     return solution

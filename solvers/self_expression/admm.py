@@ -5,10 +5,10 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, certified, warn_unless_converged
+from ..solution import Array, Solution, certified, squared_norms, warn_unless_converged
 from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import certify, check_points
-from .constrained import certify_affine
+from .constrained import affine_scale, certify_affine
 
 
 def admm_self_expression(
@@ -101,6 +101,7 @@ def admm_self_expression(
         n_iter=n_iter,
         cure=cure("sparse_self_expression"),
         ended=how_admm_ended(n_iter, stopped),
+        scale=affine_scale(points, points, sparse) if affine else squared_norms(points),
     )
     warn_unless_converged(solution)
     return solution

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
 from ..kernels.compiled import jit_reordered
-from ..solution import Array, Solution, certified, warn_unless_converged
+from ..solution import Array, Solution, certified, squared_norms, warn_unless_converged
 from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import check_points
 from .admm import cure, how_admm_ended
@@ -100,6 +100,7 @@ def admm_outlier_self_expression(
         C,
         lambda codes: certify_outlier(points, points, codes, sparse, lam_outlier),
         dtype=X.dtype,
+        scale=squared_norms(points),
         tol=tol,
         n_iter=n_iter,
         cure=cure("outlier_self_expression"),

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, vstack
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, aim, certified, warn_unless_converged
+from ..solution import Array, Solution, aim, certified, squared_norms, warn_unless_converged
 from ..sparse_coding import lam_max
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
@@ -209,6 +209,7 @@ def affine_sparse_code(
         csr_array(coef),
         lambda codes: certify_affine(Y, D, codes, penalty),
         dtype=dtype,
+        scale=affine_scale(Y, D, penalty),
         tol=tol,
         n_iter=n_iter,
     )
@@ -245,10 +246,14 @@ def certify_affine(
     slope = ((Y - centre) * residual).sum(axis=1) - highest
     scale = np.clip(slope / np.where(energy > 0, energy, np.inf), 0, bound)
     dual_objective = h + 2 * scale * slope - scale**2 * energy
-    scale_of_gap = ((Y - centre) ** 2).sum(axis=1) + h
-    excess = np.abs(objective - dual_objective) / scale_of_gap
+    excess = np.abs(objective - dual_objective) / affine_scale(Y, D, penalty)
     gap = np.maximum(excess, np.abs(C.sum(axis=1) - 1))
     return objective, gap, 2 * scale[:, None] * residual
+
+
+def affine_scale(Y: Array, D: Array, penalty: Penalty) -> Array:
+    """``|y - mean(D)|^2 + lam r``, to which the gap of each row is relative."""
+    return squared_norms(Y - D.mean(axis=0)) + 2 * penalty.half
 
 
 def _scale_to_sum_one(C: csr_array) -> csr_array:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, aim, certified, warn_unless_converged
+from ..solution import Array, Solution, aim, certified, squared_norms, warn_unless_converged
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
 from .huber import certify_outlier, solve_huber
@@ -108,6 +108,7 @@ def solve_outlier(
         coef,
         lambda codes: certify_outlier(points, atoms, codes, penalty, lam_outlier),
         dtype=Y.dtype,
+        scale=squared_norms(points),
         tol=tol,
         n_iter=n_iter,
     )

@@ -179,13 +179,19 @@ def low_rank_sparse_self_expression(
 
     sparse = Penalty.checked(beta, len(X), zero_diagonal=True)
     proxes = [shrink_spectrum, lambda Z, t: sparse.prox(Z, 2 * t)]
-    solution = _consensus(X, proxes, lam, gap, tol, max_iter)
+    solution = _consensus(X, proxes, lam, gap, tol, max_iter, scale=np.asarray(square))
     warn_unless_converged(solution)
     return solution
 
 
 def _consensus(
-    X: Array, proxes: Sequence[Prox], lam: float, measure: Measure, tol: float, max_iter: int
+    X: Array,
+    proxes: Sequence[Prox],
+    lam: float,
+    measure: Measure,
+    tol: float,
+    max_iter: int,
+    scale: Array | None = None,
 ) -> Solution:
     """ADMM on ``C = C_k``; `measure` certifies C from the copies and their subgradients."""
     tol, max_iter = check_positive(tol, "tol"), check_integer(max_iter, "max_iter", minimum=1)
@@ -221,6 +227,7 @@ def _consensus(
         tol=tol,
         n_iter=iteration,
         cure="increase max_iter or tol",
+        scale=scale,
     )
 
 

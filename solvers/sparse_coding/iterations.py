@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, as_numbers, certified
+from ..solution import Array, Solution, as_numbers, certified, squared_norms
 from .penalty import Penalty
 from .problem import TOL, certify, check_signals
 
@@ -343,6 +343,7 @@ def _run(
         n_iter=n_iter,
         cure="increase n_iter, or take `sparse_code`",
         ended=f"the {n_iter} iterations asked for were run",
+        scale=squared_norms(problem.Y),
         history={name: np.array(v) for name, v in record.items()} if history else None,
     )
 

@@ -7,7 +7,15 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, aim, as_numbers, certified, warn_unless_converged
+from ..solution import (
+    Array,
+    Solution,
+    aim,
+    as_numbers,
+    certified,
+    squared_norms,
+    warn_unless_converged,
+)
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows
@@ -233,6 +241,7 @@ class _Lasso:
             n_iter=rows.n_iter,
             n_passes=rows.n_passes,
             n_looked=rows.n_looked,
+            scale=squared_norms(Y),
         )
 
 

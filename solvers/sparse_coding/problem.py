@@ -15,6 +15,7 @@ from .penalty import Penalty
 
 TOL = 1e-6
 _BLOCK_ROWS = 256
+_SEEN = 1e-6  # share of the penalty from which the rounding of a correlation matters for a gap
 _SMALLEST, _LARGEST = 1e-140, 1e140
 
 
@@ -122,6 +123,8 @@ def duality_gap(
 def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False) -> Array:
     """Smallest penalty for which each row of the codes is zero: ``2 max_j |y_i . d_j|``.
 
+    A product that rounding alone can have left counts as zero, as between orthogonal rows.
+
     Parameters
     ----------
     Y : array-like of shape (n_signals, n_features)
@@ -215,14 +218,22 @@ def check_coef(coef: ArrayLike | csr_array, n_signals: int, n_atoms: int) -> csr
 def certify(
     Y: Array, D: Array, C: Array | csr_array, penalty: Penalty
 ) -> tuple[Array, Array, Array]:
-    """Objective, relative gap and dual point of each row, from the definition in float64."""
+    """Objective, relative gap and dual point of each row, from the definition in float64.
+
+    Where the rounding of correlations is more than a millionth of the penalty, it is added to them,
+    so that a gap is a bound even where the penalty is as small as that.
+    """
     Y, D, C = Y.astype(np.float64), D.astype(np.float64), C.astype(np.float64)
     residual, ridge = Y - C @ D, penalty.ridge[:, None]
+    sizes = abs(Y) + abs(C) @ abs(D)
+    sizes *= 2.0**-53 * (2 * (C != 0).sum(axis=1) + D.shape[1] + 4)[:, None]
 
     def correlation(rows: slice) -> Array:
         block: Any = C[rows]
         block = block.toarray() if issparse(block) else block
-        return residual[rows] @ D.T - ridge[rows] * block
+        Q, rounding = residual[rows] @ D.T - ridge[rows] * block, sizes[rows] @ abs(D).T
+        rounding[rounding < _SEEN * penalty.half[rows, None]] = 0
+        return Q + (rounding if penalty.nonnegative else np.copysign(rounding, Q))
 
     blocks = row_blocks(len(Y))
     largest = np.concatenate([penalty[rows].largest(correlation(rows)) for rows in blocks])

@@ -161,6 +161,10 @@ def solve_rows(
     with one_blas_thread:
         finished = progress(finish(), len(bounds)) if progress else finish()
         codes_by_rows.update(finished)
+    if missing := len(bounds) - len(codes_by_rows):
+        raise ValueError(
+            f"progress: must yield every block it is given, {missing} of {len(bounds)} are lost"
+        )
     return _join_blocks([codes_by_rows[rows] for rows in bounds], m)
 
 

@@ -15,7 +15,9 @@ from twinsolve.solvers import (
     basis_pursuit_self_expression,
     robust_low_rank_self_expression,
     solution,
+    sparse_self_expression,
 )
+from twinsolve.solvers.sparse_coding import lam_max
 
 from ..public import public
 from . import solution_cases
@@ -56,6 +58,41 @@ def test_the_gap_is_that_of_the_coefficients_returned(case, dtype, unit, rough):
     assert found.coef.dtype == dtype
     assert found.gap.dtype == np.asarray(found.objective).dtype == np.float64
     assert_certified(case, X, unit, found)
+
+
+# Gaps relative to the objective already, and residuals of optimality conditions.
+WITHOUT = ("noiseless", "robust", "ADMM low rank", "proximal", "energy", "flow", "NeuTRENO")
+
+
+@quietly
+@every_case
+def test_the_gap_relative_to_the_objective_bounds_its_excess(case):
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    rough, best = case.solve(X, **{case.steps: 2}), case.solve(X)
+    assert (rough.objective_gap is None) == case.name.startswith(WITHOUT)
+    if rough.objective_gap is None:
+        return
+    assert np.shape(rough.objective_gap) == np.shape(rough.gap)
+    assert (rough.objective_gap >= rough.gap * 1e-3).all()
+    feasible = rough.gap < np.inf
+    excess = (rough.objective - best.objective - 1e-5)[feasible] / rough.objective[feasible]
+    assert (excess <= rough.objective_gap[feasible]).all()
+    assert "of the objective)" in repr(rough)
+
+
+@quietly
+def test_a_tiny_penalty_shows_in_the_gap_relative_to_the_objective():
+    X = np.random.default_rng(0).standard_normal((40, 8))
+    largest = lam_max(X, X, zero_diagonal=True)
+    for share in (1e-2, 1e-10):
+        found = sparse_self_expression(X, lam=share * largest)
+        exact = sparse_self_expression(X, lam=share * largest, tol=1e-15)
+        ratio = found.objective / exact.objective
+        assert (1 - 1 / ratio <= found.objective_gap + 1e-9).all()
+        expected = found.gap * (X**2).sum(axis=1) / found.objective
+        np.testing.assert_allclose(found.objective_gap, expected)
+        assert found.converged.all()
+        assert (found.objective_gap.max() > 0.1) == (share < 1e-8)
 
 
 @every_case

@@ -17,7 +17,8 @@ def test_a_solution_prints_in_a_line_what_one_asks_first():
     assert repr(solution) == str(solution)
     assert repr(solution) == (
         f"Solution(coef 40 x 40 with {nonzero} nonzeros, "
-        f"objective {solution.objective.sum():.6g} in all, largest gap {solution.gap.max():.1e}, "
+        f"objective {solution.objective.sum():.6g} in all, largest gap {solution.gap.max():.1e} "
+        f"({solution.objective_gap.max():.1e} of the objective), "
         f"at most {solution.n_iter.max()} iterations, converged to 1e-06: 40 of 40)"
     )
     together = low_rank_sparse_self_expression(X, beta=1.0, lam=0.5, tol=1e-3)

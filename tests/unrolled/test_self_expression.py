@@ -179,3 +179,15 @@ def test_no_tokens_and_one_token():
     x = tokens(1, 5)
     assert_close(layer.objective(x)[0], 100 * x.square().sum(), atol=1e-12, rtol=0)
     assert layer.objective(tokens(4, 5), torch.arange(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("n_keys", [3, 8])
+def test_leave_one_out_ridge_says_where_a_key_is_alone_and_the_penalty_tiny(n_keys):
+    k = torch.zeros(n_keys, 4, dtype=torch.float64)
+    k[0, 0] = 1
+    k[1:, 1:] = torch.randn(n_keys - 1, 3, generator=torch.Generator().manual_seed(0)).double()
+    with pytest.warns(UserWarning, match="a key is alone in its direction"):
+        Ridge(1e-12, zero_diagonal=True).double()(k, k, k)
+    out = Ridge(1e-6, zero_diagonal=True).double()(k, k, k)  # a warning would be an error
+    assert out[0].abs().max() < 1e-9
+    Ridge(1e-12).double()(k, k, k)

@@ -1,12 +1,16 @@
 """Ridge attention: each query regressed on the keys with a squared penalty, in closed form."""
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..attention import Call, Operator, Positive
+from ..attention.tracing import has_no_values, is_transformed
 from .keys import key_products, scaled_penalty, visible_keys
+
+_ALONE = 1e-8  # 1 - h_i at which the rounding of float64 is 1e-8 of what a key adds
 
 
 class Ridge(Operator):
@@ -45,6 +49,13 @@ class Ridge(Operator):
     ------
     ValueError
         If a number is out of range, or a mask is causal, differs between queries or is a bias.
+
+    Warns
+    -----
+    UserWarning
+        With `zero_diagonal`, if ``1 - h_i < 1e-8`` for a key: it is nearly alone in its direction,
+        and the penalty is so small that rounding reaches ``2e-16 / (1 - h_i)`` of the output.
+        `least_squares_self_expression` solves this. Compiled and transformed calls do not warn.
 
     References
     ----------
@@ -116,6 +127,7 @@ class Ridge(Operator):
         P = torch.cholesky_inverse(factor)
         C = q @ k.mT @ P
         ratio = C.diagonal(dim1=-2, dim2=-1) / P.diagonal(dim1=-2, dim2=-1)
+        _warn_if_alone(lam * P.diagonal(dim1=-2, dim2=-1)[..., None])
         own = torch.eye(k.shape[-2], dtype=torch.bool, device=k.device)
         return (C - ratio[..., None] * P).masked_fill(own, 0)
 
@@ -134,10 +146,24 @@ def _leave_out(
     unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     inverse = torch.linalg.solve_triangular(factor, unit, upper=False).mT
     whitened, rest, excess = _Leverage.apply(k, v, inverse, weights)
+    _warn_if_alone(rest)
     a = (q @ inverse.to(q.dtype) * whitened).sum(dim=-1, keepdim=True)
     # 1 - h_i is never under its value for a key alone, where rounding may leave it at zero.
     alone = lam / (lam + k.square().sum(dim=-1, keepdim=True))
     return a / torch.maximum(rest, alone) * excess
+
+
+def _warn_if_alone(rest: Tensor) -> None:
+    """Warn if rounding is a large part of some ``1 - h_i``."""
+    if has_no_values(rest) or is_transformed() or not rest.numel():
+        return
+    smallest = float(rest.detach().min())
+    if smallest < _ALONE:
+        warnings.warn(
+            f"Ridge: a key is alone in its direction, 1 - h_i = {smallest:.2g}, so that rounding "
+            "is a large part of its query's output; increase lam",
+            stacklevel=2,
+        )
 
 
 class _Leverage(torch.autograd.Function):

@@ -336,3 +336,11 @@ def test_new_points_by_sparse_coding_at_their_own_penalty(kind, l1_ratio):
     lam = lam_max(new, X) / (20 * l1_ratio)
     expected = sparse_code(new, X, lam=lam, l1_ratio=l1_ratio).coef
     assert_allclose(found.toarray(), expected.toarray(), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["datetime64[D]", "timedelta64[s]", "U", "O"])
+def test_dates_durations_and_text_are_no_points(kind):
+    X = np.arange(12).reshape(6, 2).astype("U" if kind == "O" else kind)
+    for model in (OMPSubspaceClustering(2), KSubspaces(2)):
+        with pytest.raises(ValueError, match=r"^X: must hold real numbers, got dates"):
+            model.fit(X.astype(kind))

@@ -115,11 +115,9 @@ def test_residual_bounds_the_suboptimality(points, data, lam, zero_diagonal, siz
 @pytest.mark.parametrize("shape", [(8, 4), (4, 8), (5, 5)])
 def test_a_sample_alone_in_its_direction_takes_part_in_nothing(shape, rank, turned):
     rng = np.random.default_rng(0)
-    X = np.zeros(shape)
+    X, (n, p) = np.zeros(shape), shape
     X[0, 0] = 1
-    X[1:, 1:] = rng.standard_normal((shape[0] - 1, rank)) @ rng.standard_normal(
-        (rank, shape[1] - 1)
-    )
+    X[1:, 1:] = rng.standard_normal((n - 1, rank)) @ rng.standard_normal((rank, p - 1))
     if turned:
         X = 3.7 * X @ np.linalg.qr(rng.standard_normal((p, p)))[0]
     for share in (1e-4, 1e-8, 1e-10, 1e-13, 1e-16, 1e-20):

@@ -81,3 +81,19 @@ def test_a_dictionary_of_zeros_has_codes_of_zeros(search):
     solution = sparse_code(np.ones((40, 3)), np.zeros((40, 3)), lam=0.1)
     assert solution.coef.nnz == 0
     assert not solution.gap.any()
+
+
+def test_correlations_at_the_level_of_rounding_prove_nothing(search):
+    """Penalties as small as the products of rows that are orthogonal but for rounding."""
+    for seed in range(3):
+        D = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6)))[0]
+        assert_array_equal(lam_max(D, D, zero_diagonal=True), 0)
+        for lam in (1e-17, 1e-16, 1e-15, 1e-12, 1e-3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                solution = sparse_code(D, np.roll(D, 1, axis=0)[:3], lam=lam)
+            found = zip(D, solution.coef.toarray(), solution.dual, strict=True)
+            proved = [proved_gap(y, np.roll(D, 1, axis=0)[:3], c, nu, lam) for y, c, nu in found]
+            assert (np.array(proved) <= solution.gap + 1e-12).all()
+            assert solution.converged.all() or lam < 1e-12
+    assert_array_equal(lam_max(np.eye(2), np.array([[1.0, 1e-20]]))[:, None], [[2.0], [2e-20]])

@@ -1,5 +1,6 @@
 """Codes with confirmed supports: certificates, margins, and the error of gradients."""
 
+import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -89,3 +90,12 @@ def test_an_atom_that_a_loose_solve_leaves_out_is_found():
     codes = implicit_codes(y, atoms, Penalty(np.array([2.0])))
     assert_allclose(codes.coef.toarray(), [[1e-8]], rtol=1e-6)
     assert codes.margin >= 0
+
+
+def test_gradients_are_the_same_whatever_backend_is_named(network):
+    upstream = np.ones((len(Y), len(D)))
+    serial = implicit_codes(Y, D, Penalty(LAM)).gradients(upstream)
+    with joblib.parallel_config(network, n_jobs=2):
+        found = implicit_codes(Y, D, Penalty(LAM), n_jobs=2).gradients(upstream)
+    for a, b in zip(found, serial, strict=True):
+        np.testing.assert_array_equal(a, b)

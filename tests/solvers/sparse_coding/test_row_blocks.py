@@ -83,6 +83,14 @@ def test_progress_sees_every_block(X, serial):
     assert seen == [3, 3, 3]
 
 
+@pytest.mark.parametrize("affine", [False, True])
+def test_a_progress_that_loses_blocks_is_named(X, affine):
+    with pytest.raises(ValueError, match=r"^progress: must yield every block .* 2 of 3 are lost"):
+        sparse_self_expression(
+            X, lam=0.3, affine=affine, progress=lambda blocks, total: list(blocks)[:1]
+        )
+
+
 def test_an_interrupted_solve_goes_on_from_its_folder(X, serial, tmp_path, solved):
     class Stop(Exception):
         pass
