@@ -15,9 +15,10 @@ import pandas as pd
 
 from ...datasets.files import NotWritten
 from ...datasets.root import data_root
-from ...solvers.clustering.selection import score_of
+from ...solvers.clustering.order import reordered, row_order
+from ...solvers.clustering.selection import score_of, trivial_share
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
-from ...solvers.solution import Array
+from ...solvers.solution import Array, check_dense_or_sparse
 from ..figures import draw_errors
 from ..jobs import Job, JobFailed, Keep, Options, Part, run_jobs
 from .features import check_features, keep_costly_features, keep_features_in, load_features
@@ -309,7 +310,7 @@ def _measure(
     if keep.unfinished:
         rmtree(keep.unfinished, ignore_errors=True)
     if graphs:
-        found, left_out = _cluster_graphs(graphs, case.n_clusters, steps, seeds)
+        found, left_out = _cluster_graphs(graphs, case, steps, seeds)
         found = case.with_held_out(fit_seed, found)
     else:
         found, left_out = list(_refit_labels(case, arrays, fit_seed, seeds, keep)), []
@@ -340,9 +341,11 @@ def _embed_affinity(case: _Case, fitted: Fitted, chain: str) -> Part:
     coef, k = fitted.coef, case.n_clusters
     affinity = fitted.affinity if chain == OWN else affinity_of(chain, coef, k)
     made = time.process_time()
-    graph = embed_graph(affinity, k)
+    sorted_affinity = reordered(check_dense_or_sparse(affinity, "affinity"), row_order(case.X))
+    graph = embed_graph(sorted_affinity, k)
     row = {
         "affinity": chain,
+        "trivial": trivial_share(affinity if coef is None else coef),
         "steps_seconds": made - start,
         "eigen_seconds": time.process_time() - made,
         "connectivity": connectivity_of(affinity, case.true),
@@ -388,9 +391,13 @@ def _make_failed_rows(steps: list[str], seeds: list[int], error: Exception) -> l
 
 
 def _cluster_graphs(
-    graphs: list[Part], n_clusters: int, steps: list[str], seeds: list[int]
+    graphs: list[Part], case: _Case, steps: list[str], seeds: list[int]
 ) -> tuple[Found, list[dict[str, Any]]]:
-    """Rows of each chain and seed with their labels, and rows of the chains left out."""
+    """Rows of each chain and seed with their labels, and rows of the chains left out.
+
+    The points of the graphs are in the order of `row_order`.
+    """
+    places = np.argsort(row_order(case.X))
     found: Found = []
     left_out = []
     embedded = {row["affinity"]: (row, arrays) for row, arrays in graphs}
@@ -398,7 +405,7 @@ def _cluster_graphs(
         steps = list(dict.fromkeys(own_chain(chain) for chain in steps))
     for chain in steps:
         kept, arrays = embedded[without_cut(chain)]
-        row = {name: value for name, value in kept.items() if name != "affinity"}
+        row = {name: value for name, value in kept.items() if name not in ("affinity", "trivial")}
         row["steps"] = chain
         if not arrays:
             left_out.append(row)
@@ -409,8 +416,9 @@ def _cluster_graphs(
         labels = [graph.cluster_qr() if seed is None else graph.kmeans(seed) for seed in found_by]
         row["cut_seconds"] = (time.process_time() - start) / len(labels)
         labels *= len(seeds) // len(labels)
-        row["selection_score"] = score_of(graph, labels[0], n_clusters)
-        found += [(row | {"seed": seed}, own) for seed, own in zip(seeds, labels, strict=True)]
+        own = kept["trivial"]  # points represent mainly themselves, which comes last
+        row["selection_score"] = -own if own else score_of(graph, labels[0], case.n_clusters)
+        found += [(row | {"seed": s}, one[places]) for s, one in zip(seeds, labels, strict=True)]
     return found, left_out
 
 

@@ -205,6 +205,12 @@ def make_problem(
     if part:
         draw = int(trial) if trial.isdecimal() else 0
         problem = _take_part(problem, seed, draw, **part)
+    if problem.labelled and problem.n_clusters == 1 and "n_clusters" not in settings:
+        raise ValueError(
+            f"data: all labels of {data} are of one class, so that there is nothing to tell apart: "
+            "take points of two classes at least, name other labels by target_key, or say how many "
+            "clusters to look for by n_clusters"
+        )
     return replace(problem, name=data, trial=trial)
 
 

@@ -44,8 +44,8 @@ RULE = (
     "Settings are chosen without labels: for each data set, features, method and chain of affinity "
     "steps, one setting for all trials, with the largest mean of (1 + s) / 2 * H / log k, where s "
     "is the silhouette of the found clusters in the spectral embedding, H the entropy of their "
-    "sizes and k their number; 0 where the graph has more than k components. Methods without an "
-    "affinity take their first setting."
+    "sizes and k their number; 0 where the graph has more than k components, and less where points "
+    "represent mainly themselves. Methods without an affinity take their first setting."
 )
 
 
@@ -93,7 +93,8 @@ def choice_rule(n_candidates: int) -> str:
     return (
         "Method, affinity steps and setting are chosen together without labels: of "
         f"{n_candidates} candidates, the one whose clusters agree best with those of all, by the "
-        "mean adjusted Rand index, in which each counts by the 24th power of its score."
+        "mean adjusted Rand index. In it all methods with their steps count the same, and their "
+        "settings by the 24th power of their scores."
     )
 
 
@@ -113,7 +114,8 @@ def rank_candidates(table: pd.DataFrame, candidates: pd.DataFrame) -> pd.DataFra
         return table
     for _, problem in candidates.groupby(_PROBLEM, sort=False):
         first = problem[problem.seed == problem.seed.min()].drop_duplicates(CANDIDATE)
-        order, agreement = rank_clusterings(first.selection_score, first.labels.to_list())
+        methods = list(zip(first.method.str.partition(":")[0], first.steps, strict=True))
+        order, agreement = rank_clusterings(first.selection_score, first.labels.to_list(), methods)
         ranks = pd.Series(np.arange(1, len(order) + 1), first.index[order])
         found = pd.DataFrame(
             {"agreement": agreement, "rank": ranks.reindex(first.index)}

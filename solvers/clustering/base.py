@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..solution import Array, validate_points
+from ..solution import Array, check_dense_or_sparse, validate_points
 from .affinity import symmetric_affinity
+from .order import reordered, row_order
 from .selection import choose_settings
 from .spectral import check_n_clusters, spectral_labels
 
@@ -31,6 +32,9 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     each sample if the samples are independent problems, and a float if they are one problem.
     `_choices` holds the parameters that may be ``"auto"``, each with the values to choose among;
     the first value wins a tie. `_represent` reads the chosen values as ``gamma_`` and the like.
+
+    Samples are represented and cut in the order of `row_order`, whatever their own order.
+    `_represent` sees `_fit_X` in that order too; `_restore` puts back what belongs to samples.
     """
 
     _choices: ClassVar[Choices] = {}
@@ -51,7 +55,8 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             range.
         """
         points = validate_points(self, X, order="C", ensure_min_samples=2)
-        points = self._prepare(points)
+        order = row_order(points)
+        points = self._prepare(points[order])
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
         auto = [name for name in self._choices if self._is_auto(name)]
@@ -66,14 +71,24 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             setattr(self, f"{name}_", getattr(self, name))
         self._fit_X = points
         self.coef_ = self._represent(points)
+        self._restore(np.argsort(order))
         self.affinity_matrix_ = self.affinity(self.coef_)
-        self.labels_ = spectral_labels(
-            self.affinity_matrix_,
+        labels = spectral_labels(
+            reordered(check_dense_or_sparse(self.affinity_matrix_, "affinity"), order),
             self.n_clusters,
             assign_labels=self.assign_labels,
             random_state=self.random_state,
         )
+        self.labels_ = labels[np.argsort(order)]
         return self
+
+    def _restore(self, places: Array) -> None:
+        """Put what `_represent` found about each sample back in the `places` of the samples."""
+        self._fit_X = self._fit_X[places]
+        self.coef_ = reordered(self.coef_, places)
+        for name in ("objective_", "gap_"):
+            if np.ndim(value := getattr(self, name, 0.0)) == 1:
+                setattr(self, name, value[places])
 
     def _is_auto(self, name: str) -> bool:
         value = getattr(self, name)

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ...validation import check_integer
 from ..solution import Array, validate_points
+from .order import row_order
 from .spectral import check_n_clusters
 
 _NO_EIGENGAP = "without an affinity there is no eigengap to tell it"
@@ -88,13 +89,16 @@ class KSubspaces(ClusterMixin, BaseEstimator):
             above `n_features`.
         """
         points = validate_points(self, X, ensure_min_samples=2)
+        order = row_order(points)
+        points = points[order]
         check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
         check_integer(self.dimension, "dimension", minimum=1, maximum=points.shape[1])
         check_integer(self.n_init, "n_init", minimum=1)
         check_integer(self.max_iter, "max_iter", minimum=1)
         rng = check_random_state(self.random_state)
         runs = [self._alternate(points, rng) for _ in range(self.n_init)]
-        self.inertia_, self.labels_, self.bases_, self.n_iter_ = min(runs, key=lambda run: run[0])
+        self.inertia_, labels, self.bases_, self.n_iter_ = min(runs, key=lambda run: run[0])
+        self.labels_ = labels[np.argsort(order)]
         return self
 
     def predict(self, X: ArrayLike) -> Array:

@@ -13,6 +13,7 @@ from ..self_expression import sparse_self_expression
 from ..solution import Array, validate_points
 from ..sparse_coding import lam_max
 from .affinity import keep_l1_mass, scale_by_row_maximum, symmetric_affinity
+from .order import reordered, row_order
 from .spectral import check_n_clusters, spectral_labels
 
 _DIMENSIONS = (2, 3)
@@ -92,7 +93,7 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
     >>> X = np.vstack([rng.standard_normal((10, 2)) @ rng.standard_normal((2, 8))
     ...                + 5 * rng.standard_normal(8) for _ in range(2)])
     >>> MotionSegmentation(2, random_state=0).fit_predict(X)
-    array([1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    array([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
           dtype=int32)
     """
 
@@ -118,6 +119,8 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         """
         points = validate_points(self, X, ensure_min_samples=2)
         n_clusters = check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
+        order = row_order(points)
+        points, places = points[order], np.argsort(order)
         self.scores_: dict[str, float] = {}
         best = np.inf
         for name, affinity in _make_affinities(points.astype(np.float64), n_clusters):
@@ -129,10 +132,10 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
             )
             self.scores_[name] = score = _looseness(points, labels)
             if score < best:
-                best, self.chosen_, self.labels_ = score, name, labels
-                self.affinity_matrix_ = affinity.astype(points.dtype)
-        self._clusters = np.unique(self.labels_)
-        self._subspaces = [_affine_subspace(points[self.labels_ == c]) for c in self._clusters]
+                best, self.chosen_, found = score, name, labels
+                self.affinity_matrix_ = reordered(affinity, places).astype(points.dtype)
+        self._clusters, self.labels_ = np.unique(found), found[places]
+        self._subspaces = [_affine_subspace(points[found == c]) for c in self._clusters]
         return self
 
     def predict(self, X: ArrayLike) -> Array:

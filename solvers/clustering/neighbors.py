@@ -98,6 +98,11 @@ class NearestNeighborClustering(NeighborClustering):
         self._reach = distance[:, -1]
         return self._weigh(distance, indices, X.dtype)
 
+    def _restore(self, places: Array) -> None:
+        super()._restore(places)
+        self._reach = self._reach[places]
+        self._search.fit(self._scale_by_metric(self._fit_X))
+
     def _represent_new(self, X: Array) -> csr_array:
         distance, indices = self._search.kneighbors(self._scale_by_metric(X))
         return self._weigh(distance, indices, X.dtype)

@@ -15,10 +15,13 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.preprocessing import normalize
 
 from ..solution import Array, as_numbers, check_dense_or_sparse
+from .order import reordered, row_order
 from .spectral import EmbeddedGraph, embed_graph
 
 _SAMPLE = 3000
 _POWER = 24  # the weight of a clustering is its score to this power
+_MOST_OWN = 0.5  # share of the coefficients that points may have on themselves
+_DIGITS = 12  # of scores and agreements; further ones are rounding
 _SAME = 1e-12  # relative distance along a line up to which points count as one
 
 
@@ -33,7 +36,7 @@ class ChosenSettings:
     settings : dict
         The chosen settings.
     score : float
-        The `selection_score` of the chosen settings.
+        The `selection_score` of the chosen settings, or -d, see `choose_settings`.
     scores : tuple of (dict, float)
         All settings of the grid, with their scores.
     """
@@ -48,6 +51,11 @@ def choose_settings(
     estimator: Any, X: ArrayLike, grid: Mapping[str, Iterable[Any]]
 ) -> ChosenSettings:
     """Fit a clusterer at all settings of a grid, and choose those of highest `selection_score`.
+
+    Settings at which points represent mainly themselves come last, however high their score, as
+    such coefficients tell nothing. These are settings whose `diagonal_share` d is above 1/2, and
+    their score is -d. Scores are taken in the order of `row_order`, so that the choice does not
+    depend on the order of the samples if the clusters do not.
 
     No labels are used. The estimators of this package choose parameters set to ``"auto"`` in this
     way, and so does `twinsolve cluster`.
@@ -91,13 +99,14 @@ def choose_settings(
     >>> choose_settings(model, X, {"n_nonzero": [2, 20]}).settings
     {'n_nonzero': 2}
     """
-    chosen: tuple[Any, dict[str, Any], float] = estimator, {}, -1.0
+    chosen: tuple[Any, dict[str, Any], float] = estimator, {}, -np.inf
     scores = []
+    order = row_order(check_dense_or_sparse(X, "X"))
     for settings in ParameterGrid({name: list(values) for name, values in grid.items()}):
         fitted = clone(estimator).set_params(**settings).fit(X)
-        score = _score_of_fitted(fitted)
+        score = _score_of_fitted(fitted, order)
         scores.append((settings, score))
-        if score > chosen[2]:
+        if np.round(score, _DIGITS) > np.round(chosen[2], _DIGITS):
             chosen = fitted, settings, score
     n_clusters, n_points = getattr(estimator, "n_clusters", None), len(chosen[0].labels_)
     if len(scores) > 1 and (reason := arbitrary_choice(chosen[2], n_clusters, n_points)):
@@ -114,9 +123,10 @@ class ChosenClusterer:
     estimator : estimator
         A fitted clone of the chosen estimator.
     score : float
-        The `selection_score` of the chosen estimator.
+        The score of the chosen estimator.
     scores : ndarray of shape (n_estimators,)
-        The `selection_score` of each estimator; NaN for one that equals an earlier estimator.
+        The score of each estimator, as in `choose_settings`; NaN for one that equals an earlier
+        estimator.
     agreement : ndarray of shape (n_estimators,)
         The agreement of each estimator, which decides the choice, see `rank_clusterings`; NaN for
         one that equals an earlier estimator.
@@ -135,10 +145,13 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     """Fit clusterers of any kind, and choose the one whose clusters other good ones confirm.
 
     The chosen clusters have the largest mean adjusted Rand index with the clusters of all
-    estimators. In this mean, the weight of an estimator is the 24th power of its `selection_score`,
-    so that scores far below the largest hardly count. A single method can have a high score for a
-    reason of its own, such as its affinity steps; that several methods find the same clusters by
-    chance is less likely. No labels are used. It is the rule of ``twinsolve cluster --auto``.
+    estimators. In this mean all methods have the same weight. A method is a class of estimators
+    with one `affinity`. It divides its weight among its estimators by the 24th power of their
+    `selection_score`, so that scores far below its largest hardly count. Scores of different
+    methods are not compared: one can have high scores for a reason of its own, such as its affinity
+    steps. That several methods find the same clusters by chance is less likely. Estimators whose
+    points represent mainly themselves count for nothing and come last, see `choose_settings`. No
+    labels are used. It is the rule of ``twinsolve cluster --auto``.
 
     Parameters
     ----------
@@ -190,9 +203,11 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     check_distinct(check_dense_or_sparse(X, "X"), n_clusters, "X")
     scores = np.full(len(candidates), np.nan)
     labellings: list[Any] = [None] * len(candidates)
+    order = row_order(check_dense_or_sparse(X, "X"))
     for number, estimator in fitted.items():
-        scores[number], labellings[number] = _score_of_fitted(estimator), estimator.labels_
-    ranking, agreement = rank_clusterings(scores, labellings)
+        scores[number], labellings[number] = _score_of_fitted(estimator, order), estimator.labels_
+    methods = [(type(one), getattr(one, "affinity", None)) for one in candidates]
+    ranking, agreement = rank_clusterings(scores, labellings, methods)
     best = ranking[0]
     if reason := arbitrary_choice(scores[best], n_clusters, len(labellings[best])):
         warnings.warn(reason, stacklevel=2)
@@ -262,29 +277,36 @@ def arbitrary_choice(score: float, n_clusters: int | None, n_points: int) -> str
         return ""
     return (
         "no candidate has a score above 0, for instance because each graph has more connected "
-        "components than n_clusters: the choice is arbitrary"
+        "components than n_clusters, or because points represent mainly themselves: the choice is "
+        "arbitrary"
     )
 
 
 def rank_clusterings(
-    scores: ArrayLike, labellings: Sequence[ArrayLike | None]
+    scores: ArrayLike,
+    labellings: Sequence[ArrayLike | None],
+    methods: Sequence[Any] | None = None,
 ) -> tuple[Array, Array]:
     """Rank clusterings by their agreement with all clusterings, weighted by scores.
 
     ::
 
-        agreement_i = sum_j w_j ARI(labels_i, labels_j) / sum_j w_j,   w_j = score_j^24
+        agreement_i = sum_j w_j ARI(labels_i, labels_j) / sum_j w_j
+        w_j = score_j^24 / sum of score_l^24 over the clusterings l of the method of j
 
-    with ARI the adjusted Rand index. Clusterings without a score above zero come last: their graphs
-    have too many components. Ties in the agreement go to the larger score, then to the earlier
-    clustering.
+    with ARI the adjusted Rand index. Scores are compared within a method alone. Clusterings without
+    a score above zero come last: their graphs have too many components, or their points represent
+    mainly themselves. Ties in the agreement go to the larger share of the best score of its method,
+    then to the earlier clustering.
 
     Parameters
     ----------
     scores : array-like of shape (n_clusterings,)
-        Scores in [0, 1], such as `selection_score`. A clustering with the score NaN is not ranked.
+        Scores up to 1, such as `selection_score`. A clustering with the score NaN is not ranked.
     labellings : sequence of array-like of int of shape (n_samples,)
         Labels of the samples in each clustering; may be None where the score is NaN.
+    methods : sequence of hashable, optional
+        The method of each clustering. None is one method for all.
 
     Returns
     -------
@@ -318,7 +340,8 @@ def rank_clusterings(
             f"scores: must hold one score for each of the {len(labellings)} labellings, got shape "
             f"{values.shape}"
         )
-    order = np.argsort(-values, kind="stable")[: np.isfinite(values).sum()]
+    share, weights = _share_by_method(values, methods or [None] * len(values))
+    order = np.argsort(-share.round(_DIGITS), kind="stable")[: np.isfinite(values).sum()]
     shapes = {np.shape(labellings[i]) for i in order}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         words = ", ".join(map(str, sorted(shapes)))
@@ -326,12 +349,22 @@ def rank_clusterings(
     agreement = np.full(len(values), np.nan)
     n_scored = int((values[order] > 0).sum())
     if n_scored:
-        weights = np.maximum(values[order] / values[order[0]], 0) ** _POWER
         indices = rand_indices([labellings[i] for i in order])
-        agreement[order] = indices @ weights / weights.sum()
-        best = np.argsort(-agreement[order[:n_scored]].round(12), kind="stable")
+        agreement[order] = indices @ weights[order] / weights[order].sum()
+        best = np.argsort(-agreement[order[:n_scored]].round(_DIGITS), kind="stable")
         order[:n_scored] = order[best]
     return order, agreement
+
+
+def _share_by_method(scores: Array, methods: Sequence[Any]) -> tuple[Array, Array]:
+    """Scores above zero as shares of the best of their method, and the weights of clusterings."""
+    share, weights = scores.copy(), np.zeros(len(scores))
+    for method in dict.fromkeys(methods):
+        own = np.array([other == method for other in methods]) & (scores > 0)
+        if own.any():
+            share[own] /= scores[own].max()
+            weights[own] = share[own] ** _POWER / (share[own] ** _POWER).sum()
+    return share, weights
 
 
 def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:
@@ -364,16 +397,39 @@ def _members(labels: Array) -> csr_array:
     return csr_array((np.ones(n_samples), clusters, np.arange(n_samples + 1)))
 
 
-def _score_of_fitted(estimator: Any) -> float:
-    """`selection_score` of a fitted clusterer."""
+def _score_of_fitted(estimator: Any, order: Array) -> float:
+    """`selection_score` of a fitted clusterer, or -d where its points represent themselves."""
     if not hasattr(estimator, "affinity_matrix_"):
         raise ValueError(
             f"estimator: {type(estimator).__name__} makes no affinity, by which it could be judged"
         )
+    affinity = check_dense_or_sparse(estimator.affinity_matrix_, "affinity")
+    coef = getattr(estimator, "coef_", affinity)
+    if own := trivial_share(coef if np.shape(coef) == affinity.shape else affinity):
+        return -own
     n_clusters = getattr(estimator, "n_clusters", None)
     if n_clusters is None:
         n_clusters = len(np.unique(estimator.labels_))
-    return selection_score(estimator.affinity_matrix_, estimator.labels_, n_clusters)
+    return selection_score(reordered(affinity, order), estimator.labels_[order], n_clusters)
+
+
+def diagonal_share(coef: ArrayLike | csr_array) -> float:
+    """Share of the diagonal in the coefficients: ``sum_i |c_ii| / sum_ij |c_ij|``; 0 without any.
+
+    It is 1 where each point represents itself alone.
+    """
+    size = abs(check_dense_or_sparse(coef, "coef"))
+    return float(size.diagonal().sum() / (size.sum() or 1.0))
+
+
+def trivial_share(coef: ArrayLike | csr_array) -> float:
+    """`diagonal_share` if it is above 1/2, so that points represent mainly themselves, else 0.
+
+    Such coefficients fit the data whatever its clusters are. The half is no tuned number: points
+    have more on themselves than on all others together.
+    """
+    share = diagonal_share(coef)
+    return share if share > _MOST_OWN else 0.0
 
 
 def selection_score(

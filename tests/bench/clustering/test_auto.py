@@ -255,3 +255,46 @@ def test_many_points_leave_out_what_needs_dense_matrices(folder, monkeypatch):
     assert all(name in chosen.notes[0] for name in dense)
     asked = choose_clusters("own.npz", methods=["LRSC"])
     assert set(asked.candidates.steps) >= dense
+
+
+def test_permuted_points_get_permuted_clusters(folder):
+    X, _ = make_union_of_subspaces(12, n_subspaces=3, n_features=40, noise=0.5, random_state=0)
+    order = np.random.default_rng(0).permutation(len(X))
+    found = []
+    for name, points in (("still", X), ("moved", X[order])):
+        np.savez(folder / f"{name}.npz", X=points)
+        data = f"{folder / name}.npz:n_clusters=3"
+        found.append(choose_clusters(data, methods=["OMP", "LSR"], steps=["symmetrize"]))
+    still, moved = found
+    assert (moved.method, moved.settings, moved.steps) == (
+        still.method,
+        still.settings,
+        still.steps,
+    )
+    assert_array_equal(moved.labels, still.labels[order])
+
+
+def test_candidates_that_represent_themselves_come_last(folder):
+    rng = np.random.default_rng(0)
+    np.savez(folder / "wide.npz", X=rng.standard_normal((40, 300)))
+    chosen = choose_clusters(
+        f"{folder / 'wide.npz'}:n_clusters=3", methods=["LRSC", "OMP"], steps=["symmetrize"]
+    )
+    rows = chosen.candidates
+    trivial = (rows.method == "LRSC").to_numpy()
+    assert chosen.method == "OMP"
+    assert (rows.selection_score[trivial] < -0.5).all()
+    assert (rows.selection_score[~trivial] >= 0).all()
+    assert trivial[-3:].all()
+
+
+def test_labels_of_one_class_are_refused(folder):
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    np.savez(folder / "one.npz", X=X, y=np.full(20, 7))
+    data = f"{folder / 'one.npz'}"
+    for call in (lambda: choose_clusters(data), lambda: make_problem(data)):
+        with pytest.raises(ValueError, match=r"data: all labels of .* are of one class"):
+            call()
+    with pytest.raises(ValueError, match="of one class, so that there is nothing to tell apart"):
+        make_problem("digits:classes=3")
+    assert make_problem(f"{data}:n_clusters=2").n_clusters == 2

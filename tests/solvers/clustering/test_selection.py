@@ -25,6 +25,7 @@ from twinsolve.solvers import (
     choose_settings,
 )
 from twinsolve.solvers.clustering import rank_clusterings, selection_score
+from twinsolve.solvers.clustering.order import row_order
 from twinsolve.solvers.clustering.selection import equal_estimators, rand_indices
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
@@ -54,7 +55,8 @@ def points():
     X, y = make_union_of_subspaces(
         n_samples=25, n_subspaces=3, n_features=12, dimension=4, noise=0.4, random_state=0
     )
-    return 3 * X, y
+    order = row_order(X)  # so that rounding is the same
+    return 3 * X[order], y[order]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -62,7 +64,8 @@ def points():
 def test_auto_is_the_default_and_takes_the_value_of_highest_score(points, kind, name, values):
     X, _ = points
     if name == "lam":
-        values = [value * (X**2).sum(axis=1).mean() for value in values]
+        relative, values = values, kind(3)._choices_of(name, X)
+        assert_allclose(values, np.multiply(relative, (X**2).sum(axis=1).mean()))
     model = kind(3, random_state=0, **QUICK.get(kind, {}))
     assert getattr(model, name) == "auto"
     fitted = [clone(model).set_params(**{name: value}).fit(X) for value in values]
@@ -230,7 +233,8 @@ def test_a_clusterer_is_chosen_among_methods_without_labels(points):
     fitted = [clone(model).fit(X) for model in models]
     scores = [selection_score(model.affinity_matrix_, model.labels_, 3) for model in fitted]
     assert_array_equal(chosen.scores, scores)
-    ranking, agreement = rank_clusterings(scores, [model.labels_ for model in fitted])
+    labellings = [model.labels_ for model in fitted]
+    ranking, agreement = rank_clusterings(scores, labellings, [type(model) for model in fitted])
     assert_array_equal(chosen.ranking, ranking)
     assert_array_equal(chosen.agreement, agreement)
     assert chosen.score == scores[ranking[0]]
@@ -240,3 +244,39 @@ def test_a_clusterer_is_chosen_among_methods_without_labels(points):
         choose_clusterer([], X)
     with pytest.raises(ValueError, match="estimator: KSubspaces makes no affinity"):
         choose_clusterer([KSubspaces(3, dimension=3)], X)
+
+
+def test_scores_are_compared_within_a_method_alone():
+    """Whatever scale the scores of a method have, the choice is the same."""
+    rng = np.random.default_rng(0)
+    labellings = [rng.integers(3, size=30) for _ in range(6)]
+    methods = ["a", "a", "a", "b", "b", "c"]
+    scores = np.array([0.9, 0.85, 0.2, 0.7, 0.71, 0.5])
+    ranking, agreement = rank_clusterings(scores, labellings, methods)
+    for scale in (0.1, 0.5, 1.1):
+        scaled = scores * np.where(np.array(methods) == "b", scale, 1)
+        again = rank_clusterings(scaled, labellings, methods)
+        assert_array_equal(again[0], ranking)
+        assert_allclose(again[1], agreement, rtol=1e-12)
+    weights = scores**24
+    weights /= [weights[:3].sum()] * 3 + [weights[3:5].sum()] * 2 + [weights[5]]
+    assert_allclose(agreement, np.average(rand_indices(labellings), axis=1, weights=weights))
+    assert rank_clusterings([0.9, -0.7, -0.6, 0], [[0, 1, 1]] * 4, "abca")[0].tolist() == [
+        0,
+        3,
+        2,
+        1,
+    ]
+
+
+def test_the_first_of_equal_settings_is_chosen():
+    """Scores that differ by rounding alone are equal."""
+    X = np.vstack([np.eye(2)[[0, 0, 0, 1, 1, 1]] * [[1], [2], [3], [1], [2], [3]]])
+    for values in ([1, 2], [2, 1]):
+        chosen = choose_settings(OMPSubspaceClustering(2, random_state=0), X, {"n_nonzero": values})
+        assert len({score for _, score in chosen.scores}) == 1
+        assert chosen.settings == {"n_nonzero": values[0]}
+    same = [[0, 0, 1, 1]] * 3
+    for noise in ([0, 1e-15, -1e-15], [0, -1e-15, 1e-15]):
+        assert rank_clusterings(0.9 + np.array(noise), same)[0].tolist() == [0, 1, 2]
+        assert rank_clusterings(0.9 + np.array(noise), same, "aba")[0].tolist() == [0, 1, 2]
