@@ -40,9 +40,9 @@ def test_no_law_tolerates_a_hundred_times_what_right_layers_need(measured):
         law, dtype = finding.law.rpartition(": ")[2], getattr(torch, finding.dtype)
         terms = 5000 if dtype == torch.float64 else 1
         noise = found.deviation + terms * torch.finfo(dtype).eps
-        share = 1.0 if found.tolerance == 0 else noise / found.tolerance
-        if law in DIFFERENCES:
-            share = float(found.tolerance <= DIFFERENCES[law])
+        assert law not in DIFFERENCES or found.tolerance <= DIFFERENCES[law]
+        held = law in DIFFERENCES or found.tolerance == 0
+        share = 1.0 if held else noise / found.tolerance
         needed[law, finding.dtype] = max(needed[law, finding.dtype], share)
     assert {key: share for key, share in needed.items() if share < 0.0099} == {}
     assert len(needed) > 20
