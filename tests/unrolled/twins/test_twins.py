@@ -24,21 +24,6 @@ from twinsolve.unrolled.twins.pairs import layer_output, solver_output
 
 from .conftest import TWINS, built, headed_inputs, small_inputs
 
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_holds_on_small_data(twin, dtype):
-    inputs = small_inputs(twin, dtype)
-    layer = built(twin, inputs)
-    assert twin.relation.measure(twin, layer, inputs).passed
-    assert solver_output(twin, layer, inputs).dtype == np.float64
-
-
-def test_twins_say_where_they_come_from():
-    for twin in TWINS.values():
-        assert twin.equation, twin.name
-        assert twin.source, twin.name
-
-
 # Linear systems and singular values lose two digits more than sums.
 SYSTEMS = {
     "locally-linear", "locally-linear-attention", "convex-ridge", "convex-ridge-network",
@@ -55,6 +40,20 @@ def test_tolerances_are_those_of_rounding_of_systems_and_of_limits(twin):
     by_kind = {Rate: 1.0, Limit: 1e-7, FixedPointLimit: 1e-7}
     of_sums = 1e-8 if twin.name in SYSTEMS else 1e-10
     assert relation.tolerance <= by_kind.get(type(relation), of_sums)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_holds_on_small_data(twin, dtype):
+    inputs = small_inputs(twin, dtype)
+    layer = built(twin, inputs)
+    assert twin.relation.measure(twin, layer, inputs).passed
+    assert solver_output(twin, layer, inputs).dtype == np.float64
+
+
+def test_twins_say_where_they_come_from():
+    for twin in TWINS.values():
+        assert twin.equation, twin.name
+        assert twin.source, twin.name
 
 
 @pytest.mark.parametrize("name", ["sparse-coding-rate", "self-expression-rate"])
