@@ -77,7 +77,9 @@ def _known(model: Model) -> dict[str, Any]:
     if model.source is None:
         known["model.source_of(ids)"] = {}
     floating = model.inputs.is_floating_point()
-    return known | {f"{x}.is_floating_point()": floating for x in ("inputs", "later")}
+    if model.source is None or model.source.is_floating_point() == floating:
+        known["inputs.is_floating_point()"] = floating
+    return known | {"later.is_floating_point()": floating}
 
 
 def _print(found: Tensor, expected: Tensor) -> str:

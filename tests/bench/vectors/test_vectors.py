@@ -42,11 +42,16 @@ def gated(x, settings):
 def test_two_runs_write_the_same_bytes_and_they_are_few(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "_hold_to_differences", lambda *given: None)  # writes nothing
     monkeypatch.setattr(writing, "operators", lambda: islice(operators(), 0, None, 3))
-    before = torch.get_num_threads()
+    before, threads = torch.get_num_threads(), []
     torch.set_num_threads(before + 1)
+
+    def count_threads(subjects, n):
+        threads.append(torch.get_num_threads())
+        return subjects
+
     try:
-        write_vectors(tmp_path)
-        assert torch.get_num_threads() == before + 1
+        write_vectors(tmp_path, progress=count_threads)
+        assert [*threads, torch.get_num_threads()] == [1, before + 1]
     finally:
         torch.set_num_threads(before)
     names = {path.name for path in tmp_path.iterdir()} - {"manifest.json"}
