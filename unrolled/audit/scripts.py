@@ -56,8 +56,6 @@ def write_script(
     error = difference(found, expected)
     title = f'"""{_title(origin, model)}: {law.name}.\n\n{law.statement} Error: {error:.1e}."""'
     imports = _imports(origin, "\n".join(body))
-    if "set_grad_enabled" not in body[1]:
-        imports += "\ntorch.set_grad_enabled(False)"
     script = "\n\n".join([f"{title}\n{imports}", *body]) + "\n"
     return script if script.count("\n") <= _LINES else script.replace("\n\n", "\n")
 
@@ -77,7 +75,9 @@ def _known(model: Model) -> dict[str, Any]:
     if model.source is None:
         known["model.source_of(ids)"] = {}
     floating = model.inputs.is_floating_point()
-    return known | {f"{x}.is_floating_point()": floating for x in ("inputs", "later")}
+    if model.source is None or model.source.is_floating_point() == floating:
+        known["inputs.is_floating_point()"] = floating
+    return known | {"later.is_floating_point()": floating}
 
 
 def _print(found: Tensor, expected: Tensor) -> str:
@@ -189,6 +189,7 @@ def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
         if name in used and takes[name]
     }  # fmt: skip
     lines = _start_of_adapter(names, source)
+    lines += [] if by_grad else ["    @torch.no_grad()"]
     lines += [f"    def __call__({', '.join(head)}):"]
     if not names.returns_cache:
         make = "cache or transformers.DynamicCache(config=self.network.config)"

@@ -119,7 +119,7 @@ def _drop_arguments(tree: ast.Module) -> None:
     """Replace arguments by name that no call gives by their default."""
     functions = [x for x in tree.body if isinstance(x, ast.FunctionDef)]
     for function in functions[:-1]:
-        calls = [x for x in ast.walk(tree) if _calls(x, function.name)]
+        calls: list[Any] = [x for x in ast.walk(tree) if _calls(x, function.name)]
         given = {word.arg for call in calls for word in call.keywords}
         given |= {x.id for x in ast.walk(function) if isinstance(x, ast.Name) and _stores(x)}
         if None in given or not calls:  # some come by **
@@ -136,12 +136,10 @@ def _drop_arguments(tree: ast.Module) -> None:
 
 def _inline(tree: ast.Module) -> None:
     """Replace calls of functions that only return an expression by it."""
-    for function in tree.body[:-1]:
-        returned = function.body[-1] if isinstance(function, ast.FunctionDef) else None
-        if not isinstance(returned, ast.Return) or len(function.body) > 1 or returned.value is None:
-            continue
-        names = [x.arg for x in function.args.args]
-        if not function.args.kwonlyargs and not function.args.kwarg:
+    for function in [x for x in tree.body[:-1] if isinstance(x, ast.FunctionDef)]:
+        (returned, *more), names = function.body, [x.arg for x in function.args.args]
+        plain = not more and not function.args.kwonlyargs and not function.args.kwarg
+        if plain and isinstance(returned, ast.Return) and returned.value is not None:
             _Inline(function.name, names, ast.unparse(returned.value)).visit(tree)
 
 

@@ -35,9 +35,8 @@ def difference_along(
     """The central difference of this size along a direction."""
     values = []
     for steps in (1, -2, 1):  # forth, back past the start, and to the start
-        with torch.no_grad():
-            for weight, direction in zip(weights, along, strict=True):
-                weight.add_(direction, alpha=steps * size)
+        for weight, direction in zip(weights, along, strict=True):
+            weight.data.add_(direction, alpha=steps * size)
         values.append(evaluate().detach())
     return (values[0] - values[1]) / (2 * size)
 
@@ -55,21 +54,19 @@ def differ(
     for _ in range(3):
         along = [torch.randn(p.shape, generator=draw).double() for p in weights]
         along = [direction / direction.norm() for direction in along]
-        products = [(a * s).sum() for a, s in zip(along, slopes, strict=True) if s is not None]
-        found = torch.stack(products).sum()
+        pairs = zip(along, slopes, strict=True)
+        slope = torch.stack([(a * s).sum() for a, s in pairs if s is not None]).sum()
         sizes = (1e-3, 1e-4, 1e-5, 1e-6)
         differences = torch.stack([difference_along(evaluate, weights, along, x) for x in sizes])
+        nearest = differences[(differences - slope).abs().argmin()]
         gaps = differences.diff().abs()
-        settled = (gaps <= 0.1 * differences[1:].abs()).any()
-        nearest = differences[(differences - found).abs().argmin()]
-        rows.append(torch.stack([found, nearest, gaps.min(), settled.double()]))
-    found, expected, gap, settled = torch.stack(rows).unbind(1)
-    largest = expected.abs().max()
-    if max(found.abs().max(), largest) <= 1e-9 * evaluate().abs():
+        rows.append(torch.stack([slope, nearest, gaps.min(), (gaps / differences[1:].abs()).min()]))
+    found, expected, gap, unsettled = torch.stack(rows).unbind(1)
+    if max(found.abs().max(), expected.abs().max()) <= 1e-9 * evaluate().abs():
         raise NotApplicable("the output does not move")
-    if not settled.all() and (found - expected).abs().max() > MOST * largest:
+    if (unsettled > 0.1).any() and (found - expected).abs().max() > MOST * expected.abs().max():
         raise NotApplicable("differences of no size settle")
-    return found, expected, gap.max() / largest
+    return found, expected, gap.max() / expected.abs().max()
 
 
 def has_gradient(model: Model, inputs: Tensor, dtype: torch.dtype) -> bool:
