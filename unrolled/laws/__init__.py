@@ -16,7 +16,7 @@ Examples
 (True, True)
 """
 
-from . import gradients, outputs, precision, refusals, shapes, visibility  # noqa: F401
+from . import gradients, magnitudes, outputs, precision, refusals, shapes, visibility  # noqa: F401
 from .finding import LAWS, Finding, Law, findings, law, operator_law
 from .masks import NO_MASKS, Masks
 from .measurement import Measurement, largest_difference, rounding, worst
