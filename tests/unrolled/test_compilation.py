@@ -61,6 +61,19 @@ def test_one_program_serves_all_lengths(operator):
     compiles_twice(Called(operator), "eager")
 
 
+class Padded(Called):
+    def forward(self, q, k, v):
+        mask = torch.arange(k.shape[-2]) < k.shape[-2] - 3
+        return super().forward(q, k, v, mask=mask[None])
+
+
+def test_one_program_serves_all_lengths_with_padding():
+    """The centre of distances is that of visible keys alone."""
+    operator = make_operator("gaussian", num_heads=HEADS, head_dim=DIM).double()
+    compiles_twice(Padded(operator), "eager")
+    exports(Padded(operator))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [Called, Causal])
 def test_one_program_of_inductor_serves_all_lengths(operator, make):

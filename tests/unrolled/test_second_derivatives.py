@@ -17,6 +17,13 @@ from .operator_calls import Called, tokens
 from .operator_cases import OPERATORS
 
 
+def test_the_fused_kernel_names_the_way_to_second_derivatives():
+    q, k, v = (x.requires_grad_() for x in qkv())
+    (slope,) = torch.autograd.grad(layers.Softmax()(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"scaled_dot_product.*MATH"):
+        torch.autograd.grad(slope.sum(), k)
+
+
 def repeated(X):
     """A matrix of the size of X whose singular values are 3, 3, 1, 1, ..."""
     U, s, Rt = torch.linalg.svd(X, full_matrices=False)

@@ -9,9 +9,24 @@ from torch.testing import assert_close
 from twinsolve.solvers import sparsemax
 from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
 from twinsolve.solvers.spectral_filtering import high_frequency_share
-from twinsolve.unrolled import Gaussian, Kernel, Logistic, Operator, Sinkhorn, TopK
-from twinsolve.unrolled.kernel_smoothing import FeatureKernel, elu_features, project_on_simplex
-from twinsolve.unrolled.kernel_smoothing.logits import distances, squared_distances
+from twinsolve.unrolled import (
+    Context,
+    Elliptical,
+    Gaussian,
+    Kernel,
+    Logistic,
+    Operator,
+    Sinkhorn,
+    Softmax,
+    TopK,
+)
+from twinsolve.unrolled.kernel_smoothing import (
+    FeatureKernel,
+    elliptical_weights,
+    elu_features,
+    project_on_simplex,
+)
+from twinsolve.unrolled.kernel_smoothing.logits import distances, split_feature, squared_distances
 from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold
 
 from .draws import OnGpu, tokens
@@ -74,6 +89,26 @@ def test_elu_features_keep_their_digits():
     x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(elu_features(x).sum(), x)
     assert slope.tolist() == [float(x.detach().exp()[0]), 1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_split_feature_keeps_24_bits(dtype):
+    feature = torch.arange(8192.0)[:, None] * 0.3 / 2**3
+    parts = split_feature(feature, dtype).double().sum(dim=-1, keepdim=True)
+    assert_close(parts, feature.double(), atol=2**-14, rtol=2**-22)
+
+
+def test_the_metric_is_one_where_values_did_not_change():
+    """And before the first change under a causal mask."""
+    v = tokens(2, 9, 5)
+    assert (elliptical_weights(v, v) == 1).all()
+    previous = v.clone()
+    previous[:, 4:] += torch.arange(5.0)
+    causal = elliptical_weights(v, previous, is_causal=True)
+    assert (causal[:, :4] == 1).all()
+    assert (causal[:, 4:, 0] == 0).all()
+    operator, same = Elliptical(), Context(values=v, previous_values=v)
+    assert_close(operator(v, v, v, context=same), Softmax()(v, v, v), atol=1e-12, rtol=0)
 
 
 def test_features_may_be_learned_and_vanish():

@@ -3,7 +3,14 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from twinsolve.unrolled import AttnScale, ReAttention, Softmax, SparseCoding
+from twinsolve.unrolled import (
+    AttnScale,
+    FeatScale,
+    Gaussian,
+    ReAttention,
+    Softmax,
+    SparseCoding,
+)
 from twinsolve.unrolled.spectral_filtering import visible_mean
 
 from .draws import tokens
@@ -68,6 +75,37 @@ def test_builds_no_matrix_and_keeps_the_fused_kernel(masks):
     seen = recorded(lambda: layer(x, x, x, **arguments).sum())
     assert "_scaled_dot_product_flash_attention_for_cpu.default" in seen.names
     assert seen.largest <= 8 * x.nbytes < 4 * n * n
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_causal_scale_combines_all_masks(padded):
+    """Beside a mask of pairs and padding, each token has the mean of those that all allow."""
+    layer, x = FeatScale(4).double(), tokens(2, N, 4)
+    torch.nn.init.constant_(layer.s, 0.7)
+    pairs = tokens(N, N, seed=1) > 0.5
+    padding = torch.arange(N).expand(2, N) == 1 if padded else None
+    later = torch.ones(N, N, dtype=torch.bool).triu(1)
+    found = layer(x, padding, pairs, is_causal=True)
+    assert_close(found, layer(x, padding, pairs | later))
+    seen = ~(pairs | later) if padding is None else ~(pairs | later | padding[:, None])
+    mean = seen.double() @ x / seen.sum(dim=-1, keepdim=True).clamp(min=1)
+    assert_close(found, x + 0.7 * mean)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_reattention_takes_masks_of_the_tokens_dtype(dtype):
+    q = tokens(2, 3, N, 4).to(dtype)
+    bias = tokens(N, N, seed=1).to(dtype).masked_fill(tokens(N, N, seed=2) > 1, -torch.inf)
+    for base in (Softmax(), Gaussian(0.9, num_heads=3, learnable=True)):
+        layer = ReAttention(base, 3)
+        for is_causal in (False, True):
+            found = layer(q, q, q, mask=bias, is_causal=is_causal)
+            expected = layer(q, q, q, mask=bias.float(), is_causal=is_causal)
+            assert_close(found, expected, atol=0, rtol=0)
+            matrices = (
+                layer.matrix(q, q, mask=mask, is_causal=is_causal) for mask in (bias, bias.float())
+            )
+            assert_close(*matrices, atol=0, rtol=0)
 
 
 def test_means_of_many_large_values_neither_overflow_nor_drift():

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,13 +10,17 @@ from torch.nn import functional as F
 
 from ..block_size import block_size
 from .blocked import blocked_attention, blocks_serve
-from .derivatives import recomputed
+from .derivatives import once_in, recomputed
 from .masks import cast_mask, causal_mask, combine_masks
-from .tracing import has_static_value
+from .tracing import has_static_value, is_transformed
 
 _QUERY_BLOCK = 256
 _NUMBERS_ON_GPU = 2**26
 _SMALL_MATRIX = 256**2
+_SECOND = (
+    "PyTorch's fused kernel of scaled_dot_product_attention has no second derivative: run the "
+    "forward pass within torch.nn.attention.sdpa_kernel(SDPBackend.MATH), which has one"
+)
 
 
 def fused_attention(
@@ -69,7 +74,21 @@ def fused_attention(
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
     q, k, v = (_make_contiguous(x)[(None,) * missing] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
+    _name_the_way_out(out)
     return out[(0,) * missing][..., :n_values]
+
+
+def _name_the_way_out(out: Tensor) -> None:
+    """Where the kernel has no second derivative, asking for it raises an error that helps."""
+    node = None if torch.compiler.is_compiling() or is_transformed() else out.grad_fn
+    if node is not None and node.name().startswith("ScaledDotProduct"):
+        node.register_hook(_refuse_second)
+
+
+def _refuse_second(gradients: tuple[Tensor | None, ...], _: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(g if g is None else once_in(g.detach(), _SECOND, g) for g in gradients)
 
 
 def _make_contiguous(x: Tensor) -> Tensor:

@@ -143,6 +143,6 @@ def masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
         logits = logits.masked_fill(~mask, -torch.inf)
     elif mask is not None:
         logits = logits + mask
-    empty = (logits == -torch.inf).all(dim=-1, keepdim=True)
+    empty = logits.detach().amax(dim=-1, keepdim=True) == -torch.inf
     rows = torch.softmax(logits.masked_fill(empty, 0), dim=-1).masked_fill(empty, 0)
     return rows.to(dtype)

@@ -21,12 +21,13 @@ def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors; under autocast, in its dtype if float32 and narrower tensors are mixed.
 
     ``scaled_dot_product_attention`` does the same there: normalised queries come in float32, values
-    from a projection do not. Tensors in float64 stay as they are.
+    from a projection do not. Tensors in float64 stay so, and the others follow them.
     """
-    narrow = autocast_dtype(tensors[0])
-    if narrow is None or len({x.dtype for x in tensors}) == 1:
+    dtype, dtypes = autocast_dtype(tensors[0]), {x.dtype for x in tensors}
+    if dtype is None or len(dtypes) == 1:
         return tensors
-    return tuple(x if x.dtype == torch.float64 else x.to(narrow) for x in tensors)
+    dtype = torch.float64 if torch.float64 in dtypes else dtype
+    return tuple(x.to(dtype) for x in tensors)
 
 
 def autocast_dtype(like: Tensor) -> torch.dtype | None:

@@ -38,6 +38,7 @@ from .logistic import (
 )
 from .logits import (
     distances,
+    gaussian_logits,
     squared_distances,
 )
 from .simplex import (
@@ -80,6 +81,7 @@ __all__ = [
     "elliptical_weights",
     "elu_features",
     "gaussian_attention",
+    "gaussian_logits",
     "linear_attention",
     "project_on_simplex",
     "squared_distances",

@@ -19,7 +19,7 @@ from ..attention import (
     fused_attention,
 )
 from .gaussian import gaussian_attention
-from .logits import add_bias, expand_features, of_queries, squared_distances
+from .logits import add_bias, expand_features, gaussian_logits, of_queries
 
 
 class Biased(Correction):
@@ -197,10 +197,13 @@ class Bilateral(SoftmaxSmoother):
         hp = self.bandwidth_for(self.position_bandwidth, q)
         p_q, p_k = self._positions(call)
         if self.distances:
-            q, k = q / hy, k / hy
+            bandwidth = hy
             if p_q is not None and p_k is not None:
-                q, k = torch.cat([q, p_q / hp], dim=-1), torch.cat([k, p_k / hp], dim=-1)
-            return gaussian_attention(q, k, v, bandwidth=1.0, mask=mask, is_causal=is_causal)
+                parts = zip((hy, hp), (q, p_q), strict=True)
+                of_features = [h * x.new_ones(1, x.shape[-1]) for h, x in parts]
+                bandwidth = torch.cat(of_features, dim=-1)
+                q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
+            return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
         natural = self.token_bandwidth is None and self.position_bandwidth is None
         scale = q.shape[-1] ** -0.5 if natural else 1.0
         q = q if natural else q / hy**2
@@ -221,8 +224,7 @@ class Bilateral(SoftmaxSmoother):
     def _position_term(self, a: Tensor, b: Tensor, bandwidth: Tensor | float) -> Tensor:
         if not self.distances:
             return a @ b.mT / bandwidth**2
-        wide = torch.promote_types(a.dtype, torch.float32)
-        return (-squared_distances(a.to(wide), b.to(wide)) / bandwidth**2 / 2).to(a.dtype)
+        return gaussian_logits(a, b, bandwidth).to(a.dtype)
 
     def _positions(self, call: Call) -> tuple[Tensor | None, Tensor | None]:
         q, k, *_, context = call

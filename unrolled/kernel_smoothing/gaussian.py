@@ -21,7 +21,7 @@ from ..attention import (
     query_offset,
     without_autocast,
 )
-from .logits import squared_distances
+from .logits import gaussian_logits, key_nearest_zero
 
 _CENTRE_SAMPLE = 16
 
@@ -50,8 +50,8 @@ def gaussian_attention(
     q : Tensor of shape (..., n_queries, d)
     k : Tensor of shape (..., n_keys, d)
     v : Tensor of shape (..., n_keys, e)
-    bandwidth : float or Tensor broadcastable to (..., 1, 1)
-        The s of ``exp(-r^2 / (2 s^2))``, > 0.
+    bandwidth : float or Tensor broadcastable to (..., 1, d)
+        The s of ``exp(-r^2 / (2 s^2))``, > 0; it may differ from feature to feature.
     mask : Tensor broadcastable to (..., n_queries, n_keys), optional
         As in ``scaled_dot_product_attention``; a row without visible keys gives zeros.
     is_causal : bool, default=False
@@ -97,8 +97,10 @@ def _attend_causally(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor)
 def _attend_few_rows(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
     """Causal attention from differences, which need no centre but d numbers for each pair."""
     wide = torch.promote_types(v.dtype, torch.float32)
-    rows, keys = q.to(wide) / bandwidth, k.to(wide) / bandwidth
-    squares = (rows[..., :, None, :] - keys[..., None, :, :]).square().sum(dim=-1)
+    differences = q.to(wide)[..., :, None, :] - k.to(wide)[..., None, :, :]
+    if isinstance(bandwidth, Tensor):
+        bandwidth = torch.atleast_2d(bandwidth)[..., None, :]
+    squares = (differences / bandwidth).square().sum(dim=-1)
     return masked_softmax(-squares / 2, causal_mask(q, k)).to(v.dtype) @ v
 
 
@@ -112,18 +114,14 @@ def _attend_rows_apart(
 ) -> Tensor:
     """Attention whose rows see different keys, so that no centre serves all of them.
 
-    Logits are computed in float64. There float32 inputs need no centre; float64 inputs are centred
-    at the keys that all rows see, if there are any.
+    Logits are computed in float64. Their centre is in each feature the least number of the keys
+    that any row sees: it is no further from zero than any of them.
     """
     visible = explicit_mask(mask)
     pairs = combine_masks(visible, causal_mask(q, k)) if is_causal else visible
     assert visible is not None
     assert pairs is not None
-    centre = k.new_zeros((), dtype=torch.float64)
-    if k.dtype == torch.float64:
-        seen = ~hidden_by(pairs)
-        by_all = (seen | ~seen.any(dim=-1, keepdim=True)).all(dim=-2, keepdim=True)
-        centre = _find_centre(k, by_all)
+    centre = key_nearest_zero(k, pairs).double()
     if isinstance(bandwidth, Tensor):
         bandwidth = bandwidth.double()
     if blocks_serve(q, visible):
@@ -189,7 +187,7 @@ def _find_centre(k: Tensor, mask: Tensor | None) -> Tensor:
     count = order[..., -1:]
     wanted = (place * count // _CENTRE_SAMPLE**2)[..., None]
     index = (order[..., None, :] <= wanted).sum(dim=-1, keepdim=True).clamp(max=k.shape[-2] - 1)
-    sample = torch.take_along_dim(k, index, dim=-2)
+    sample = k.gather(-2, index.expand(*index.shape[:-1], k.shape[-1]))
     centre = sample.median(dim=-2, keepdim=True).values
     return torch.where(count[..., None] > 0, centre, 0)
 
@@ -269,9 +267,8 @@ class Gaussian(SoftmaxSmoother):
         return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
 
     def logits(self, call: Call) -> Tensor:
-        q, wide = call.q, torch.promote_types(call.q.dtype, torch.float32)
-        squares = squared_distances(q.to(wide), call.k.to(wide))
-        return (-squares / self.bandwidth_for(q) ** 2 / 2).to(q.dtype)
+        q = call.q
+        return gaussian_logits(q, call.k, self.bandwidth_for(q)).to(q.dtype)
 
     def extra_repr(self) -> str:
         return "bandwidth=head_dim ** 0.25" if self.bandwidth is None else ""

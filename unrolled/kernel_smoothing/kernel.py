@@ -13,15 +13,15 @@ from ..attention import (
     map_query_blocks,
 )
 from .linear import linear_attention
-from .logits import block_softmax, distances, squared_distances, visible_products
+from .logits import block_softmax, distances, gaussian_logits, visible_products
 
 LogKernel = Callable[[Tensor, Tensor], Tensor]
 
 
-_LOG_KERNELS: dict[str, LogKernel] = {
-    "exponential": lambda q, k: q @ k.mT,
-    "gaussian": lambda q, k: -squared_distances(q, k) / 2,
-    "laplace": lambda q, k: -distances(q, k),
+_LOG_KERNELS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "exponential": lambda q, k, s: (q / s) @ (k / s).mT,
+    "gaussian": gaussian_logits,
+    "laplace": lambda q, k, s: distances(q, k) * (-1 / s),
 }
 
 
@@ -99,16 +99,17 @@ class Kernel(SoftmaxSmoother):
         )
 
     def logits(self, call: Call) -> Tensor:
-        return self._logits(*self._scale_tokens(call.q, call.k))
+        return self._logits(*self._widen(call))
 
-    def _scale_tokens(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(q.dtype, torch.float32)
-        bandwidth = self.bandwidth().to(wide)
-        return q.to(wide) / bandwidth, k.to(wide) / bandwidth
+    def _widen(self, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+        wide = torch.promote_types(call.q.dtype, torch.float32)
+        return call.q.to(wide), call.k.to(wide), self.bandwidth().to(wide)
 
-    def _logits(self, q: Tensor, k: Tensor) -> Tensor:
-        log_kernel = self.kernel if callable(self.kernel) else _LOG_KERNELS[self.kernel]
-        logits = log_kernel(q, k)
+    def _logits(self, q: Tensor, k: Tensor, bandwidth: Tensor) -> Tensor:
+        if callable(self.kernel):
+            logits = self.kernel(q / bandwidth, k / bandwidth)
+        else:
+            logits = _LOG_KERNELS[self.kernel](q, k, bandwidth)
         if logits.shape[-2:] != (q.shape[-2], k.shape[-2]):
             raise ValueError(
                 f"kernel: must give logarithms of shape (..., {q.shape[-2]}, {k.shape[-2]}), got "
@@ -117,11 +118,11 @@ class Kernel(SoftmaxSmoother):
         return logits
 
     def attend(self, call: Call) -> Tensor:
-        (q, k), v = self._scale_tokens(call.q, call.k), call.v
+        (q, k, bandwidth), v = self._widen(call), call.v
 
         def block(rows: Tensor, start: int) -> Tensor:
             visible = call.pairs_of(rows, start)
-            return block_softmax(self._logits(rows, k), visible).to(v.dtype) @ v
+            return block_softmax(self._logits(rows, k, bandwidth), visible).to(v.dtype) @ v
 
         return map_query_blocks(block, q)
 

@@ -14,7 +14,7 @@ from ..attention import (
     fused_attention,
     map_query_blocks,
 )
-from .logits import block_softmax
+from .logits import block_softmax, key_nearest_zero
 
 
 class Logistic(SoftmaxSmoother):
@@ -106,6 +106,8 @@ class Logistic(SoftmaxSmoother):
         q, k, v, mask, is_causal, _ = call
         self._check_width(q)
         wide = torch.promote_types(k.dtype, torch.float32)
+        if self.negative_slope is None:
+            k = k - key_nearest_zero(k, mask)  # a term that all keys have cancels
         terms = k.to(wide) @ self.key_weight.to(wide)
         if self.negative_slope is not None:
 

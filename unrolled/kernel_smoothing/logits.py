@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..attention import (
     Context,
@@ -68,7 +69,10 @@ def add_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
 
 
 class _Distances(torch.autograd.Function):
-    """``|q_i - k_j|`` or its square; gradients by products of matrices, which `cdist` lacks."""
+    """``|q_i - k_j|`` or its square; gradients by products of matrices, which `cdist` lacks.
+
+    These products are in float64: in float32 those of tokens far from the origin would cancel.
+    """
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, squared: bool) -> Tensor:
@@ -86,29 +90,24 @@ class _Distances(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         q, k, found = ctx.saved_tensors
+        dtype, (q, k) = q.dtype, (x.double() for x in (q, k))
         if found is None:
-            weights = 2 * gradient
+            q, k, weights = 2 * q, 2 * k, gradient.double()
         else:
-            weights = torch.where(found > 0, gradient / torch.where(found > 0, found, 1), 0)
-        q, k = _centre(q, k)
-        by_query = weights.sum(dim=-1, keepdim=True) * q - weights @ k
-        by_key = weights.sum(dim=-2)[..., None] * k - weights.mT @ q
-        return by_query, by_key, None
+            weights = (gradient / found.masked_fill(found == 0, torch.inf)).double()
+        by_query, by_key = _pull(weights, q, k), _pull(weights.mT, k, q)
+        return by_query.to(dtype), by_key.to(dtype), None
 
 
-def _centre(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Both without a centre: the median of the first key, the last and zero.
-
-    A mean or a median of all would move with hidden tokens, however large these are.
-    """
-    first, last = k[..., :1, :].detach(), k[..., -1:, :].detach()
-    centre = torch.stack([first, last, torch.zeros_like(first)]).median(dim=0).values
-    return q - centre, k - centre
+def _pull(weights: Tensor, x: Tensor, others: Tensor) -> Tensor:
+    """``sum_j w_ij (x_i - y_j)``."""
+    sums = weights @ F.pad(others, (0, 1), value=1.0)
+    return sums[..., -1:] * x - sums[..., :-1]
 
 
 def _square_by_products(q: Tensor, k: Tensor) -> Tensor:
     """Squared distances of float32, by products in float64: on a GPU `cdist` takes far longer."""
-    q, k = _centre(q.double(), k.double())
+    q, k = q.double(), k.double()
     squares = (q @ k.mT).mul_(-2).add_(q.square().sum(dim=-1, keepdim=True))
     return squares.add_(k.square().sum(dim=-1)[..., None, :]).clamp_(min=0).float()
 
@@ -140,6 +139,28 @@ def distances(q: Tensor, k: Tensor) -> Tensor:
         return torch.where(squares > 0, torch.where(squares > 0, squares, 1).sqrt(), 0)
     found: Tensor = _Distances.apply(q, k, False)
     return found
+
+
+def gaussian_logits(q: Tensor, k: Tensor, bandwidth: float | Tensor) -> Tensor:
+    """``-|q_i - k_j|^2 / (2 bandwidth^2)``, in float32 at least.
+
+    The bandwidth divides distances: tokens far from the origin would be rounded.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    bandwidth = bandwidth.to(wide) if isinstance(bandwidth, Tensor) else bandwidth
+    return squared_distances(q.to(wide), k.to(wide)) * (-0.5 / bandwidth**2)
+
+
+def key_nearest_zero(k: Tensor, mask: Tensor | None) -> Tensor:
+    """In each feature the number nearest to zero of the keys that any query sees: a constant.
+
+    As a centre it takes no digits from any of them, and keeps those of keys far from the origin.
+    """
+    k = k.detach()
+    sizes = k.abs()
+    if mask is not None:
+        sizes = sizes.masked_fill(hidden_by(mask).all(dim=-2)[..., None], torch.inf)
+    return k.gather(-2, sizes.argmin(dim=-2, keepdim=True))
 
 
 class Grid:

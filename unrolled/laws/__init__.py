@@ -18,6 +18,7 @@ Examples
 
 from . import (  # noqa: F401
     gradients,
+    magnitudes,
     mask_dtypes,
     outputs,
     precision,

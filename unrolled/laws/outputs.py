@@ -119,36 +119,32 @@ def sizes(subject: Subject) -> Iterator[Finding]:
     linear in them. The tolerance is that of the output.
     """
     iterates = subject.accuracy.iterates
-    if (
-        subject.brief
-        or (iterates and subject.declared is None)
-        or not _has_expected_output(subject)
-    ):
+    if subject.brief or (iterates and subject.declared is None) or not has_expected_output(subject):
         return
     rng = subject.rng("sizes")
     if subject.kind != "image":
         narrow = subject.drawn(rng, n=_N_NARROW)
-        yield Finding("narrow", partial(_compare_size, narrow))
+        yield Finding("narrow", partial(compare_size, narrow))
         if subject.declared is not None:
             masks, last = hiding(np.arange(_N_NARROW)[None] > 0), np.array([_N_NARROW - 1])
-            yield Finding("narrow, padding", partial(_compare_size, narrow, masks, last))
+            yield Finding("narrow, padding", partial(compare_size, narrow, masks, last))
     if subject.kind == "tokens":
         wide = subject.drawn(rng, n_values=_N_WIDE)
-        yield Finding("wide values", partial(_compare_size, wide))
+        yield Finding("wide values", partial(compare_size, wide))
     if iterates:
         return
     for name in _names_of_large(subject):
         yield Finding(name, partial(_compare_large, subject, name))
 
 
-def _has_expected_output(subject: Subject) -> bool:
+def has_expected_output(subject: Subject) -> bool:
     """Whether there is a reference, or the output is the matrix times the values of the call."""
     declared = subject.declared
     linear = declared is not None and declared.linear_in_values and not declared.of_first_values
     return subject.reference is not None or linear
 
 
-def _compare_size(
+def compare_size(
     subject: Subject, masks: Masks = NO_MASKS, rows: Array | None = None
 ) -> Measurement:
     if subject.reference is not None:
@@ -183,7 +179,7 @@ def _compare_large(subject: Subject, name: str) -> Measurement:
         patterns = rng.random((3 if declared.pair_masks else 1, n)) < 0.6
         masks = hiding(patterns[np.arange(n) % len(patterns)])
     rows = some_rows(subject, masks, rng, 2, with_last=True)
-    return _compare_size(subject, masks, rows)
+    return compare_size(subject, masks, rows)
 
 
 @law

@@ -20,6 +20,7 @@ _LOW = {
     "float16": torch.float16,
 }
 _N_MANY = 260  # more tokens than bfloat16 has integers
+_N_KEYS = 8192
 
 
 @operator_law
@@ -45,7 +46,8 @@ def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
     The expected output is the layer's own in float64 on the rounded inputs. The tolerance is that
     of `dtypes` or, if larger, four times that of rounding in each pass, as means of many tokens are
-    small. Applies to layers that do not iterate to a tolerance.
+    small. Layers that know positions are given the last of 8192 tokens as a query too, with a
+    tolerance of 2 eps. Applies to layers that do not iterate to a tolerance.
     """
     if subject.accuracy.iterates:
         return
@@ -54,6 +56,19 @@ def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     for name, dtype in _LOW.items():
         rounded = replace(many, reference=None).to(dtype)
         yield Finding("", partial(compare_coarsely, rounded, masks), name)
+    if declared.square_only or declared.positional is None:
+        return
+    last = many.resized(many.rng("many keys"), n=_N_KEYS)
+    q, k, v = last.inputs
+    last = replace(last.on((q[..., -1:, :], k, v), last.context), reference=None)
+    masks = causal(1, _N_KEYS) if declared.causal else NO_MASKS
+    rounded = last.to(torch.bfloat16)
+    yield Finding(f"{_N_KEYS} keys", partial(_compare_closely, rounded, masks), "bfloat16")
+
+
+def _compare_closely(subject: Subject, masks: Masks) -> Measurement:
+    difference = largest_difference(subject.output(masks), subject.expected(masks))
+    return Measurement(difference, 2 * torch.finfo(torch.bfloat16).eps)
 
 
 def compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
@@ -68,16 +83,29 @@ def compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
 def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Autocast changes neither output nor gradients: the layer computes nothing in lower precision.
 
-    Inputs are in float32 and in bfloat16, the dtype of autocast. The tolerance is eps of float32,
-    as another kernel may add in another order.
+    Inputs are in float64, in float32 and in bfloat16, the dtype of autocast. If values alone are in
+    float32, the layer works in float64. The tolerance is eps of float32, and a millionth of it in
+    float64, as another kernel may add in another order.
     """
     for name in ("float32", "bfloat16"):
         yield Finding("", partial(_compare_autocast, subject.to(_LOW[name])), name)
+    if not declared.data_dependent:
+        yield Finding("", partial(_compare_autocast, subject, 1e-6))
+        yield Finding("mixed", partial(_compare_mixed, subject))
 
 
-def _compare_autocast(subject: Subject) -> Measurement:
+def _compare_autocast(subject: Subject, share: float = 1.0) -> Measurement:
     inside, outside = (output_and_gradients(subject, autocast=on) for on in (True, False))
     deviations = [largest_difference(a, b) for a, b in zip(inside, outside, strict=True)]
     with torch.autocast("cpu", torch.bfloat16):
         same = subject.run().dtype == subject.inputs[0].dtype
-    return Measurement(max(deviations) if same else float("inf"), torch.finfo(torch.float32).eps)
+    tolerance = share * torch.finfo(torch.float32).eps
+    return Measurement(max(deviations) if same else float("inf"), tolerance)
+
+
+def _compare_mixed(subject: Subject) -> Measurement:
+    q, k, v = subject.inputs
+    mixed = subject.on((q, k, v.float()), subject.context)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = mixed.output()
+    return subject.judge(found, mixed.on((q, k, v.float().double()), mixed.context).output())

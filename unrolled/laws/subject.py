@@ -72,6 +72,8 @@ class Accuracy:
         Whether rounding of the inputs changes the output only by rounding.
     iterates : bool
         Whether the layer iterates until a tolerance is met.
+    differences : bool
+        Whether tokens, where the layer compares them by differences, enter these as they are.
     """
 
     tolerance: float = 1e-10
@@ -80,6 +82,7 @@ class Accuracy:
     rounded: Literal["anything", "weights", "output"] = "anything"
     continuous: bool = True
     iterates: bool = False
+    differences: bool = True
 
 
 def call_layer(layer: Any, *inputs: Tensor, **given: Any) -> Tensor:

@@ -1,5 +1,7 @@
 """Re-attention: attention maps mixed over heads, a rival of AttnScale against oversmoothing."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,8 +12,9 @@ from ..attention import (
     check_count,
     hidden_by,
     map_query_blocks,
+    masked_softmax,
 )
-from ..kernel_smoothing import Gaussian, Softmax
+from ..kernel_smoothing import Gaussian, Softmax, gaussian_logits
 
 # A row depends on its query alone, not on index or context, so that blocks of rows can be made.
 _ROWS_ALONE = (Gaussian, Softmax)
@@ -93,24 +96,20 @@ class ReAttention(Operator):
         self.norm.reset_parameters()
 
     def attend(self, call: Call) -> Tensor:
-        out_type, wide = call.v.dtype, torch.promote_types(call.q.dtype, torch.float32)
-        base, (q, keys, values) = self.base, (x.to(wide) for x in call[:3])
-        if isinstance(base, Gaussian):
-            bandwidth = base.bandwidth_for(q)
-            base, q, keys = Gaussian(1.0), q / bandwidth, keys / bandwidth
-        mixing = self._mixing_parameters(q)
+        out_type, call = call.v.dtype, _widen(call)
+        mixing, attend = self._mixing_parameters(call.q), _maps_of(self.base, call)
 
         def block(rows: Tensor, start: int) -> Tensor:
             part = call.pairs_of(rows, start)
-            maps = self._mix_heads(base.matrix(rows, keys, mask=part), part, *mixing)
-            return (maps @ values).to(out_type)
+            maps = self._mix_heads(attend(rows, part), part, *mixing)
+            return (maps @ call.v).to(out_type)
 
-        return map_query_blocks(block, q)
+        return map_query_blocks(block, call.q)
 
     def coefficients(self, call: Call) -> Tensor:
-        wide, mask = torch.promote_types(call.q.dtype, torch.float32), call.pairs()
-        A = self.base.matrix(call.q.to(wide), call.k.to(wide), mask=mask)
-        return self._mix_heads(A, mask, *self._mixing_parameters(A)).to(call.q.dtype)
+        call = _widen(call)
+        mask, mixing = call.pairs(), self._mixing_parameters(call.q)
+        return self._mix_heads(_maps_of(self.base, call)(call.q, mask), mask, *mixing)
 
     def _mixing_parameters(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if q.ndim < 3 or q.shape[-3] != self.num_heads:
@@ -127,3 +126,21 @@ class ReAttention(Operator):
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}"
+
+
+def _widen(call: Call) -> Call:
+    """The call in float32 at least, its mask too."""
+    wide = torch.promote_types(call.q.dtype, torch.float32)
+    mask = call.mask
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(wide)
+    q, k, v = (x.to(wide) for x in call[:3])
+    return call._replace(q=q, k=k, v=v, mask=mask)
+
+
+def _maps_of(base: Operator, call: Call) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """A function of rows of queries and their masks that gives the maps of each head."""
+    if not isinstance(base, Gaussian):
+        return lambda rows, mask: base.matrix(rows, call.k, mask=mask)
+    bandwidth = base.bandwidth_for(call.q)
+    return lambda rows, mask: masked_softmax(gaussian_logits(rows, call.k, bandwidth), mask)

@@ -84,6 +84,8 @@ class Numerics:
     chooses : bool
         Whether each query chooses some keys. Keys with equal scores can be chosen in several ways;
         the solver then makes the layer's choice, which is in ``call.chosen``.
+    scales_first : bool
+        Whether tokens are scaled before they are compared, which rounds those far from the origin.
     """
 
     logit_range: Callable[..., float] = lambda layer, *arrays: 1.0
@@ -92,6 +94,7 @@ class Numerics:
     summed: Callable[..., Array] | None = None
     promised: Callable[[Any, Tensors, Array, Array], Any] | None = None
     chooses: bool = False
+    scales_first: bool = False
 
 
 @dataclass(frozen=True)

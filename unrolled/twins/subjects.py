@@ -132,6 +132,7 @@ def _make_subject_of(
             rounded=twin.numerics.rounded,
             continuous=not twin.numerics.chooses and getattr(layer, "step", None) != "support",
             iterates=runs_to_limit(twin),
+            differences=not twin.numerics.scales_first,
         ),
         twice=twice if twin.derivatives.of is True else {},
         same_points=twin.inputs.pairing == "self",

@@ -247,6 +247,40 @@ def centred(self, call):
     return Plain.logits(self, call._replace(k=call.k - call.k.mean(dim=-2, keepdim=True)))
 
 
+def norms_by_products(self, call):
+    """Squared distances by products, which cancel far from the origin."""
+    q, k = call.q, call.k
+    norms = [x.square().sum(dim=-1, keepdim=True) for x in (q, k)]
+    return self.scale().to(q.dtype) * (2 * q @ k.mT - norms[0] - norms[1].mT) / 2
+
+
+def norms_by_differences(self, call):
+    differences = call.q[..., :, None, :] - call.k[..., None, :, :]
+    return -self.scale().to(call.q.dtype) * differences.square().sum(dim=-1) / 2
+
+
+class OfDifferences(Plain):
+    logits = norms_by_differences
+
+
+class Placed(Plain):
+    positional = "relative"
+
+
+def lowered_by_autocast(self, q, k, v, **given):
+    v = v.float() if torch.is_autocast_enabled("cpu") else v
+    return Operator.forward(self, q, k, v.to(q.dtype), **given)
+
+
+def at_least(k):
+    """Keys of a size of 0.1 at least."""
+    return k / k.abs().amax().clamp(max=0.1) * 0.1
+
+
+def small_without_gradient(q):
+    return torch.where(q.abs() < 0.1, q.detach(), q)
+
+
 def as_many_heads_as_keys(self, q, k, v, **given):
     return Operator.forward(self, q, k, v, **given)[..., : k.shape[-3], :, :]
 
@@ -298,6 +332,17 @@ FAULTS = [
     ("reads", "", {"reads": ("q", "k")}),
     ("keeps dtype", "", {"dtype": "bfloat16", "attend": values_changed(wide)}),
     ("autocast", "", {"dtype": "float32", "forward": lowered}),
+    ("autocast", "", {"forward": lowered_by_autocast}),
+    ("autocast", "mixed", {"forward": lowered}),
+    ("many tokens", "8192 keys", {"base": Placed, "dtype": "bfloat16", "shift": distances}),
+    ("magnitudes", "small", {"see": changed(k=at_least)}),
+    ("magnitudes", "large", {"see": changed(k=lambda k: k.clamp(max=50.0))}),
+    ("magnitudes", "small, gradient", {"see": changed(q=small_without_gradient)}),
+    (
+        "offset",
+        "padding right",
+        {"base": OfDifferences, "dtype": "float32", "logits": norms_by_products},
+    ),
     ("refused", "is_causal with more queries than keys", {"check_inputs": refuses_nothing}),
     ("refused", "mask of integers", {"check_inputs": refuses_nothing}),
     ("refused", "is_causal", {"causal": False, "check_inputs": refuses_nothing}),

@@ -98,6 +98,24 @@ def test_a_sequence_alone_is_a_batch_of_one(scale, residual):
         assert_close(found, expected[0], atol=1e-12, rtol=0)
 
 
+def test_a_mask_of_pairs_counts_whatever_is_causal_says():
+    """In attention, where it is a hint, and in the scale behind it."""
+    layer = block(scale=FeatScale, scale_feed_forward=True)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    pairs = torch.zeros(7, 7, dtype=torch.bool)
+    pairs[:, 5] = pairs[2:4, :2] = True
+    additive = torch.zeros(7, 7, dtype=X.dtype).masked_fill(pairs, -torch.inf)
+    hidden = torch.zeros(X.shape[:2], dtype=torch.bool)
+    hidden[:, 6] = True
+    for mask in (pairs, additive, pairs.expand(3 * len(X), 7, 7)):
+        for more in ({}, {"key_padding_mask": hidden}):
+            expected = layer(X, attn_mask=mask, **more)
+            found = layer(X, attn_mask=mask, is_causal=True, **more)
+            assert_close(found, expected, atol=0, rtol=0)
+
+
 def test_residual_objects_are_given_the_tokens_and_the_context():
     torch.manual_seed(0)
     blocks = make_blocks(

@@ -25,7 +25,12 @@ from ....kernel_smoothing import (
 )
 from ....kernel_smoothing.kernel import LogKernel
 from ....laws.subject import as_array, identity_values
-from ...certificates import balanced_residual, projection_residual, weights_certificate
+from ...certificates import (
+    balanced_residual,
+    projection_residual,
+    range_of,
+    weights_certificate,
+)
 from ...heads import Array, HeadCall, head_value, heads, move_parameters
 from ...pairs import Inputs, Numerics, solve_head
 from ...registry import add_twin, exact_twin, having, numerics_of_base
@@ -187,7 +192,9 @@ for name, kernel in _KERNELS:
         solve=_solve_kernel,
         covers=having(kernel=kernel),
         fitted={"bandwidth": None},
-        rounded="weights",
+        numerics=Numerics(
+            range_of(_kernel_logits), rounded="weights", scales_first=callable(kernel)
+        ),
     )
 add_smoother(
     _feature_logits,
