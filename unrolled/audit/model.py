@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..generators import seeded
 from ..laws import largest_difference
 from ..laws.subject import as_array
 from . import promises
@@ -188,7 +187,7 @@ class Model:
             torch.set_grad_enabled(grad),
             masks_read_rightly(self.network),
             _taken(self.network, self.module) as taken,
-            _seeded(self.seed, inputs.device),
+            nullcontext() if self.seed is None else seeded(self.seed),
         ):
             if names.inputs:
                 output = self.network(**{names.inputs: inputs}, **given)
@@ -360,24 +359,6 @@ def difference(found: Tensor, expected: Tensor) -> float:
         return (found != expected).double().mean().item()
     error = largest_difference(as_array(found), as_array(expected))
     return error if error == error else float("inf")
-
-
-@contextmanager
-def _seeded(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Draw from this seed, and leave the caller's generators as they were."""
-    if seed is None:
-        yield
-        return
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002, what others draw from
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
 
 
 @contextmanager
