@@ -286,6 +286,11 @@ FAULTS = [
     ("dtypes", "no mask", {"dtype": "float32", "logits": logits_in(torch.bfloat16)}),
     ("mask dtypes", "", {"forward": takes_fewer_bytes}),
     ("mask dtypes", "", {"dtype": "bfloat16", "check_inputs": refuses_wider_masks}),
+    (
+        "constant bias",
+        "",
+        {"dtype": "bfloat16", "see": mask_changed(lambda m: m.round(decimals=-4))},
+    ),
     ("mask gradient", "", {"see": mask_changed(torch.detach)}),
     ("mask forms", "3 x 1 x 20", {"see": mask_changed(lambda m: m if m.shape[-2] > 1 else m[:1])}),
     ("many tokens", "", {"dtype": "bfloat16", "shift": distances}),
