@@ -27,7 +27,7 @@ from twinsolve.unrolled.kernel_smoothing import (
     project_on_simplex,
 )
 from twinsolve.unrolled.kernel_smoothing.logits import distances, split_feature, squared_distances
-from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold
+from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold, subtract_largest
 
 from .draws import OnGpu, tokens
 from .recording import BLOCKED, FUSED, dispatched_attention
@@ -154,8 +154,26 @@ def test_projection_on_the_simplex(row, dtype):
     tolerance = 16 * eps * max(1.0, largest)
     np.testing.assert_allclose(p.numpy(), sparsemax(z.numpy()), atol=tolerance)
     assert simplex_projection_residual(z.numpy(), p.numpy()) <= 8 * tolerance
-    by_sorting = (z - sorted_threshold(z)).relu()
+    centred = subtract_largest(z)
+    by_sorting = (centred - sorted_threshold(centred)).relu()
     np.testing.assert_allclose(by_sorting.numpy(), p.numpy(), atol=8 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shift", [-1e4, 0.0, 10.0, 1e3, 1e4])
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_projection_far_from_zero_sums_to_one(dtype, shift, scale):
+    """Both ways, that of transforms too, on what the dtype holds of the logits."""
+    drawn = torch.randn(20, 300, generator=torch.Generator().manual_seed(0))
+    z = (scale * drawn + shift).to(dtype).requires_grad_()
+    exact = project_on_simplex(z.double())
+    for p in (project_on_simplex(z), torch.func.vmap(project_on_simplex)(z)):
+        assert p.dtype == dtype
+        assert_close(p.double(), exact, atol=2 * torch.finfo(dtype).eps, rtol=0)
+        assert_close(p.double().sum(-1), torch.ones(20).double(), atol=4e-2, rtol=0)
+    if dtype == torch.float32:
+        found, expected = (torch.autograd.grad(x.square().sum(), z)[0] for x in (p, exact))
+        assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 def test_projection_of_nan_is_nan_and_ends():

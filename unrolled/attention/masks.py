@@ -142,7 +142,7 @@ def masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None and mask.dtype == torch.bool:
         logits = logits.masked_fill(~mask, -torch.inf)
     elif mask is not None:
-        logits = logits + mask
+        logits = logits.to(torch.promote_types(dtype, torch.float32)) + mask
     empty = logits.detach().amax(dim=-1, keepdim=True) == -torch.inf
     rows = torch.softmax(logits.masked_fill(empty, 0), dim=-1).masked_fill(empty, 0)
     return rows.to(dtype)

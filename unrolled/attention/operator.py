@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
 from .call import Call
@@ -247,7 +248,7 @@ class Operator(nn.Module):
 
 
 class SoftmaxSmoother(Operator):
-    """Base of the operators whose matrix is a softmax of logits.
+    """Base of the operators whose matrix is a softmax of logits, taken in float32 at least.
 
     A subclass implements `logits` and, for speed, `attend` in a form that does not build them. By
     default `attend` multiplies the matrix with the values.
@@ -266,7 +267,9 @@ class SoftmaxSmoother(Operator):
         return (A @ call.v.to(A.dtype)).to(call.v.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
-        return masked_softmax(self.logits(call), call.pairs())
+        wide = torch.promote_types(call.q.dtype, torch.float32)
+        logits = self.logits(call._replace(q=call.q.to(wide), k=call.k.to(wide)))
+        return masked_softmax(logits, call.pairs())
 
 
 class Correction(Operator):

@@ -130,8 +130,9 @@ class ALiBi(SoftmaxSmoother):
 
         def block(rows: Tensor, start: int) -> Tensor:
             bias = -slopes * _distances(offset + start, rows, k)
+            bias = bias if q.device.type == "cpu" else bias.to(q.dtype)  # as fast kernels take it
             seen = mask_rows(mask, rows, start)
-            return fused_attention(rows, k, v, mask=add_bias(seen, bias.to(q.dtype)))
+            return fused_attention(rows, k, v, mask=add_bias(seen, bias))
 
         return map_query_blocks(block, q, numbers=slopes.numel() * k.shape[-2])
 

@@ -85,7 +85,7 @@ class Biased(Correction):
                 f"bias: is for {self.bias.shape[-2]} queries and {self.bias.shape[-1]} keys, got "
                 f"{q.shape[-2]} queries and {k.shape[-2]} keys"
             )
-        return call._replace(mask=add_bias(call.mask, self.bias.to(q.dtype)))
+        return call._replace(mask=add_bias(call.mask, self.bias))
 
     def extra_repr(self) -> str:
         return f"bias of shape {tuple(self.bias.shape)}"

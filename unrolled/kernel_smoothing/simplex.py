@@ -54,9 +54,21 @@ def project_on_simplex(logits: Tensor) -> Tensor:
     >>> project_on_simplex(torch.tensor([0.5, 0.0, -1.0]))
     tensor([0.7500, 0.2500, 0.0000])
     """
+    centred = subtract_largest(logits)
     if is_transformed():
-        return (logits - sorted_threshold(logits)).relu()
-    return _Projection.apply(logits)
+        return (centred - sorted_threshold(centred)).relu().to(logits.dtype)
+    projected: Tensor = _Projection.apply(centred)
+    return projected.to(logits.dtype)
+
+
+def subtract_largest(logits: Tensor) -> Tensor:
+    """Logits in float32 at least, of which the largest of each row is 0.
+
+    The projection is the same, and its thresholds are then sought among small numbers. -inf stays.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    largest = wide.detach().amax(dim=-1, keepdim=True) if wide.shape[-1] else wide
+    return wide - largest.masked_fill(largest == -torch.inf, 0)
 
 
 class _Projection(torch.autograd.Function):
@@ -119,12 +131,10 @@ def _iterate_newton(z: Tensor, tau: Tensor) -> Tensor:
 
 
 def sorted_threshold(z: Tensor) -> Tensor:
-    """The tau of each row, ``max_k (z_(1) + ... + z_(k) - 1) / k``, from the sorted entries."""
-    largest = z.amax(dim=-1, keepdim=True)
-    largest = largest.masked_fill(largest == -torch.inf, 0)
-    below = (z - largest).clamp(min=-1).sort(dim=-1, descending=True).values
+    """The tau of each row, ``max_k (z_(1) + ... + z_(k) - 1) / k``, if its largest entry is 0."""
+    below = z.clamp(min=-2).sort(dim=-1, descending=True).values
     counts = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
-    return largest + ((below.cumsum(dim=-1) - 1) / counts).amax(dim=-1, keepdim=True)
+    return ((below.cumsum(dim=-1) - 1) / counts).amax(dim=-1, keepdim=True)
 
 
 class Sparsemax(Operator):
@@ -185,7 +195,7 @@ class Sparsemax(Operator):
         return map_query_blocks(block, call.q)
 
     def coefficients(self, call: Call) -> Tensor:
-        z = masked_logits(self.logits(call.q, call.k), call.pairs())
+        z = subtract_largest(masked_logits(self.logits(call.q, call.k), call.pairs()))
         return (z - sorted_threshold(z)).relu().to(call.q.dtype)
 
     def extra_repr(self) -> str:

@@ -15,11 +15,12 @@ from .gradients import SLOPE_TOLERANCE, STEPS
 from .masks import Masks
 from .measurement import Array, Measurement, dtype_name, largest_difference, worst
 from .precision import compare_coarsely
-from .subject import Declared, Subject, as_array
+from .subject import ROUNDED_ANEW, Declared, Subject, as_array
 
 _N_TOKENS = 20  # with fewer than 16 tokens the kernels of PyTorch compute otherwise
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _SHARE_HIDDEN = 0.3
+_BIASES = (8.0, 1024.0, 8192.0)
 
 
 @operator_law
@@ -90,6 +91,33 @@ def _measure_all(subject: Subject, mask: Tensor) -> list[Array]:
     total = results[0].square().sum() + results[1].square().sum()
     gradients = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
     return [as_array(x) for x in (*results, *gradients)]
+
+
+@operator_law
+def constant_bias(subject: Subject, declared: Declared) -> Iterator[Finding]:
+    """A bias that is the same for all keys changes nothing, in any dtype.
+
+    Biases are 8, 1024 and 8192, which every dtype has. Applies where biases are added to logits and
+    rows sum to one. The expected output and matrix are those without a mask in float64. The
+    tolerance is that of rounding in each pass, and of logits so far from zero in float32.
+    """
+    if not (declared.additive_masks and declared.row_stochastic) or subject.accuracy.iterates:
+        return
+    drawn = subject.drawn(subject.rng("constant bias"), n=_N_TOKENS)
+    drawn = replace(drawn, reference=None).on(drawn.inputs, drawn.context)
+
+    def measure(dtype: torch.dtype) -> Measurement:
+        low = drawn.to(dtype)
+        exact = low.to(torch.float64)
+        found = [Masks("", {"mask": torch.full((1, _N_TOKENS), x, dtype=dtype)}) for x in _BIASES]
+        pairs = [(low.output(masks), exact.output()) for masks in found]
+        pairs += [(low.matrix(masks), exact.matrix()) for masks in found]
+        rounded = 4 * (1 + ROUNDED_ANEW) * torch.finfo(dtype).eps
+        far = 4 * (1 + ROUNDED_ANEW) * max(_BIASES) * torch.finfo(torch.float32).eps
+        return worst([Measurement(largest_difference(*pair), max(rounded, far)) for pair in pairs])
+
+    for dtype in _DTYPES[1:]:
+        yield Finding("", partial(measure, dtype), dtype_name(dtype))
 
 
 @operator_law

@@ -88,6 +88,12 @@ class Positions(nn.Module):
             self.register_buffer("weight", None if kind is None else empty, persistent=False)
         self.reset_parameters()
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Load; sinusoids, which no state holds, are computed, as memory may hold anything."""
+        super()._load_from_state_dict(*args)
+        if self.kind == "sinusoidal":
+            self.reset_parameters()
+
     def reset_parameters(self) -> None:
         """Draw learned positions anew, or compute the sinusoids."""
         if self.weight is None:

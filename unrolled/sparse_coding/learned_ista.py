@@ -160,17 +160,18 @@ class LISTA(nn.Module):
                 f"parametrization: must be one of {', '.join(get_args(Parametrization))}, "
                 f"got {parametrization!r}"
             )
-        D = _check_dictionary(dictionary)
-        D = D if dtype is None else D.to(dtype)
+        device = place_of(dictionary) if device is None else device
+        with torch.device("cpu"):  # numbers are read from it, also where layers have no memory
+            D = _check_dictionary(dictionary)
+            D = D if dtype is None else D.to(dtype)
+            first_step = _choose_first_step(D, parametrization)
         factory: dict[str, Any] = {"device": device, "dtype": D.dtype}
         self.parametrization = parametrization
         self.n_iter = check_count(n_iter, "n_iter", 1)
         self.penalty = check_positive(lam, "lam")
         self.register_buffer("dictionary", D.to(device))
         self.lam = positive_per_iteration(lam, n_iter, "lam", **factory)
-        self.step = positive_per_iteration(
-            _choose_first_step(D, parametrization), n_iter, "step", **factory
-        )
+        self.step = positive_per_iteration(first_step, n_iter, "step", **factory)
         for name, first in _choose_first_weights(D, parametrization).items():
             stacked = first if parametrization == "adaptive" else first.expand(n_iter, -1, -1)
             self.register_parameter(name, nn.Parameter(torch.empty_like(stacked, device=device)))
@@ -274,8 +275,18 @@ class LISTA(nn.Module):
         )
 
 
+def place_of(dictionary: ArrayLike | Tensor) -> torch.device:
+    """The device of a layer with this dictionary, if none is named: its own, or none at all."""
+    default = torch.get_default_device()
+    return (
+        dictionary.device if isinstance(dictionary, Tensor) and default.type != "meta" else default
+    )
+
+
 def _check_dictionary(dictionary: ArrayLike | Tensor) -> Tensor:
     D = torch.as_tensor(dictionary).detach()
+    if D.is_meta:
+        raise ValueError("dictionary: must hold numbers, got one on the device meta")
     D = D if D.is_floating_point() else D.to(torch.get_default_dtype())
     if D.ndim != 2 or 0 in D.shape or not bool(D.isfinite().all()):
         raise ValueError(

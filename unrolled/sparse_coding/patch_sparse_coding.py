@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..attention import Positive, check_count, check_positive
 from .iterations import SparsePenalty, proximal_map, repeated
+from .learned_ista import place_of
 from .patches import average_patches, check_patched, patch_rows, split_means
 
 
@@ -67,7 +68,9 @@ class PatchSparseCoding(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        D = torch.as_tensor(dictionary).detach().to(dtype=dtype)
+        device = place_of(dictionary) if device is None else device
+        with torch.device("cpu"):  # a number is read from it
+            D = torch.as_tensor(dictionary).detach().to(dtype=dtype)
         self.lam = check_positive(lam, "lam")
         self.n_iter = check_count(n_iter, "n_iter", 1)
         self.channels = check_count(channels, "channels", 1)

@@ -290,6 +290,10 @@ def ones_without_keys(self, q, k, v, **given):
     return out if k.shape[-2] else out + 1
 
 
+def of_each_key(mask):
+    return mask * torch.linspace(1, 1.1, mask.shape[-1]).to(mask)
+
+
 def takes_fewer_bytes(self, q, k, v, *, mask=None, **given):
     """Reads a mask of fewer bytes than the queries as another one."""
     if mask is not None and 1 < mask.itemsize < q.itemsize:
@@ -320,6 +324,11 @@ FAULTS = [
     ("dtypes", "no mask", {"dtype": "float32", "logits": logits_in(torch.bfloat16)}),
     ("mask dtypes", "", {"forward": takes_fewer_bytes}),
     ("mask dtypes", "", {"dtype": "bfloat16", "check_inputs": refuses_wider_masks}),
+    (
+        "constant bias",
+        "",
+        {"dtype": "bfloat16", "see": mask_changed(of_each_key)},
+    ),
     ("mask gradient", "", {"see": mask_changed(torch.detach)}),
     ("mask forms", "3 x 1 x 20", {"see": mask_changed(lambda m: m if m.shape[-2] > 1 else m[:1])}),
     ("many tokens", "", {"dtype": "bfloat16", "shift": distances}),

@@ -78,7 +78,9 @@ class MixtureOfExpertsDenoiser(nn.Module):
         self.threshold = check_positive(threshold, "threshold")
         self.channels = check_count(channels, "channels", 1)
         self.patch_size = _PATCH_SIZE
-        D = photograph_dictionary(channels)
+        device = torch.get_default_device() if device is None else device
+        with torch.device("cpu"):  # it is read from a file
+            D = photograph_dictionary(channels)
         D = D.to(device, dtype or torch.get_default_dtype())
         self.layers = nn.ModuleList(PursuitStep(D, self.threshold) for _ in range(n_layers))
 

@@ -92,7 +92,9 @@ class PatchCodingDenoiser(nn.Module):
         self.patch_size = check_count(patch_size, "patch_size", 2)
         self.n_frequencies = check_count(n_frequencies, "n_frequencies", patch_size)
         self.channels = check_count(channels, "channels", 1)
-        atoms = cosine_dictionary(patch_size, n_frequencies, channels)
+        device = torch.get_default_device() if device is None else device
+        with torch.device("cpu"):  # a number is read from it
+            atoms = cosine_dictionary(patch_size, n_frequencies, channels)
         step = float(torch.linalg.matrix_norm(atoms, 2)) ** -2
         D = atoms.to(device, dtype or torch.get_default_dtype())
         self.layers = nn.ModuleList(
