@@ -435,7 +435,7 @@ def test_layers_that_declare_nothing_have_the_laws_that_they_can_be_given():
 def test_without_a_reference_nothing_is_compared_with_one():
     subject = replace(subject_of(Plain()), reference=None)
     found = {finding.law for finding in findings(subject)}
-    assert NAMES - found == {"output", "matrix", "jump"}
+    assert NAMES - found == {"output", "matrix", "jump", "offset"}  # products move far away
 
 
 def test_the_worst_is_the_one_furthest_beyond_its_tolerance():
