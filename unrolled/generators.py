@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
-from sklearn.utils import check_random_state
 
 
 @contextmanager
@@ -26,14 +26,13 @@ def kept_generators() -> Iterator[None]:
     >>> torch.equal(first, torch.rand(2))
     True
     """
-    of_numpy = check_random_state(None)
-    words, numbers = random.getstate(), of_numpy.get_state()
+    words, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=_used_devices()):
             yield
     finally:
         random.setstate(words)
-        of_numpy.set_state(numbers)
+        np.random.set_state(numbers)  # noqa: NPY002
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def seeded(seed: int) -> Iterator[None]:
     """
     with kept_generators():
         random.seed(seed)
-        check_random_state(None).seed(seed % 2**32)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
         seed_torch(seed)
         yield
 
