@@ -87,7 +87,8 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         self._fit_X = self._fit_X[places]
         self.coef_ = reordered(self.coef_, places)
         for name in ("objective_", "gap_"):
-            if np.ndim(value := getattr(self, name, 0.0)) == 1:
+            value = np.asarray(getattr(self, name, 0.0))
+            if value.ndim == 1:
                 setattr(self, name, value[places])
 
     def _is_auto(self, name: str) -> bool:

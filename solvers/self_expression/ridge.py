@@ -142,7 +142,7 @@ def _leave_one_out(U: Array, s: Array, lam: float) -> Array:
     alone = np.flatnonzero(own < _ALONE * largest)
     C = -P / np.where(own > 0, own, 1)[:, None]
     np.fill_diagonal(C, 0)
-    for i in alone:
+    for i in alone.tolist():
         C[i] = _regress_on_others(U * s, i, lam)
     return C
 

@@ -240,7 +240,8 @@ def _find_kind_of_mask(model: Model) -> Convention:
     if model.inputs.ndim > 3:
         return names
     without = model(model.inputs.clone())[0]
-    for kind in ({}, {"mask_shows": True}, {"mask_hides": True}):
+    kinds: tuple[dict[str, Any], ...] = ({}, {"mask_shows": True}, {"mask_hides": True})
+    for kind in kinds:
         found = replace(model, convention=replace(names, **kind))
         mask = torch.ones(model.inputs.shape[:2], dtype=torch.long)
         try:

@@ -36,6 +36,7 @@ class Declared(Protocol):
     pair_masks: bool
     additive_masks: bool
     data_dependent: bool
+    positional: Literal["relative", "absolute"] | None
     needs: tuple[str, ...]
     reads: tuple[str, ...]
 

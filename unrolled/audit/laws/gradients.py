@@ -131,8 +131,8 @@ def gradients_in_pieces(model: Model, inputs: Tensor) -> Measured:
         weights, given = variables(cut.network, cast(inputs, dtype))
         output = in_pieces(cut, given, ends, positions=count_positions(inputs), grad=True)
         losses = output * upstream_of(output)
-        found = torch.autograd.grad(losses.sum(), weights, allow_unused=True)
-        slopes.append(torch.cat([x.flatten().double() for x in found if x is not None]))
+        parts = torch.autograd.grad(losses.sum(), weights, allow_unused=True)
+        slopes.append(torch.cat([x.flatten().double() for x in parts if x is not None]))
     found, expected, single = slopes
     return found, expected, (single - expected).abs().max() / expected.abs().max()
 
