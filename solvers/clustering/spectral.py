@@ -196,7 +196,7 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> Embe
 def _warn_of_ties(pairs: EigenPairs, k: int) -> None:
     """Warn if eigenvector k cannot be told from the next, so that the embedding is arbitrary."""
     gap = pairs.values[k - 1] - (pairs.values[k] if k < len(pairs.values) else pairs.behind)
-    if pairs.error > _UNSURE * gap:
+    if pairs.certified and pairs.error > _UNSURE * gap:
         warnings.warn(
             f"affinity: eigenvalues {k} and {k + 1} differ by {gap:.1e}, where eigenvectors have "
             f"residuals of {pairs.error:.1e}: nothing tells which of them separates clusters. Take "
