@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.utils import check_array, column_or_1d
 
-from .clustering.spectral import check_affinity, leading_eigenvectors
+from .clustering.eigenvectors import components, leading_eigenvectors
+from .clustering.spectral import check_affinity
 from .solution import Array, check_dense_or_sparse, check_matrix
 
 __all__ = [
@@ -252,7 +252,7 @@ def _labels_of(labels: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 def _second_eigenvalue(A: Array | csr_array) -> float:
     """Second-smallest eigenvalue of the normalised Laplacian."""
-    if connected_components(A, directed=False)[0] > 1:
+    if components(A).max() > 0:
         return 0.0
     return float(1 - leading_eigenvectors(A, 2)[0][1])
 

@@ -28,8 +28,9 @@ from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import CANDIDATE, POOL
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines, number
+from twinsolve.solvers.clustering.eigenvectors import leading_eigenvectors
 from twinsolve.solvers.clustering.selection import rand_indices, rank_clusterings, score_of
-from twinsolve.solvers.clustering.spectral import check_affinity, embed_graph, leading_eigenvectors
+from twinsolve.solvers.clustering.spectral import check_affinity, embed_graph
 from twinsolve.solvers.metrics import connectivity
 from twinsolve.solvers.solution import Array
 

@@ -1,26 +1,26 @@
 """Clusters from affinities: the spectral step and the number of clusters."""
 
+import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import LinAlgError, eigh, qr, svd
-from scipy.sparse import csr_array, diags_array
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.linalg import qr, svd
+from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import normalize
 
 from ...validation import check_integer
 from ..solution import Array, check_dense_or_sparse
+from .eigenvectors import components, leading_eigenpairs
 from .kmeans import RepeatedKMeans
+from .krylov import EigenPairs
 
 _MAX_CLUSTERS = 10
-_ALL_AT_ONCE = {"sparse": 500, "dense": 2000}  # rows up to which LAPACK beats Lanczos iterations
-_RESTARTS, _BASIS = 15, 100
+_UNSURE = 1e-3  # share of the gap behind the embedding that errors may have
 _ASYMMETRY = 1e-5
 
 
@@ -182,80 +182,39 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> Embe
     if n_clusters is not None:
         check_n_clusters(n_clusters, A.shape[0])
     connected, A, part = _drop_isolated_points(A)
-    eigenvectors = None
+    pairs = None
     if n_clusters is None:
-        n_clusters, eigenvectors = _eigengap(A, part, _MAX_CLUSTERS)
+        n_clusters, pairs = _eigengap(A, part, _MAX_CLUSTERS)
     k = min(n_clusters, len(part))
     if k == 0 or part.max() + 1 >= k:
         return EmbeddedGraph(k, connected, None, part)
-    vectors = leading_eigenvectors(A, k)[1] if eigenvectors is None else eigenvectors[:, :k]
-    return EmbeddedGraph(k, connected, vectors, part)
+    pairs = leading_eigenpairs(A, k) if pairs is None else pairs
+    _warn_of_ties(pairs, k)
+    return EmbeddedGraph(k, connected, pairs.vectors[:, :k], part)
 
 
-def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, Array | None]:
-    """Number of clusters at the largest gap, and the eigenvectors if they were computed."""
+def _warn_of_ties(pairs: EigenPairs, k: int) -> None:
+    """Warn if eigenvector k cannot be told from the next, so that the embedding is arbitrary."""
+    gap = pairs.values[k - 1] - (pairs.values[k] if k < len(pairs.values) else pairs.behind)
+    if pairs.certified and pairs.error > _UNSURE * gap:
+        warnings.warn(
+            f"affinity: eigenvalues {k} and {k + 1} differ by {gap:.1e}, where eigenvectors have "
+            f"residuals of {pairs.error:.1e}: nothing tells which of them separates clusters. Take "
+            "another number of clusters",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, EigenPairs | None]:
+    """Number of clusters at the largest gap, and the eigenpairs if they were computed."""
     n_values = min(most + 1, len(part))
     if n_values < 2:
         return 1, None
     if part.max() + 1 >= most:
         return most, None
-    values, vectors = leading_eigenvectors(A, n_values)
-    return int(np.argmax(values[:-1] - values[1:])) + 1, vectors
-
-
-def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
-    """The k largest eigenvalues of ``D^(-1/2) A D^(-1/2)``, descending, and their eigenvectors.
-
-    Every point must have a positive degree. Large graphs use Lanczos iterations, which can miss
-    repeated eigenvalues. So the eigenvectors of eigenvalue 1, which are known (one for each
-    component), are deflated first. If the iterations stall on nearly equal eigenvalues, a dense
-    graph is diagonalised by LAPACK instead, and a sparse graph gets a larger Lanczos basis and a
-    tolerance of 1e-6.
-    """
-    degree = np.asarray(A.sum(axis=1), dtype=np.float64)
-    scale = 1 / np.sqrt(degree)
-    if isinstance(A, csr_array):
-        M = diags_array(scale) @ A @ diags_array(scale)
-    else:
-        M = scale[:, None] * A * scale
-    n = len(degree)
-    most = _ALL_AT_ONCE["sparse" if isinstance(A, csr_array) else "dense"]
-    if n <= most or 2 * k >= n:
-        return _all_at_once(M, k)
-    part = _components(A)
-    n_parts = part.max() + 1
-    known = csr_array((np.sqrt(degree), (np.arange(n), part)))
-    known = normalize(known, axis=0)
-    if k <= n_parts:
-        return np.ones(k), known[:, :k].toarray()
-    known = known.todense()  # fewer columns than eigenvectors
-    deflated = LinearOperator((n, n), matvec=lambda x: M @ x - 2 * (known @ (known.T @ x)))
-    start = np.random.RandomState(0).standard_normal(n)
-    lanczos = partial(eigsh, deflated, k - n_parts, which="LA", v0=start)
-    try:
-        values, vectors = lanczos(maxiter=_RESTARTS)
-    except ArpackNoConvergence:
-        if not isinstance(M, csr_array):
-            return _all_at_once(M, k)
-        values, vectors = lanczos(ncv=max(4 * k, _BASIS), tol=1e-6)
-    order = np.argsort(-values)
-    return (
-        np.concatenate([np.ones(n_parts), values[order]]),
-        np.hstack([known, vectors[:, order]]),
-    )
-
-
-def _all_at_once(M: Array | csr_array, k: int) -> tuple[Array, Array]:
-    """The k largest eigenvalues of M, descending, and their eigenvectors, by LAPACK."""
-    n = M.shape[0]
-    dense = M.toarray() if isinstance(M, csr_array) else M
-    # With many equal eigenvalues, the LAPACK driver for subsets may fail or return fewer than k.
-    with suppress(LinAlgError):
-        values, vectors = eigh(dense, subset_by_index=[n - k, n - 1])
-        if len(values) == k:
-            return values[::-1], vectors[:, ::-1]
-    values, vectors = (array[..., n - k :] for array in eigh(dense, driver="evd"))
-    return values[::-1], vectors[:, ::-1]
+    pairs = leading_eigenpairs(A, n_values)
+    return int(np.argmax(pairs.values[:-1] - pairs.values[1:])) + 1, pairs
 
 
 def check_affinity(affinity: ArrayLike | csr_array) -> Array | csr_array:
@@ -298,29 +257,13 @@ def check_n_clusters(
 
 def _drop_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_array, Array]:
     """Mask of the points that are not isolated, their affinity, and their components."""
-    part = _components(A)
+    part = components(A)
     connected = np.bincount(part)[part] > 1
     if connected.all():
         return connected, A, part
     inside = np.flatnonzero(connected)
     part = np.unique(part[connected], return_inverse=True)[1]
     return connected, A[inside][:, inside], part
-
-
-def _components(A: Array | csr_array) -> Array:
-    """Number of the connected component of each point; components are sorted by first point."""
-    if isinstance(A, csr_array):
-        return connected_components(A, directed=False)[1]
-    # Making a dense graph sparse first would cost more than this search.
-    part = np.full(len(A), -1)
-    for point in range(len(A)):
-        if part[point] < 0:
-            reached = np.array([point])
-            number = part.max() + 1
-            while len(reached):
-                part[reached] = number
-                reached = np.flatnonzero((part < 0) & (A[reached].max(axis=0) > 0))
-    return part
 
 
 def _largest_parts(part: Array, k: int) -> Array:

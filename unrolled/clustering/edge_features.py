@@ -7,7 +7,7 @@ from scipy.sparse import csr_array, eye_array
 from sklearn.neighbors import NearestNeighbors
 
 from ...solvers.clustering import scale_by_row_maximum, symmetric_affinity, unit_rows
-from ...solvers.clustering.spectral import leading_eigenvectors
+from ...solvers.clustering.eigenvectors import leading_eigenvectors
 from ...solvers.self_expression import sparse_self_expression
 from ...solvers.solution import Array
 from ...solvers.sparse_coding import lam_max

@@ -151,6 +151,7 @@ def test_zero_rows_and_duplicates(kind):
 
 
 @pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
+@pytest.mark.filterwarnings("ignore:affinity. eigenvalues 3 and 4 differ")
 @pytest.mark.parametrize("kind", ALL)
 def test_data_of_zeros(kind):
     model = make(kind).fit(np.zeros((6, 4)))

@@ -1,15 +1,22 @@
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
-from scipy.linalg import LinAlgError, eigh
+from scipy.linalg import eigh
 from scipy.sparse import block_diag, csr_array, random_array
 from sklearn.cluster import KMeans
 from sklearn.cluster._spectral import cluster_qr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
-from twinsolve.solvers.clustering import eigengap_n_clusters, kmeans, spectral, spectral_labels
-from twinsolve.solvers.clustering.spectral import EmbeddedGraph, embed_graph, leading_eigenvectors
+from twinsolve.solvers.clustering import (
+    eigengap_n_clusters,
+    eigenvectors,
+    kmeans,
+    krylov,
+    spectral,
+    spectral_labels,
+)
+from twinsolve.solvers.clustering.eigenvectors import leading_eigenpairs
+from twinsolve.solvers.clustering.spectral import EmbeddedGraph, embed_graph
 
 
 def planted(sizes, between=0.05, seed=0, density=1.0):
@@ -52,40 +59,6 @@ def test_points_of_very_different_degree_need_the_unit_rows():
     assert adjusted_rand_score(y, without) < 0.7
 
 
-@pytest.fixture
-def lanczos(monkeypatch):
-    """Iterations on graphs so small that they would be solved at once."""
-    monkeypatch.setattr(spectral, "_ALL_AT_ONCE", {"sparse": 200, "dense": 200})
-
-
-@pytest.mark.parametrize(("wrap", "density"), [(np.asarray, 1.0), (csr_array, 0.05)])
-def test_lanczos_finds_the_eigenvectors_of_the_dense_solver(wrap, density, lanczos):
-    """Two components, one of them of two blocks: the eigenvalue 1 is repeated."""
-    left, _ = planted((150, 100), density=density)
-    right, _ = planted((80,), seed=1, density=density)
-    A = block_diag([left, right]).toarray()
-    values, vectors = leading_eigenvectors(wrap(A), 4)
-    expected = eigh(normalised(A), eigvals_only=True)[::-1][:4]
-    assert_allclose(values, expected, atol=1e-10)
-    assert_allclose(vectors.T @ vectors, np.eye(4), atol=1e-10)
-    assert_allclose(normalised(A) @ vectors, vectors * values, atol=1e-9)
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_as_many_eigenvectors_as_components_are_written_down(k, lanczos):
-    A = block_diag([planted((100,), seed=s)[0] for s in range(3)]).toarray()
-    values, vectors = leading_eigenvectors(A, k)
-    assert_allclose(values, 1)
-    assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-12)
-    assert_allclose(normalised(A) @ vectors, vectors, atol=1e-12)
-
-
-def test_complete_graphs_have_no_other_positive_eigenvalue(lanczos):
-    A = 1 - np.eye(300)
-    values, _ = leading_eigenvectors(A, 2)
-    assert_allclose(values, [1, -1 / 299], atol=1e-10)
-
-
 def test_large_sparse_graphs_are_never_made_dense(monkeypatch):
     monkeypatch.setattr(csr_array, "toarray", None)
     blocks = [random_array((1500, 1500), density=0.02, rng=seed, format="csr") for seed in (0, 1)]
@@ -95,41 +68,6 @@ def test_large_sparse_graphs_are_never_made_dense(monkeypatch):
     found = spectral_labels(A, 2, random_state=0)
     assert adjusted_rand_score(np.repeat([0, 1], 1500), found) == 1
     assert eigengap_n_clusters(A) == 2
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_eigenvalues_that_all_but_coincide(sparse, lanczos):
-    """Lanczos iterations stall on a chain of pairs: its leading eigenvalues crowd at 1."""
-    n, weak = 1000, 1e-3
-    A = np.diag(np.where(np.arange(n - 1) % 2, weak, 1.0), 1)
-    A += A.T
-    values, vectors = leading_eigenvectors(csr_array(A) if sparse else A, 20)
-    scale = 1 / np.sqrt(A.sum(axis=1))
-    M = scale[:, None] * A * scale
-    atol = 1e-6 if sparse else 1e-12
-    assert_allclose(values, np.linalg.eigvalsh(M)[::-1][:20], atol=atol, rtol=0)
-    assert_allclose(M @ vectors, vectors * values, atol=atol)
-    assert_allclose(vectors.T @ vectors, np.eye(20), atol=1e-8)
-
-
-@pytest.mark.parametrize("fewer", [False, True])
-def test_eigenvectors_where_the_method_of_subsets_gives_up(monkeypatch, fewer):
-    A = np.random.default_rng(0).uniform(size=(30, 30))
-    A += A.T
-    expected, directions = leading_eigenvectors(A, 4)
-
-    def failing(M, **options):
-        if "subset_by_index" not in options:
-            return eigh(M, **options)
-        if not fewer:
-            raise LinAlgError("Internal Error.")
-        values, vectors = eigh(M, **options)
-        return values[2:], vectors[:, 2:]
-
-    monkeypatch.setattr(spectral, "eigh", failing)
-    values, vectors = leading_eigenvectors(A, 4)
-    assert_allclose(values, expected, atol=1e-12)
-    assert_allclose(np.abs(vectors.T @ directions), np.eye(4), atol=1e-10)
 
 
 def test_isolated_points_join_the_largest_cluster_and_spend_none():
@@ -245,9 +183,9 @@ def test_a_graph_is_embedded_once_for_all_seeds_and_for_the_eigengap(monkeypatch
 
     def counted(A, k):
         calls.append(k)
-        return leading_eigenvectors(A, k)
+        return leading_eigenpairs(A, k)
 
-    monkeypatch.setattr(spectral, "leading_eigenvectors", counted)
+    monkeypatch.setattr(spectral, "leading_eigenpairs", counted)
     A, y = planted((20, 30, 25))
     graph = embed_graph(A, 3)
     for seed in range(4):
@@ -279,3 +217,41 @@ def test_the_eigengap_counts_components_and_leaves_out_isolated_points():
     assert eigengap_n_clusters(A) == 4
     assert eigengap_n_clusters(A, max_clusters=3) == 3
     assert eigengap_n_clusters(np.zeros((4, 4))) == 1
+
+
+def rings(n_rings, size, tie):
+    """Rings of points, tied by one weak edge each; a tie of 0 is stored."""
+    i = np.arange(n_rings * size)
+    inside = csr_array((np.ones(len(i)), (i, i // size * size + (i + 1) % size)))
+    heads = np.arange(n_rings) * size
+    ties = (np.full(n_rings, tie), (heads, np.roll(heads + size // 2, 1)))
+    A = inside + csr_array(ties, shape=inside.shape)
+    return csr_array(A + A.T), i // size
+
+
+@pytest.mark.parametrize(
+    ("n_rings", "size", "tie"), [(5, 400, 1e-4), (20, 100, 1e-12), (7, 250, 1e-8), (6, 200, 0)]
+)
+def test_weakly_tied_rings_are_told_apart_at_every_call(n_rings, size, tie):
+    A, y = rings(n_rings, size, tie)
+    found = [spectral_labels(graph, n_rings, random_state=3) for graph in (A, A, A.toarray())]
+    assert adjusted_rand_score(y, found[0]) == 1
+    assert found[0].tolist() == found[1].tolist() == found[2].tolist()
+    assert eigengap_n_clusters(A, max_clusters=n_rings + 2) == n_rings
+
+
+@pytest.mark.parametrize("wrap", [csr_array, np.asarray])
+def test_a_cut_between_equal_eigenvalues_is_said(wrap):
+    A, _ = rings(5, 130, 1e-15)
+    with pytest.warns(ConvergenceWarning, match="eigenvalues 3 and 4 differ by"):
+        spectral_labels(wrap(A.toarray()), 3, random_state=0)
+    ring = rings(1, 40, 0)[0].toarray()
+    with pytest.warns(ConvergenceWarning, match="eigenvalues 2 and 3 differ by"):
+        spectral_labels(wrap(ring), 2, random_state=0)
+
+
+def test_an_embedding_without_a_certificate_is_said(monkeypatch):
+    monkeypatch.setattr(krylov, "_CYCLES", {"product": 1, "inverse": 1, "filter": 1})
+    monkeypatch.setattr(eigenvectors, "_MADE_DENSE", 0)
+    with pytest.warns(ConvergenceWarning, match="one may be missed"):
+        spectral_labels(rings(5, 400, 1e-4)[0], 5, random_state=0)

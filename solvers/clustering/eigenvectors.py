@@ -1,0 +1,113 @@
+"""Leading eigenvectors of the normalised affinity of a graph."""
+
+import warnings
+from contextlib import suppress
+
+import numpy as np
+from scipy.linalg import LinAlgError, eigh
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import normalize
+
+from ..solution import Array
+from .krylov import EigenPairs, basis_size, residuals_of, search_eigenpairs
+
+_ALL_AT_ONCE = {"sparse": 500, "dense": 2000}  # rows up to which LAPACK is faster than a search
+_SPARSE = 0.1  # share of nonzero entries below which a dense graph is treated as sparse
+_MADE_DENSE = 4000  # rows up to which LAPACK takes over from a search of a sparse graph
+
+
+def leading_eigenvectors(A: Array | csr_array, k: int) -> tuple[Array, Array]:
+    """The k largest eigenvalues of ``D^(-1/2) A D^(-1/2)``, descending, and their eigenvectors.
+
+    Every point must have a positive degree. `leading_eigenpairs` says how they are found.
+    """
+    return leading_eigenpairs(A, k)[:2]
+
+
+def leading_eigenpairs(A: Array | csr_array, k: int) -> EigenPairs:
+    """The k leading eigenpairs of ``D^(-1/2) A D^(-1/2)``, and what is known about them.
+
+    Every point must have a positive degree. LAPACK diagonalises small graphs. In large ones, the
+    eigenvectors of eigenvalue 1 are known, one for each connected component, and
+    `search_eigenpairs` finds the others. The search is seeded, so that the answer is the same at
+    every call. If it fails, LAPACK takes over, but not for a sparse graph of over 4,000 points.
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the eigenvectors of such a graph have no certificate.
+    """
+    if not isinstance(A, csr_array) and np.count_nonzero(A) < _SPARSE * A.size:
+        A = csr_array(A)
+    degree = np.asarray(A.sum(axis=1), dtype=np.float64)
+    scale = 1 / np.sqrt(degree)
+    if isinstance(A, csr_array):
+        M = diags_array(scale) @ A @ diags_array(scale)
+    else:
+        M = scale[:, None] * A * scale
+    if _is_small(M, k):
+        return _all_at_once(M, k)
+    part = components(A)
+    n, n_parts = len(part), part.max() + 1
+    known = normalize(csr_array((np.sqrt(degree), (np.arange(n), part))), axis=0)
+    if k <= n_parts:
+        return EigenPairs(np.ones(k), known[:, :k].toarray(), 1.0, 0.0, True)
+    found = search_eigenpairs(M, k - n_parts, known.todense())  # fewer columns than eigenvectors
+    if found.certified:
+        return found
+    if n <= _MADE_DENSE or not isinstance(M, csr_array):
+        return _all_at_once(M, k)
+    warnings.warn(
+        f"affinity: the {k} leading eigenvectors of {n} points have residuals of "
+        f"{found.error:.1e}, the gap behind them is {found.values[-1] - found.behind:.1e}, and one "
+        "may be missed. Take another number of clusters or more neighbours",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+    return found
+
+
+def _is_small(M: Array | csr_array, k: int) -> bool:
+    n = M.shape[0]
+    most = _ALL_AT_ONCE["sparse" if isinstance(M, csr_array) else "dense"]
+    return n <= most or 2 * basis_size(k) >= n
+
+
+def _all_at_once(M: Array | csr_array, k: int) -> EigenPairs:
+    """The leading eigenpairs by LAPACK."""
+    n = M.shape[0]
+    dense = M.toarray() if isinstance(M, csr_array) else M
+    values, vectors = _lapack(dense, min(k + 1, n))
+    error = residuals_of(dense, values[:k], vectors[:, :k]).max()
+    behind = values[k] if k < n else -np.inf
+    return EigenPairs(values[:k], vectors[:, :k], behind, error, True)
+
+
+def _lapack(M: Array, k: int) -> tuple[Array, Array]:
+    """The k largest eigenvalues of M, descending, and their eigenvectors."""
+    n = len(M)
+    # With many equal eigenvalues, the LAPACK driver for subsets may fail or return fewer than k.
+    with suppress(LinAlgError):
+        values, vectors = eigh(M, subset_by_index=[n - k, n - 1])
+        if len(values) == k:
+            return values[::-1], vectors[:, ::-1]
+    values, vectors = (array[..., n - k :] for array in eigh(M, driver="evd"))
+    return values[::-1], vectors[:, ::-1]
+
+
+def components(A: Array | csr_array) -> Array:
+    """Number of the connected component of each point; components are sorted by first point."""
+    if isinstance(A, csr_array):
+        return connected_components(A != 0, directed=False)[1]  # a stored zero is no edge
+    # Making a dense graph sparse first would cost more than this search.
+    part = np.full(len(A), -1)
+    for point in range(len(A)):
+        if part[point] < 0:
+            reached = np.array([point])
+            number = part.max() + 1
+            while len(reached):
+                part[reached] = number
+                reached = np.flatnonzero((part < 0) & (A[reached].max(axis=0) > 0))
+    return part

@@ -1,0 +1,201 @@
+"""Leading eigenpairs of a large symmetric matrix, with a certificate that none was missed."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import qr
+from scipy.sparse import csr_array, eye_array
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse.linalg import splu
+
+from ..solution import Array
+
+_BLOCK = 4  # copies of an eigenvalue that one block finds at once
+_DEPTH = 12  # blocks between restarts
+_CYCLES = {"product": 4, "inverse": 6, "filter": 60}
+_NEAR_ONE = 0.2  # the inverse tells eigenvalues apart by their distance to 1
+_SHIFTS, _SHARE, _LEAST_SHIFT = 4, 0.01, 1e-10
+_MOST_FILL, _MOST_WORK = 5e7, 3e5  # entries of the factor, and mean square of a row's number
+_GAIN = 1e3  # of the filter at 1
+_LAPACK = 50  # a cycle on a dense matrix costs LAPACK's time times this and the degree over n
+_RESIDUALS = 1e-13, 1e-9  # least and largest tolerance
+_SINE = 1e-5  # angle that residuals may leave between the computed and the true subspace
+_ROUNDING = 1e-14
+_NEARLY = 0.01  # cosine that one more projection takes to rounding
+
+Operator = Callable[[Array], Array]
+
+
+class EigenPairs(NamedTuple):
+    """Leading eigenpairs and what is known about them.
+
+    ``error`` is the largest residual ``|M u - mu u|``, ``behind`` the next eigenvalue, or -inf.
+    """
+
+    values: Array
+    vectors: Array
+    behind: float
+    error: float
+    certified: bool
+
+
+def basis_size(k: int) -> int:
+    """Number of vectors that a search for `k` eigenpairs holds."""
+    return k + _BLOCK * (_DEPTH + 2)
+
+
+def search_eigenpairs(M: Array | csr_array, k: int, known: Array) -> EigenPairs:
+    """Eigenpairs of a symmetric M with eigenvalues in [-1, 1]: those of 1, and the next k.
+
+    The columns of `known`, orthonormal, are all eigenvectors of eigenvalue 1 that need no search.
+
+    A block Krylov method with restarts runs on M. Where it needs many restarts it runs on a
+    function of M that has the same eigenvectors and spreads the leading eigenvalues: the inverse of
+    ``(1 + shift) I - M`` if eigenvalues crowd at 1 and the factor stays sparse, or a Chebyshev
+    polynomial.
+
+    **Certificate.** Residuals are taken from the definition. They are at most 1e-5 times the gap
+    behind eigenvalue k, or 1e-13 if this is larger. Then the search starts again from random
+    vectors orthogonal to what it found. An eigenvector that was missed is orthogonal too, so that
+    it would lead this search. The pairs are certified if it ends with the same k eigenvalues.
+    """
+    found = _search(M, k, known, lambda X: M @ X, _CYCLES["product"])
+    if found.certified:
+        return found
+    cut = found.behind - 0.1 * (1 - found.behind)
+    if 1 - cut < _NEAR_ONE and isinstance(M, csr_array) and _has_sparse_factor(M):
+        for _ in range(_SHIFTS):  # each search says better how far from 1 the eigenvalues lie
+            shift = max(_SHARE * (1 - found.behind), _LEAST_SHIFT)
+            found = _search(M, k, known, _inverse(M, shift), _CYCLES["inverse"])
+            if found.certified:
+                return found
+    degree = max(2, int(np.arccosh(_GAIN) / np.arccosh((3 - cut) / (1 + cut))))
+    n_cycles = _CYCLES["filter"]
+    if not isinstance(M, csr_array):
+        n_cycles = min(n_cycles, len(M) // (_LAPACK * degree))
+    return _search(M, k, known, _chebyshev_filter(M, cut, degree), n_cycles) if n_cycles else found
+
+
+def _has_sparse_factor(M: csr_array) -> bool:
+    """Whether the envelope of M, after a reordering that narrows it, is small enough."""
+    order = reverse_cuthill_mckee(M, symmetric_mode=True)
+    rows, columns = M[order][:, order].nonzero()
+    widths = np.zeros(M.shape[0])
+    np.maximum.at(widths, rows, rows - columns)
+    return widths.sum() <= _MOST_FILL and (widths**2).mean() <= _MOST_WORK
+
+
+def _inverse(M: csr_array, shift: float) -> Operator:
+    """Product with the inverse of ``(1 + shift) I - M``, which is positive definite."""
+    shifted = ((1 + shift) * eye_array(M.shape[0]) - M).tocsc()
+    symmetric = {"SymmetricMode": True}
+    factor = splu(shifted, "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=symmetric)
+    return lambda X: factor.solve(X)
+
+
+def _chebyshev_filter(M: Array | csr_array, cut: float, degree: int) -> Operator:
+    """Product with ``T_degree(x(M))``: at most 1 on [-1, cut], and growing beyond."""
+    centre, half = (cut - 1) / 2, (cut + 1) / 2
+
+    def product(X: Array) -> Array:
+        before, now = X, (M @ X - centre * X) / half
+        for _ in range(degree - 1):
+            before, now = now, (2 / half) * (M @ now - centre * now) - before
+        return now
+
+    return product
+
+
+def _search(
+    M: Array | csr_array, k: int, known: Array, operator: Operator, n_cycles: int
+) -> EigenPairs:
+    """Eigenpairs of M from Krylov spaces of `operator`, a function of M, orthogonal to `known`."""
+    rng = np.random.RandomState(0)
+    kept, most = k + 2 * _BLOCK, basis_size(k)
+    n, n_known = known.shape
+    basis = np.empty((n, n_known + most), order="F")
+    basis[:, :n_known] = known
+    V, H = basis[:, n_known:], np.zeros((most, most))
+    size, claimed, beyond = 0, np.inf, _fresh_block(known, rng)
+    for _ in range(n_cycles):
+        V[:, size : size + _BLOCK] = beyond
+        size, beyond = _extend(basis, H, size + _BLOCK, operator, rng)
+        powers, S = np.linalg.eigh(H[:size, :size])
+        powers, ritz = powers[: -kept - 1 : -1], V[:, :size] @ S[:, : -kept - 1 : -1]
+        values, vectors, residuals = _rayleigh_ritz(M, ritz[:, : k + 1])
+        gap, error = values[k - 1] - values[k], residuals[:k].max()
+        tol = np.clip(_SINE * gap, *_RESIDUALS)
+        found = error <= tol and residuals[k] <= max(gap / 4, tol)
+        certified = bool(found and abs(values[k - 1] - claimed) <= tol)
+        if certified:
+            break
+        size = k if found else kept
+        H[:] = 0
+        H[range(size), range(size)] = powers[:size]
+        V[:, :size] = ritz[:, :size]
+        if found:  # search the orthogonal complement anew
+            claimed, V[:, :k] = values[k - 1], vectors[:, :k]
+            beyond = _fresh_block(basis[:, : n_known + k], rng)
+    values = np.concatenate([np.ones(n_known), values])
+    vectors = np.hstack([known, vectors[:, :k]])
+    return EigenPairs(values[:-1], vectors, values[-1], error, certified)
+
+
+def _fresh_block(V: Array, rng: np.random.RandomState) -> Array:
+    """Random orthonormal vectors, orthogonal to V."""
+    return _orthonormal(rng.standard_normal((len(V), _BLOCK)), V, rng)[0]
+
+
+def _extend(
+    basis: Array, H: Array, size: int, operator: Operator, rng: np.random.RandomState
+) -> tuple[int, Array]:
+    """Fill the basis and the operator H projected on its last columns; return size and next block.
+
+    H holds `size` vectors at first, and as many columns as the basis without known eigenvectors.
+    """
+    n_known = basis.shape[1] - len(H)
+    while True:
+        last, end = slice(size - _BLOCK, size), n_known + size
+        image = operator(np.ascontiguousarray(basis[:, end - _BLOCK : end]))
+        block, inside, R = _orthonormal(image, basis[:, :end], rng)
+        H[:size, last], H[last, :size] = inside[n_known:], inside[n_known:].T
+        if size + _BLOCK > len(H):
+            return size, block
+        following = slice(size, size + _BLOCK)
+        basis[:, end : end + _BLOCK] = block
+        H[following, last], H[last, following] = R, R.T
+        size += _BLOCK
+
+
+def _orthonormal(W: Array, V: Array, rng: np.random.RandomState) -> tuple[Array, Array, Array]:
+    """Q, C and R with ``W = V C + Q R`` and orthonormal ``[V, Q]``.
+
+    Random columns take the place of those that lie in the span of V and the columns before.
+    """
+    inside = V.T @ W
+    Q, R = qr(W - V @ inside, mode="economic", check_finite=False)
+    lost = np.abs(np.diag(R)) <= _ROUNDING * np.linalg.norm(W)
+    Q[:, lost] = rng.standard_normal((len(Q), lost.sum()))
+    R[lost] = 0
+    again = np.ones((1, 1))
+    while np.abs(again).max(initial=0) > _NEARLY:
+        again = V.T @ Q
+        inside += again @ R
+        Q, factor = qr(Q - V @ again, mode="economic", check_finite=False)
+        R = factor @ R
+    return Q, inside, R
+
+
+def _rayleigh_ritz(M: Array | csr_array, U: Array) -> tuple[Array, Array, Array]:
+    """Ritz values of M in the span of U, descending, their vectors, and norms of residuals."""
+    image = M @ U
+    values, S = np.linalg.eigh(U.T @ image)
+    values, S = values[::-1], S[:, ::-1]
+    vectors = U @ S
+    return values, vectors, np.linalg.norm(image @ S - vectors * values, axis=0)
+
+
+def residuals_of(M: Array, values: Array, vectors: Array) -> Array:
+    """Norms of ``M u - mu u``."""
+    return np.linalg.norm(M @ vectors - vectors * values, axis=0)
