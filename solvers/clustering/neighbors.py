@@ -80,7 +80,7 @@ class NearestNeighborClustering(NeighborClustering):
     >>> from twinsolve.solvers import NearestNeighborClustering
     >>> X = [[1.0, 0.0], [1.1, 0.0], [1.2, 0.0], [0.0, 1.0], [0.0, 1.1], [0.0, 1.2]]
     >>> NearestNeighborClustering(2, n_neighbors=2, random_state=0).fit_predict(X)
-    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    array([1, 1, 1, 0, 0, 0], dtype=int32)
     """
 
     metric: Literal["euclidean", "cosine"] = "euclidean"
@@ -171,7 +171,7 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
     >>> from twinsolve.solvers import LocallyLinearSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 7.0], [0.0, 8.0], [0.0, 9.0]]
     >>> LocallyLinearSubspaceClustering(2, n_neighbors=2, random_state=0).fit_predict(X)
-    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    array([1, 1, 1, 0, 0, 0], dtype=int32)
     """
 
     n_neighbors: int | Auto = "auto"
@@ -232,7 +232,7 @@ class ThresholdingSubspaceClustering(NeighborClustering):
     >>> from twinsolve.solvers import ThresholdingSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
     >>> ThresholdingSubspaceClustering(2, random_state=0).fit_predict(X)
-    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    array([1, 1, 1, 0, 0, 0], dtype=int32)
     """
 
     def _represent(self, X: Array) -> csr_array:

@@ -192,7 +192,7 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     >>> candidates = [OMPSubspaceClustering(3, n_nonzero=n, random_state=0) for n in (2, 20)]
     >>> candidates.append(LocallyLinearSubspaceClustering(3, random_state=0))
     >>> choose_clusterer(candidates, X).ranking
-    array([2, 1, 0])
+    array([2, 0, 1])
     """
     candidates = _check_candidates(estimators)
     n_clusters = getattr(candidates[0], "n_clusters", None)

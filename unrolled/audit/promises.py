@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .laws.packing import restart, withhold_cache
-from .laws.padding import hide, read_alone
+from .laws.padding import hide, read_texts_alone
 
 if TYPE_CHECKING:
     from .model import Model
@@ -39,7 +39,7 @@ def ignores_gaps(model: Model) -> bool:
     padded, mask, positions = hide(inputs, inputs.shape[1] // 2 - 4, 4)
     try:
         found = model(padded, mask=mask, positions=positions)[0][mask == 1][None]
-        return _is_near(model, found, read_alone(model, inputs, 4))
+        return _is_near(model, found, read_texts_alone(model, inputs, 4))
     except Exception:  # whatever the network raises: the law will tell
         return True
 

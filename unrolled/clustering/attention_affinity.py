@@ -74,9 +74,9 @@ class AttentionSubspaceClustering(UnitRowClustering):
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]]
     >>> model = AttentionSubspaceClustering(2, operator="ridge", random_state=0).fit(X)
     >>> model.labels_
-    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    array([1, 1, 1, 0, 0, 0], dtype=int32)
     >>> model.predict([[5.0, 0.1], [0.0, 7.0]])
-    array([0, 1], dtype=int32)
+    array([1, 0], dtype=int32)
     """
 
     _choices: ClassVar[Choices] = {"temperature": (10.0, 3.0, 30.0, 100.0, 300.0)}

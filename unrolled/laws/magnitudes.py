@@ -47,7 +47,7 @@ def magnitudes(subject: Subject, declared: Declared) -> Iterator[Finding]:
 def _compare_large(subject: Subject) -> Measurement:
     with np.errstate(all="ignore"):
         found = compare_size(subject)
-    if np.isnan(found.deviation):
+    if not np.isfinite(found.deviation):
         found = compare_size(replace(subject, reference=None))
     return found
 

@@ -75,7 +75,10 @@ def _build_network(
     own = ":" in architecture
     make = find_class(architecture) if own else look_up(ARCHITECTURES, architecture, "architecture")
     plain = own or architecture in WITHOUT_BLOCKS
-    given = options if plain else resolve_options(**options)
+    try:
+        given = options if plain else resolve_options(**options)
+    except TypeError as error:
+        raise ValueError(f"row: {architecture} cannot be made: {error}") from error
     with reporting(f"row: {architecture} cannot be made"):
         network = make(**given)
     if identity and not isinstance(network, VisionTransformer):

@@ -107,6 +107,7 @@ def test_zero_rows_have_no_coefficients_and_get_none(kind):
     assert (dense(model.coefficients(np.zeros((1, 20)))) == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:affinity. eigenvalues")  # graphs of more components
 @pytest.mark.parametrize("kind", ALL)
 def test_scale_of_the_data_does_not_matter(kind):
     X, _ = data()

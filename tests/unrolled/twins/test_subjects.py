@@ -38,6 +38,8 @@ def test_no_law_tolerates_a_hundred_times_what_right_layers_need(measured):
     needed = defaultdict(float)
     for finding, found in (x for name in TWINS for x in measured(name)):
         law, dtype = finding.law.rpartition(": ")[2], getattr(torch, finding.dtype)
+        if law == "limit":  # a relation of twins
+            continue
         terms = 5000 if dtype == torch.float64 else 1
         noise = found.deviation + terms * torch.finfo(dtype).eps
         assert law not in DIFFERENCES or found.tolerance <= DIFFERENCES[law]

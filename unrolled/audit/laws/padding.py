@@ -98,7 +98,7 @@ def hide(inputs: Tensor, start: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([inputs[:1], later]), mask, (mask.cumsum(1) - 1).clamp(min=0)
 
 
-def read_alone(model: Model, inputs: Tensor, n: int) -> Tensor:
+def read_texts_alone(model: Model, inputs: Tensor, n: int) -> Tensor:
     """The outputs of the first row, and of the others without their last n tokens."""
     outputs = model(inputs[:1])[0][0], model(inputs[1:, :-n])[0].flatten(0, 1)
     return torch.cat(outputs)[None]
@@ -110,7 +110,7 @@ def decoding_of_right_padded(model: Model, inputs: Tensor) -> Pair:
     n, half = inputs.shape[1], inputs.shape[1] // 2
     padded, mask, positions = hide(inputs, half - 4, 4)
     found = in_pieces(model, padded, range(half, n + 1), positions=positions, mask=mask)
-    return found[mask == 1][None], read_alone(model, inputs, 4)
+    return found[mask == 1][None], read_texts_alone(model, inputs, 4)
 
 
 @network_law("mask", "cache", cases=(0, 1, 2))

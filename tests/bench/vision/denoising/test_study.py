@@ -103,7 +103,7 @@ def run_command(*words, output, code=0):
 def test_rows_are_what_a_method_makes_of_the_same_noisy_images(folder):
     table = denoise(folder, methods=["noisy", "non-local means"], sigmas=[15.0, _SIGMA], seed=3)
     assert len(table) == 2 * 2 * 2
-    names, clean, _ = load_images(folder)
+    names, clean, *_ = load_images(folder)
     for row in table.itertuples():
         place = names.index(row.image)
         noisy = noisy_image(clean[place], row.sigma / 255, 3, place)
@@ -563,7 +563,7 @@ def test_figures_of_an_earlier_run_are_gone(folder, tmp_path):
 
 
 def test_held_out_photographs_are_not_among_those_of_training(real_data):
-    names, clean, _ = load_images("held-out")
+    names, clean, *_ = load_images("held-out")
     counts = Counter(name.partition("/")[0] for name in names)
     assert counts == {"train400": 20, "packaged": 12, "camvid": 24}
     trained_on = fetch_train400().images[:-20].reshape(380, -1)
