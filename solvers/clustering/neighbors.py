@@ -232,7 +232,7 @@ class ThresholdingSubspaceClustering(NeighborClustering):
     >>> from twinsolve.solvers import ThresholdingSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
     >>> ThresholdingSubspaceClustering(2, random_state=0).fit_predict(X)
-    array([1, 1, 1, 0, 0, 0], dtype=int32)
+    array([0, 0, 0, 1, 1, 1], dtype=int32)
     """
 
     def _represent(self, X: Array) -> csr_array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -45,11 +46,11 @@ def magnitudes(subject: Subject, declared: Declared) -> Iterator[Finding]:
 
 
 def _compare_large(subject: Subject) -> Measurement:
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), suppress(ValueError):  # solvers refuse what has overflown
         found = compare_size(subject)
-    if not np.isfinite(found.deviation):
-        found = compare_size(replace(subject, reference=None))
-    return found
+        if np.isfinite(found.deviation):
+            return found
+    return compare_size(replace(subject, reference=None))
 
 
 def _scale_tokens(subject: Subject, size: float) -> Subject:
