@@ -226,7 +226,7 @@ MODELS = [
     (lambda: Block(12, 3)(TOKENS, {}), "context: must be a Context, got dict"),
     (lambda: Block(12, 3)(TOKENS, layers.Context(TOKENS[0, :5]), add_positions=True),
      r"context\.positions: must be \(\.\.\., 7, 12\), got \(5, 12\)"),
-    (lambda: Block(12, 3)(TOKENS, key_padding_mask=HIDDEN.long()), "key_padding_mask: must be one "),
+    (lambda: Block(12, 3)(TOKENS, key_padding_mask=HIDDEN.long()), "key_padding_mask: must be one"),
     (lambda: Block(12, 3)(TOKENS, attn_mask=torch.ones(2, 7, 7).bool()), r"attn_mask: must be .* "),
     (lambda: vision()(IMAGES, np.zeros((3, 16), bool)), "patch_padding_mask: must be a Tensor, go"),
     *[(lambda mask=mask: vision()(IMAGES, mask), r"patch_padding_mask: must be bool .*\(3, 16\)")
