@@ -54,16 +54,16 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
             range.
         """
-        points = validate_points(self, X, order="C", ensure_min_samples=2)
-        order = row_order(points)
-        points = self._prepare(points[order])
+        checked = validate_points(self, X, order="C", ensure_min_samples=2)
+        order = row_order(checked)
+        points = self._prepare(checked[order])
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
         auto = [name for name in self._choices if self._is_auto(name)]
         if auto:
             grid = {name: self._choices_of(name, points) for name in auto}
             parameters = self.get_params(deep=False)
-            for name, fitted in vars(choose_settings(self, X, grid).estimator).items():
+            for name, fitted in vars(choose_settings(self, checked, grid).estimator).items():
                 if name not in parameters:
                     setattr(self, name, fitted)
             return self

@@ -101,7 +101,7 @@ def test_no_eigenvalue_is_missed_however_weak_the_ties(monkeypatch):
         A, k = tied(seed)
         expected, directions = eigh(normalised(A))
         gap = expected[-k] - expected[-k - 1]
-        for graph in (csr_array(A), A + 1e-300)[: 2 - seed % 2]:  # every second one dense too
+        for graph in (csr_array(A), A + 1e-300)[: 1 + (seed % 5 == 1)]:  # some dense too
             values, vectors = leading_eigenvectors(graph, k)
             assert_allclose(values, expected[: -k - 1 : -1], atol=1e-12, rtol=0, err_msg=f"{seed}")
             assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-12)
