@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import LinAlgError, eigh
 from scipy.sparse import block_diag, csr_array
 
-from twinsolve.solvers.clustering import eigenvectors
+from twinsolve.solvers.clustering import eigenvectors, krylov
 from twinsolve.solvers.clustering.eigenvectors import leading_eigenpairs, leading_eigenvectors
 
 from .test_spectral import normalised, planted
@@ -29,6 +29,7 @@ def test_a_search_finds_the_eigenvectors_of_the_dense_solver(wrap, density, sear
     residuals = np.linalg.norm(normalised(A) @ vectors - vectors * values, axis=0)
     assert_allclose(error, residuals.max(), rtol=0.01, atol=1e-14)
     assert certified
+    assert_array_equal(leading_eigenvectors(wrap(A), 4)[1], vectors)
     assert_allclose(behind, expected[4], atol=1e-2)
 
 
@@ -110,3 +111,22 @@ def test_no_eigenvalue_is_missed_however_weak_the_ties(monkeypatch):
             assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-12)
             outside = vectors - directions[:, -k:] @ (directions[:, -k:].T @ vectors)
             assert np.linalg.norm(outside, 2) < max(1e-4, 1e-12 / gap), seed
+
+
+def test_the_second_search_finds_what_the_first_was_blind_for(searched, monkeypatch):
+    A = planted((90, 80, 70, 60), between=0.02)[0]
+    expected, directions = eigh(normalised(A))
+    drawn = []
+
+    def blind(V, rng):
+        block = fresh(V, rng)
+        drawn.append(V.shape[1])
+        hidden = directions[:, -2:-1] * (len(drawn) == 1)  # in the first block alone
+        return np.linalg.qr(block - hidden @ (hidden.T @ block))[0]
+
+    fresh = krylov._fresh_block
+    monkeypatch.setattr(krylov, "_fresh_block", blind)
+    pairs = leading_eigenpairs(A, 4)
+    assert drawn[:2] == [1, 4]
+    assert_allclose(pairs.values, expected[:-5:-1], atol=1e-12)
+    assert pairs.certified
