@@ -53,6 +53,12 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         ValueError
             On NaN, infinity, one sample, more clusters than samples, or a parameter outside its
             range.
+
+        Warns
+        -----
+        sklearn.exceptions.ConvergenceWarning
+            If the coefficients did not converge, or the graph does not tell the clusters apart, or
+            its eigenvectors are not certified (`spectral_labels`).
         """
         given = validate_points(self, X, order="C", ensure_min_samples=2)
         order = row_order(given)

@@ -41,7 +41,8 @@ def leading_eigenpairs(A: Array | csr_array, k: int) -> EigenPairs:
     """
     if not isinstance(A, csr_array) and np.count_nonzero(A) < _SPARSE * A.size:
         A = csr_array(A)
-    degree = np.asarray(A.sum(axis=1), dtype=np.float64)
+    A = A.astype(np.float64, copy=False)  # SciPy sums in the precision of the matrix
+    degree = A.sum(axis=1)
     scale = 1 / np.sqrt(degree)
     if isinstance(A, csr_array):
         M = diags_array(scale) @ A @ diags_array(scale)

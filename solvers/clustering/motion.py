@@ -116,6 +116,11 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         ValueError
             On NaN, infinity, one sample, more clusters than samples or None, or a parameter outside
             its range.
+
+        Warns
+        -----
+        sklearn.exceptions.ConvergenceWarning
+            If the graph of a candidate does not tell the motions apart (`spectral_labels`).
         """
         points = validate_points(self, X, ensure_min_samples=2)
         n_clusters = check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)

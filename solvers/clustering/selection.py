@@ -84,7 +84,8 @@ def choose_settings(
     Warns
     -----
     UserWarning
-        If the choice is arbitrary, see `arbitrary_choice`.
+        If the choice is arbitrary, see `arbitrary_choice`. Warnings of estimators that are not
+        chosen are left out.
 
     References
     ----------
@@ -101,13 +102,14 @@ def choose_settings(
     """
     chosen: tuple[Any, dict[str, Any], float] = estimator, {}, -np.inf
     scores = []
+    warned: list[warnings.WarningMessage] = []
     order = row_order(check_dense_or_sparse(X, "X"))
     for settings in ParameterGrid({name: list(values) for name, values in grid.items()}):
-        fitted = clone(estimator).set_params(**settings).fit(X)
-        score = _score_of_fitted(fitted, order)
+        fitted, score, said = _fit_and_score(clone(estimator).set_params(**settings), X, order)
         scores.append((settings, score))
         if np.round(score, _DIGITS) > np.round(chosen[2], _DIGITS):
-            chosen = fitted, settings, score
+            chosen, warned = (fitted, settings, score), said
+    _warn_again(warned)
     n_clusters, n_points = getattr(estimator, "n_clusters", None), len(chosen[0].labels_)
     if len(scores) > 1 and (reason := arbitrary_choice(chosen[2], n_clusters, n_points)):
         warnings.warn(reason, stacklevel=2)
@@ -176,7 +178,8 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     Warns
     -----
     UserWarning
-        If the choice is arbitrary, see `arbitrary_choice`.
+        If the choice is arbitrary, see `arbitrary_choice`. Warnings of estimators that are not
+        chosen are left out.
 
     References
     ----------
@@ -196,19 +199,22 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     """
     candidates = _check_candidates(estimators)
     n_clusters = getattr(candidates[0], "n_clusters", None)
+    points = check_dense_or_sparse(X, "X")
+    check_distinct(points, n_clusters, "X")
+    order = row_order(points)
     fitted: dict[int, Any] = {}
-    for number, estimator in enumerate(candidates):
-        if not any(equal_estimators(estimator, candidates[other]) for other in fitted):
-            fitted[number] = clone(estimator).fit(X)
-    check_distinct(check_dense_or_sparse(X, "X"), n_clusters, "X")
+    warned: dict[int, list[warnings.WarningMessage]] = {}
     scores = np.full(len(candidates), np.nan)
     labellings: list[Any] = [None] * len(candidates)
-    order = row_order(check_dense_or_sparse(X, "X"))
-    for number, estimator in fitted.items():
-        scores[number], labellings[number] = _score_of_fitted(estimator, order), estimator.labels_
+    for number, estimator in enumerate(candidates):
+        if any(equal_estimators(estimator, candidates[other]) for other in fitted):
+            continue
+        model, scores[number], warned[number] = _fit_and_score(clone(estimator), X, order)
+        fitted[number], labellings[number] = model, model.labels_
     methods = [(type(one), getattr(one, "affinity", None)) for one in candidates]
     ranking, agreement = rank_clusterings(scores, labellings, methods)
     best = ranking[0]
+    _warn_again(warned[best])
     if reason := arbitrary_choice(scores[best], n_clusters, len(labellings[best])):
         warnings.warn(reason, stacklevel=2)
     return ChosenClusterer(fitted[best], float(scores[best]), scores, agreement, ranking)
@@ -395,6 +401,22 @@ def _members(labels: Array) -> csr_array:
     clusters = np.unique(labels, return_inverse=True)[1]
     n_samples = len(labels)
     return csr_array((np.ones(n_samples), clusters, np.arange(n_samples + 1)))
+
+
+def _fit_and_score(
+    estimator: Any, X: ArrayLike, order: Array
+) -> tuple[Any, float, list[warnings.WarningMessage]]:
+    """Fit the estimator; return it, its score, and the warnings of both, which are not shown."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fitted = estimator.fit(X)
+        return fitted, _score_of_fitted(fitted, order), said
+
+
+def _warn_again(said: list[warnings.WarningMessage]) -> None:
+    """Show each of the recorded warnings once."""
+    for one in {str(one.message): one for one in said}.values():
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def _score_of_fitted(estimator: Any, order: Array) -> float:

@@ -21,6 +21,7 @@ from .krylov import EigenPairs
 
 _MAX_CLUSTERS = 10
 _UNSURE = 1e-3  # share of the gap behind the embedding that errors may have
+_ROUNDING = 1e-14  # that the affinity itself brings into eigenvalues
 _ASYMMETRY = 1e-5
 
 
@@ -64,6 +65,22 @@ def spectral_labels(
         If `affinity` is not square, symmetric, finite and nonnegative, or an argument is outside
         its range.
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the embedding is arbitrary: eigenvalue `n_clusters` cannot be told from the next, as in a
+        graph of more separate groups than clusters. Or if the eigenvectors of a sparse graph of
+        over 4,000 points could not be certified: one may be missing, so that two clusters may be
+        one in the answer.
+
+    Notes
+    -----
+    LAPACK finds the eigenvectors of small graphs, up to 500 points if sparse and 2,000 if dense. An
+    iterative search finds those of larger ones, and checks them: residuals bound their errors, and
+    a second search from random vectors looks for what the first has missed. This certificate is
+    probabilistic. A missed eigenvector escapes it only if the random vectors all but lack its
+    direction. The random vectors are the same at every call.
+
     References
     ----------
     Ng, Jordan and Weiss, "On Spectral Clustering" (2001); Damle, Minden and Ying, "Simple, direct
@@ -89,6 +106,8 @@ def eigengap_n_clusters(
 
     It is ``argmax_k mu_k - mu_{k+1}`` over ``1 <= k <= max_clusters``. Here ``mu_1 >= mu_2 >= ...``
     are the eigenvalues of ``D^(-1/2) A D^(-1/2)``, ``D = diag(A 1)``. Isolated points are ignored.
+    Gaps within the errors of the eigenvalues do not count. Of gaps that are equal up to these
+    errors, the first counts.
 
     Parameters
     ----------
@@ -96,7 +115,7 @@ def eigengap_n_clusters(
         Symmetric and nonnegative.
     max_clusters : int, default=10
         Largest number considered. It is the answer if the graph has at least as many connected
-        components.
+        components, and if no gap counts.
 
     Returns
     -------
@@ -106,6 +125,13 @@ def eigengap_n_clusters(
     ------
     ValueError
         If `affinity` is not square, symmetric, finite and nonnegative, or ``max_clusters < 1``.
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the gap is too small to tell a number, as in a graph of more separate groups than
+        `max_clusters`: raise it. Or if the eigenvalues could not be certified, see
+        `spectral_labels`.
 
     References
     ----------
@@ -120,7 +146,9 @@ def eigengap_n_clusters(
     """
     A = check_affinity(affinity)
     max_clusters = check_integer(max_clusters, "max_clusters", minimum=1)
-    return _eigengap(*_drop_isolated_points(A)[1:], max_clusters)[0]
+    number, pairs = _eigengap(*_drop_isolated_points(A)[1:], max_clusters)
+    _warn_of_ties(pairs, number, "Raise max_clusters")
+    return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,18 +217,20 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> Embe
     if k == 0 or part.max() + 1 >= k:
         return EmbeddedGraph(k, connected, None, part)
     pairs = leading_eigenpairs(A, k) if pairs is None else pairs
-    _warn_of_ties(pairs, k)
+    _warn_of_ties(pairs, k, "Take another number of clusters")
     return EmbeddedGraph(k, connected, pairs.vectors[:, :k], part)
 
 
-def _warn_of_ties(pairs: EigenPairs, k: int) -> None:
+def _warn_of_ties(pairs: EigenPairs | None, k: int, remedy: str) -> None:
     """Warn if eigenvector k cannot be told from the next, so that the embedding is arbitrary."""
+    if pairs is None or not pairs.certified:
+        return
     gap = pairs.values[k - 1] - (pairs.values[k] if k < len(pairs.values) else pairs.behind)
-    if pairs.certified and pairs.error > _UNSURE * gap:
+    if pairs.error > _UNSURE * gap:
         warnings.warn(
             f"affinity: eigenvalues {k} and {k + 1} differ by {gap:.1e}, where eigenvectors have "
-            f"residuals of {pairs.error:.1e}: nothing tells which of them separates clusters. Take "
-            "another number of clusters",
+            f"residuals of {pairs.error:.1e}: nothing tells which of them separates clusters. "
+            f"{remedy}",
             ConvergenceWarning,
             stacklevel=4,
         )
@@ -214,7 +244,11 @@ def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, EigenP
     if part.max() + 1 >= most:
         return most, None
     pairs = leading_eigenpairs(A, n_values)
-    return int(np.argmax(pairs.values[:-1] - pairs.values[1:])) + 1, pairs
+    gaps = pairs.values[:-1] - pairs.values[1:]
+    noise = max(2 * pairs.error, _ROUNDING)
+    if gaps.max() <= noise:
+        return len(gaps), pairs
+    return int(np.argmax(gaps >= gaps.max() - noise)) + 1, pairs
 
 
 def check_affinity(affinity: ArrayLike | csr_array) -> Array | csr_array:

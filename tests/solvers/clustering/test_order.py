@@ -93,6 +93,7 @@ def test_choices_follow_the_rows():
         order = np.random.default_rng(2).permutation(len(X))
         still, moved = (choose_clusterer(candidates(k), Z) for Z in (X, X[order]))
         assert_array_equal(moved.ranking, still.ranking)
+        # An affinity by singular vectors rounds in the order of the rows.
         assert_allclose(moved.scores, still.scores, rtol=1e-6)
         rows = np.unique(X, axis=0, return_inverse=True)[1]  # equal rows may exchange labels
         found, expected = moved.estimator.labels_, still.estimator.labels_[order]

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.cluster import SpectralClustering
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.datasets import make_union_of_subspaces
@@ -204,6 +205,25 @@ def test_a_choice_where_nothing_can_be_told_apart():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         choose_clusterer([model], X)
+
+
+def test_only_what_is_chosen_warns():
+    X = np.repeat([[0.0], [1.0]], 8, axis=0) + 0.1 * np.random.default_rng(0).random((16, 1))
+
+    class Talkative(SpectralClustering):
+        def fit(self, X, y=None):
+            for _ in range(2):
+                warnings.warn(f"of {self.gamma}", ConvergenceWarning, stacklevel=1)
+            return super().fit(X)
+
+    wide, narrow = (Talkative(2, gamma=gamma, random_state=0) for gamma in (0.1, 10.0))
+    for choose in (
+        lambda: choose_settings(wide, X, {"gamma": [0.1, 10.0]}),
+        lambda: choose_clusterer([wide, narrow], X),
+    ):
+        with pytest.warns(ConvergenceWarning) as said:
+            assert choose().estimator.gamma == 10
+        assert [str(one.message) for one in said] == ["of 10.0"]
 
 
 def test_what_are_no_candidates_is_said(points):

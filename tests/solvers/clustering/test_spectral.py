@@ -1,5 +1,8 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.linalg import eigh
 from scipy.sparse import block_diag, csr_array, random_array
 from sklearn.cluster import KMeans
@@ -224,9 +227,11 @@ def rings(n_rings, size, tie):
     i = np.arange(n_rings * size)
     inside = csr_array((np.ones(len(i)), (i, i // size * size + (i + 1) % size)))
     heads = np.arange(n_rings) * size
-    ties = (np.full(n_rings, tie), (heads, np.roll(heads + size // 2, 1)))
+    ties = (np.full(n_rings, 7.0), (heads, np.roll(heads + size // 2, 1)))
     A = inside + csr_array(ties, shape=inside.shape)
-    return csr_array(A + A.T), i // size
+    A = csr_array(A + A.T)
+    A.data[A.data == 7] = tie  # a sum would drop zeros
+    return A, i // size
 
 
 @pytest.mark.parametrize(
@@ -238,6 +243,35 @@ def test_weakly_tied_rings_are_told_apart_at_every_call(n_rings, size, tie):
     assert adjusted_rand_score(y, found[0]) == 1
     assert found[0].tolist() == found[1].tolist() == found[2].tolist()
     assert eigengap_n_clusters(A, max_clusters=n_rings + 2) == n_rings
+
+
+@pytest.mark.parametrize("wrap", [csr_array, csr_array.toarray])
+@pytest.mark.parametrize(
+    ("n_rings", "size", "tie"), [(20, 40, 1e-15), (14, 30, 1e-16), (12, 60, 0)]
+)
+def test_rounding_does_not_choose_the_number_of_clusters(n_rings, size, tie, wrap):
+    A = wrap(rings(n_rings, size, tie)[0])
+    said = "eigenvalues 10 and 11 differ by .*: .* Raise max_clusters"
+    with nullcontext() if tie == 0 else pytest.warns(ConvergenceWarning, match=said):
+        assert eigengap_n_clusters(A) == 10
+    assert eigengap_n_clusters(A, max_clusters=n_rings + 1) == n_rings
+
+
+def test_of_equal_gaps_the_first_counts():
+    """The eigenvalues are 1, 1/2, 0 and -1/2, up to rounding."""
+    A = np.array([[1.0, 2, 0, 1], [2, 1, 1, 0], [0, 1, 1, 2], [1, 0, 2, 1]])
+    for seed in range(5):
+        scale = np.random.default_rng(seed).uniform(size=4) * 1e-15 + 1
+        assert eigengap_n_clusters(A * scale[:, None] * scale, max_clusters=3) == 1
+
+
+@pytest.mark.parametrize("wrap", [csr_array, np.asarray])
+def test_degrees_of_single_precision_are_summed_in_double(wrap, monkeypatch):
+    monkeypatch.setattr(eigenvectors, "_ALL_AT_ONCE", {"sparse": 100, "dense": 100})
+    A = planted((150, 100), density=0.3 if wrap is np.asarray else 0.05)[0].astype(np.float32)
+    single, double = (leading_eigenpairs(wrap(A.astype(kind)), 3) for kind in (np.float32, float))
+    assert_allclose(single.values, double.values, atol=1e-13, rtol=0)
+    assert_allclose(single.error, 0, atol=1e-9)
 
 
 @pytest.mark.parametrize("wrap", [csr_array, np.asarray])
