@@ -16,16 +16,18 @@ settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
 # Only a test that asks for `real_data` finds them: one that does not fails on every machine.
-_DATA = os.environ.pop("TWINSOLVE_DATA", None)
+_HIDDEN = "TWINSOLVE_TEST_DATA"  # which the processes of pytest-xdist inherit
+if "TWINSOLVE_DATA" in os.environ:
+    os.environ[_HIDDEN] = os.environ.pop("TWINSOLVE_DATA")
 
 
 @pytest.fixture
 def real_data(monkeypatch):
     """The folder of real data sets, which TWINSOLVE_DATA named; skips without it."""
-    if _DATA is None:
+    if _HIDDEN not in os.environ:
         pytest.skip("TWINSOLVE_DATA names no folder of data sets")
-    monkeypatch.setenv("TWINSOLVE_DATA", _DATA)
-    return Path(_DATA)
+    monkeypatch.setenv("TWINSOLVE_DATA", os.environ[_HIDDEN])
+    return Path(os.environ[_HIDDEN])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -269,7 +269,7 @@ class SoftmaxSmoother(Operator):
     def coefficients(self, call: Call) -> Tensor:
         wide = torch.promote_types(call.q.dtype, torch.float32)
         logits = self.logits(call._replace(q=call.q.to(wide), k=call.k.to(wide)))
-        return masked_softmax(logits, call.pairs())
+        return masked_softmax(logits, call.pairs()).to(call.q.dtype)
 
 
 class Correction(Operator):
