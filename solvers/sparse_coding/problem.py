@@ -227,13 +227,18 @@ def certify(
     residual, ridge = Y - C @ D, penalty.ridge[:, None]
     sizes = abs(Y) + abs(C) @ abs(D)
     sizes *= 2.0**-53 * (2 * (C != 0).sum(axis=1) + D.shape[1] + 4)[:, None]
+    seen = _SEEN * penalty.half
+    most = np.linalg.norm(sizes, axis=1) * np.linalg.norm(D, axis=1).max()
 
     def correlation(rows: slice) -> Array:
         block: Any = C[rows]
         block = block.toarray() if issparse(block) else block
-        Q, rounding = residual[rows] @ D.T - ridge[rows] * block, sizes[rows] @ abs(D).T
-        rounding[rounding < _SEEN * penalty.half[rows, None]] = 0
-        return Q + (rounding if penalty.nonnegative else np.copysign(rounding, Q))
+        Q = residual[rows] @ D.T - ridge[rows] * block
+        close = np.flatnonzero(most[rows] >= seen[rows])
+        rounding = sizes[rows][close] @ abs(D).T
+        rounding[rounding < seen[rows][close, None]] = 0
+        Q[close] += rounding if penalty.nonnegative else np.copysign(rounding, Q[close])
+        return Q
 
     blocks = row_blocks(len(Y))
     largest = np.concatenate([penalty[rows].largest(correlation(rows)) for rows in blocks])
