@@ -82,3 +82,15 @@ def test_queries_normalised_in_float32_meet_values_that_are_not():
     layer = Attention(16, 2, operator=SpatialGaussian(2.0))
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(q[0, 0].new_ones(1, 9, 16), *[q.new_ones(1, 9, 16)] * 2)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_coefficients_have_the_dtype_of_the_values_they_multiply(dtype):
+    """Operators of users multiply them without a cast."""
+
+    class Own(Softmax):
+        def attend(self, call):
+            return self.coefficients(call) @ call.v
+
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert Own()(x, x, x).dtype == dtype
