@@ -63,8 +63,7 @@ def pca_features(X: ArrayLike, n_components: int, *, center: bool = False) -> np
         for batch in gen_batches(n, _BATCH):
             rows = points[batch].astype(np.float64)
             moment += rows.T @ rows
-        first = n_features - n_components
-        directions = eigh(moment, subset_by_index=[first, n_features - 1])[1][:, ::-1].T
+        directions = eigh(moment)[1][:, : -n_components - 1 : -1].T
     _, directions = svd_flip(None, directions, u_based_decision=False)
     return points @ directions.T.astype(points.dtype)
 

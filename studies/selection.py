@@ -29,7 +29,8 @@ from twinsolve.bench.clustering.summary import CANDIDATE, POOL
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines, number
 from twinsolve.solvers.clustering.eigenvectors import leading_eigenvectors
-from twinsolve.solvers.clustering.selection import rand_indices, rank_clusterings, score_of
+from twinsolve.solvers.clustering.ranking import rand_indices, rank_clusterings
+from twinsolve.solvers.clustering.score import score_of
 from twinsolve.solvers.clustering.spectral import check_affinity, embed_graph
 from twinsolve.solvers.metrics import connectivity
 from twinsolve.solvers.solution import Array
@@ -152,7 +153,8 @@ def _joined(*names: str) -> Rule:
 
 
 def _by_rank(candidates: pd.DataFrame) -> Array:
-    order, _ = rank_clusterings(candidates["score"], candidates.labels.to_list())
+    methods = list(candidates[["method", "steps"]].itertuples(index=False, name=None))
+    order, _ = rank_clusterings(candidates["score"], candidates.labels.to_list(), methods)
     values = np.empty(len(order))
     values[order] = -np.arange(len(order))
     return values

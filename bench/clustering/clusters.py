@@ -16,7 +16,7 @@ import pandas as pd
 from ...datasets.files import NotWritten
 from ...datasets.root import data_root
 from ...solvers.clustering.order import reordered, row_order
-from ...solvers.clustering.selection import score_of, trivial_share
+from ...solvers.clustering.score import score_of, trivial_share
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.solution import Array, check_dense_or_sparse
 from ..figures import draw_errors
@@ -338,17 +338,18 @@ def _embed_affinity(case: _Case, fitted: Fitted, chain: str) -> Part:
         note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
         return {"affinity": chain, "note": note}, {}
     start = time.process_time()
-    coef, k = fitted.coef, case.n_clusters
-    affinity = fitted.affinity if chain == OWN else affinity_of(chain, coef, k)
+    order, k = row_order(case.X), case.n_clusters
+    given = fitted.affinity if chain == OWN else fitted.coef
+    pairs = reordered(check_dense_or_sparse(given, "affinity" if chain == OWN else "coef"), order)
+    affinity = pairs if chain == OWN else affinity_of(chain, pairs, k)
     made = time.process_time()
-    sorted_affinity = reordered(check_dense_or_sparse(affinity, "affinity"), row_order(case.X))
-    graph = embed_graph(sorted_affinity, k)
+    graph = embed_graph(affinity, k)
     row = {
         "affinity": chain,
-        "trivial": trivial_share(affinity if coef is None else coef),
+        "trivial": trivial_share(pairs),
         "steps_seconds": made - start,
         "eigen_seconds": time.process_time() - made,
-        "connectivity": connectivity_of(affinity, case.true),
+        "connectivity": connectivity_of(affinity, case.true[order]),
     }
     return row, graph.arrays()
 

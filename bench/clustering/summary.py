@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ...solvers.clustering.selection import rank_clusterings
+from ...solvers.clustering.ranking import rank_clusterings
 from ...solvers.solution import Array
 from ..tables import Lines, number
 from .steps import cut_of

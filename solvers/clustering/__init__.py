@@ -21,14 +21,9 @@ from .neighbors import (
     ThresholdingSubspaceClustering,
 )
 from .outlier import OutlierSubspaceClustering
-from .selection import (
-    ChosenClusterer,
-    ChosenSettings,
-    choose_clusterer,
-    choose_settings,
-    rank_clusterings,
-    selection_score,
-)
+from .ranking import rank_clusterings
+from .score import selection_score
+from .selection import ChosenClusterer, ChosenSettings, choose_clusterer, choose_settings
 from .sparse import ElasticNetSubspaceClustering, OMPSubspaceClustering, SparseSubspaceClustering
 from .spectral import eigengap_n_clusters, spectral_labels
 

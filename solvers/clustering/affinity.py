@@ -11,11 +11,14 @@ from sklearn.utils import gen_batches
 
 from ...validation import check_integer, check_positive
 from ..solution import Array, check_dense_or_sparse, narrow
+from ..symmetric import leading_eigh
+from .order import in_order_of_samples
 
 _BATCH = 256
 _DENSE = 0.2  # share of non-zeros above which sparse products are slower than dense ones
 
 
+@in_order_of_samples
 def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
     """Keep the largest entries of each row until they hold a share of the row's l1 norm.
 
@@ -62,6 +65,7 @@ def keep_l1_mass(coef: ArrayLike | csr_array, mass: float) -> Array | csr_array:
     return C
 
 
+@in_order_of_samples
 def keep_largest(coef: ArrayLike | csr_array, n_entries: int) -> Array | csr_array:
     """Keep the largest entries of each row, in absolute value; the others become zero.
 
@@ -142,6 +146,7 @@ def scale_by_row_maximum(coef: ArrayLike | csr_array) -> Array | csr_array:
     return C / np.where(largest > 0, largest, 1)[:, None]
 
 
+@in_order_of_samples
 def unit_rows(coef: ArrayLike | csr_array) -> Array | csr_array:
     """Divide each row by its Euclidean norm: ``c_i / |c_i|``; zero rows stay zero.
 
@@ -206,6 +211,7 @@ def symmetric_affinity(coef: ArrayLike | csr_array) -> Array | csr_array:
     return size + size.T
 
 
+@in_order_of_samples
 def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) -> csr_array:
     """Nearest-neighbour graph ``(G + G^T) / 2`` of the rows of coefficients, by angle.
 
@@ -280,6 +286,7 @@ def _nearest_rows(C: csr_array, n: int) -> Array:
     return nearest
 
 
+@in_order_of_samples
 def low_rank_affinity(coef: ArrayLike | csr_array, *, power: float = 4.0) -> Array:
     """Affinity of low-rank coefficients, from the angles between their left singular vectors.
 
@@ -324,6 +331,7 @@ def low_rank_affinity(coef: ArrayLike | csr_array, *, power: float = 4.0) -> Arr
     return np.abs(_cosines(U, s)) ** power
 
 
+@in_order_of_samples
 def svd_power_affinity(
     coef: ArrayLike | csr_array, n_clusters: int, *, dimension: int, power: float
 ) -> Array:
@@ -377,6 +385,7 @@ def svd_power_affinity(
     return (B + B.T) / (2 * max(B.max(), np.finfo(B.dtype).tiny))
 
 
+@in_order_of_samples
 def softmax_rows(coef: ArrayLike | csr_array) -> Array:
     """Softmax over each row: ``exp(c_ij) / sum_l exp(c_il)``.
 
@@ -426,9 +435,8 @@ def _ends(S: Array, count: int) -> tuple[Array, Array]:
     n = len(S)
     if 4 * count >= n:
         return eigh(S)
-    ends = [eigh(S, subset_by_index=end) for end in ([0, count - 1], [n - count, n - 1])]
-    (low, left), (high, right) = ends
-    return np.concatenate([low, high]), np.hstack([left, right])
+    (low, left), (high, right) = leading_eigh(-S, count), leading_eigh(S, count)
+    return np.concatenate([-low, high[::-1]]), np.hstack([left, right[:, ::-1]])
 
 
 def _cosines(U: Array, s: Array) -> Array:

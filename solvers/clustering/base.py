@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..solution import Array, check_dense_or_sparse, validate_points
 from .affinity import symmetric_affinity
-from .order import reordered, row_order
+from .order import reordered, row_order, samples_in
 from .selection import choose_settings
 from .spectral import check_n_clusters, spectral_labels
 
@@ -78,7 +78,8 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         self._fit_X = points
         self.coef_ = self._represent(points)
         self._restore(np.argsort(order))
-        self.affinity_matrix_ = self.affinity(self.coef_)
+        with samples_in(order):
+            self.affinity_matrix_ = self.affinity(self.coef_)
         labels = spectral_labels(
             reordered(check_dense_or_sparse(self.affinity_matrix_, "affinity"), order),
             self.n_clusters,

@@ -1,16 +1,15 @@
 """Leading eigenvectors of the normalised affinity of a graph."""
 
 import warnings
-from contextlib import suppress
 
 import numpy as np
-from scipy.linalg import LinAlgError, eigh
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import normalize
 
 from ..solution import Array
+from ..symmetric import leading_eigh
 from .krylov import EigenPairs, basis_size, residuals_of, search_eigenpairs
 
 _ALL_AT_ONCE = {"sparse": 500, "dense": 2000}  # rows up to which LAPACK is faster than a search
@@ -80,22 +79,10 @@ def _all_at_once(M: Array | csr_array, k: int) -> EigenPairs:
     """The leading eigenpairs by LAPACK."""
     n = M.shape[0]
     dense = M.toarray() if isinstance(M, csr_array) else M
-    values, vectors = _lapack(dense, min(k + 1, n))
+    values, vectors = leading_eigh(dense, min(k + 1, n))
     error = residuals_of(dense, values[:k], vectors[:, :k]).max()
     behind = values[k] if k < n else -np.inf
     return EigenPairs(values[:k], vectors[:, :k], behind, error, True)
-
-
-def _lapack(M: Array, k: int) -> tuple[Array, Array]:
-    """The k largest eigenvalues of M, descending, and their eigenvectors."""
-    n = len(M)
-    # With many equal eigenvalues, the LAPACK driver for subsets may fail or return fewer than k.
-    with suppress(LinAlgError):
-        values, vectors = eigh(M, subset_by_index=[n - k, n - 1])
-        if len(values) == k:
-            return values[::-1], vectors[:, ::-1]
-    values, vectors = (array[..., n - k :] for array in eigh(M, driver="evd"))
-    return values[::-1], vectors[:, ::-1]
 
 
 def components(A: Array | csr_array) -> Array:

@@ -2,13 +2,13 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import eigh
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ...validation import check_integer
 from ..solution import Array, validate_points
+from ..symmetric import leading_eigh
 from .order import row_order
 from .spectral import check_n_clusters
 
@@ -147,14 +147,13 @@ def _principal(points: Array, basis: Array) -> Array:
     """
     wide = points.shape[0] < points.shape[1]
     gram = points @ points.T if wide else points.T @ points
-    first = max(len(gram) - len(basis), 0)
     if not len(gram):
         return basis
-    values, vectors = eigh(gram, subset_by_index=[first, len(gram) - 1])
-    known = values > len(gram) * np.finfo(gram.dtype).eps * values[-1]
-    leading = vectors.T[known][::-1]
+    values, vectors = leading_eigh(gram, min(len(gram), len(basis)))
+    known = values > len(gram) * np.finfo(gram.dtype).eps * values[0]
+    leading = vectors.T[known]
     if wide:
-        leading = leading @ points / np.sqrt(values[known][::-1, None])
+        leading = leading @ points / np.sqrt(values[known, None])
     completed = np.linalg.qr(np.vstack([leading, basis]).T)[0].T
     return completed[: len(basis)]
 

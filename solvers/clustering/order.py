@@ -5,10 +5,19 @@ which the samples come. A clusterer that computes on the samples in this order d
 cannot be told apart: they may exchange their labels.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, TypeVar
+
 import numpy as np
 from scipy.sparse import csr_array
 
-from ..solution import Array, narrow
+from ..solution import Array, check_dense_or_sparse, narrow
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+_order: ContextVar[Array | None] = ContextVar("order of the samples", default=None)
 
 
 def row_order(X: Array | csr_array) -> Array:
@@ -40,3 +49,31 @@ def reordered(pairs: Array | csr_array, order: Array) -> Array | csr_array:
     if isinstance(pairs, csr_array):
         return narrow(pairs[order][:, order])
     return pairs[np.ix_(order, order)]
+
+
+@contextmanager
+def samples_in(order: Array | None) -> Iterator[None]:
+    """While it lasts, steps `in_order_of_samples` compute in this order; None is the given one."""
+    before = _order.set(order)
+    try:
+        yield
+    finally:
+        _order.reset(before)
+
+
+def in_order_of_samples(step: Step) -> Step:
+    """Let a step from coefficients compute in the order of `samples_in`, and answer in the given.
+
+    So ties and rounding do not depend on the given order, whoever calls the step.
+    """
+
+    @wraps(step)
+    def ordered(coef: Any, *args: Any, **kwargs: Any) -> Any:
+        order = _order.get()
+        if order is None or np.shape(coef) != (len(order), len(order)):
+            return step(coef, *args, **kwargs)
+        with samples_in(None):
+            found = step(reordered(check_dense_or_sparse(coef, "coef"), order), *args, **kwargs)
+        return reordered(found, np.argsort(order))
+
+    return ordered  # type: ignore[return-value]

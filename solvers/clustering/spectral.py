@@ -153,24 +153,28 @@ def eigengap_n_clusters(
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedGraph:
-    """A graph ready for clustering: leading eigenvectors or components of its connected points."""
+    """A graph ready for clustering: leading eigenvectors or components of its connected points.
+
+    `tied` says that the embedding is arbitrary: its last eigenvalue cannot be told from the next.
+    """
 
     n_clusters: int
     connected: Array
     embedding: Array | None
     part: Array
+    tied: bool = False
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, Array]) -> "EmbeddedGraph":
         """Return the graph that `arrays` stores."""
-        described = {"embedding": None} | arrays
-        return cls(**described | {"n_clusters": int(arrays["n_clusters"])})  # type: ignore[arg-type]
+        known = {"n_clusters": int(arrays["n_clusters"]), "tied": bool(arrays["tied"])}
+        return cls(**{"embedding": None} | arrays | known)  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, Array]:
         """Return the graph as arrays, which can be stored."""
         arrays = {"n_clusters": np.array(self.n_clusters), "connected": self.connected}
         arrays |= {} if self.embedding is None else {"embedding": self.embedding}
-        return arrays | {"part": self.part}
+        return arrays | {"part": self.part, "tied": np.array(self.tied)}
 
     def labels(self, cut: Callable[[Array], Array]) -> Array:
         """Labels of all points; ``cut(embedding)`` gives those of the connected points.
@@ -217,16 +221,17 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> Embe
     if k == 0 or part.max() + 1 >= k:
         return EmbeddedGraph(k, connected, None, part)
     pairs = leading_eigenpairs(A, k) if pairs is None else pairs
-    _warn_of_ties(pairs, k, "Take another number of clusters")
-    return EmbeddedGraph(k, connected, pairs.vectors[:, :k], part)
+    tied = _warn_of_ties(pairs, k, "Take another number of clusters")
+    return EmbeddedGraph(k, connected, pairs.vectors[:, :k], part, tied)
 
 
-def _warn_of_ties(pairs: EigenPairs | None, k: int, remedy: str) -> None:
+def _warn_of_ties(pairs: EigenPairs | None, k: int, remedy: str) -> bool:
     """Warn if eigenvector k cannot be told from the next, so that the embedding is arbitrary."""
     if pairs is None or not pairs.certified:
-        return
+        return False
     gap = pairs.values[k - 1] - (pairs.values[k] if k < len(pairs.values) else pairs.behind)
-    if pairs.error > _UNSURE * gap:
+    tied = bool(pairs.error > _UNSURE * gap)
+    if tied:
         warnings.warn(
             f"affinity: eigenvalues {k} and {k + 1} differ by {gap:.1e}, where eigenvectors have "
             f"residuals of {pairs.error:.1e}: nothing tells which of them separates clusters. "
@@ -234,6 +239,7 @@ def _warn_of_ties(pairs: EigenPairs | None, k: int, remedy: str) -> None:
             ConvergenceWarning,
             stacklevel=4,
         )
+    return tied
 
 
 def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, EigenPairs | None]:

@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 
 from ...validation import check_integer, check_positive
 from ..solution import Array, check_dense_or_sparse
+from ..symmetric import leading_eigh
 
 _MOST_DENSE = 200
 _CYCLE = 10
@@ -224,7 +225,7 @@ def _dense_eigenvectors(A: csr_array, n_components: int) -> Array:
     """Eigenvectors of the smallest eigenvalues of ``A^T A``, except the constant, by LAPACK."""
     M = (A.T @ A).toarray()
     M += np.abs(M).sum(axis=0).max() / len(M)  # the constant becomes the last eigenvector
-    return eigh(M, subset_by_index=(0, n_components - 1))[1]
+    return leading_eigh(-M, n_components)[1]
 
 
 def _lanczos(

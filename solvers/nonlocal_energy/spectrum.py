@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg import eigvalsh
 from scipy.sparse import issparse
 from scipy.sparse.linalg import LinearOperator, eigs, eigsh
 
@@ -70,4 +70,4 @@ def smallest_eigenvalue(weights: Weights) -> float:
         start = np.random.default_rng(0).standard_normal(n)
         return float(eigsh(operator, k=1, which="SA", v0=start, return_eigenvectors=False)[0])
     matrix = weights.product(np.diag(1 / root[:, 0])) / root + np.diag(loops)
-    return float(eigh(matrix, eigvals_only=True, subset_by_index=[0, 0])[0])
+    return float(eigvalsh(matrix)[0])

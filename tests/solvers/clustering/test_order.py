@@ -1,5 +1,7 @@
 """Permuted rows get permuted labels, from every clusterer and every choice."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -10,8 +12,14 @@ from sklearn.metrics import adjusted_rand_score
 from twinsolve import solvers
 from twinsolve.datasets import fetch_coil20, make_union_of_subspaces
 from twinsolve.solvers import choose_clusterer, choose_settings
+from twinsolve.solvers.clustering import (
+    keep_largest,
+    low_rank_affinity,
+    svd_power_affinity,
+    symmetric_affinity,
+)
 from twinsolve.solvers.clustering.order import reordered, row_order
-from twinsolve.solvers.clustering.selection import diagonal_share
+from twinsolve.solvers.clustering.score import diagonal_share
 from twinsolve.unrolled.clustering import AttentionSubspaceClustering, UnrolledSubspaceClustering
 
 pytestmark = [
@@ -31,6 +39,11 @@ def points(kind):
         return rng.standard_normal((30, 90)), 4
     if kind == "steps":  # whole numbers, with many equal distances and correlations
         return np.unique(rng.integers(0, 4, (50, 3)), axis=0)[1:].astype(float), 3
+    if kind == "circle":  # all points alike
+        angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+        return np.column_stack([np.cos(angles), np.sin(angles)]), 3
+    if kind == "orthonormal":  # all alike, and nothing to represent them by
+        return np.linalg.qr(rng.standard_normal((30, 30)))[0], 3
     return make_union_of_subspaces(
         12, n_subspaces=3, n_features=40, dimension=3, noise=0.3, random_state=0
     )[0], 3
@@ -55,7 +68,7 @@ def assert_follows(model, X, per_sample=("labels_",)):
     return still, moved
 
 
-@pytest.mark.parametrize("kind", ["noise", "steps", "subspaces"])
+@pytest.mark.parametrize("kind", ["noise", "steps", "circle", "orthonormal", "subspaces"])
 @pytest.mark.parametrize("name", CLUSTERERS)
 def test_labels_follow_the_rows(name, kind):
     X, k = points(kind)
@@ -70,6 +83,44 @@ def test_labels_of_learned_clusterers_follow_the_rows(make):
     few = {"max_iter": 5, "n_layers": 3} if make is UnrolledSubspaceClustering else {}
     X, k = points("noise")
     assert_follows(lambda: make(k, random_state=0, **few), X)
+
+
+def cosines_of_two_powers(coef):
+    return low_rank_affinity(coef, power=2.0) + low_rank_affinity(coef=coef)
+
+
+def largest_signs(coef):
+    return symmetric_affinity(keep_largest(np.sign(coef), 3))
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        cosines_of_two_powers,
+        largest_signs,
+        partial(svd_power_affinity, n_clusters=3, dimension=2, power=2.0),
+    ],
+)
+@pytest.mark.parametrize("kind", ["circle", "steps"])
+def test_labels_by_affinities_of_users_follow_the_rows(affinity, kind):
+    """Also where an own affinity puts steps together that break ties, or round, by the order."""
+    X, k = points(kind)
+    ways = {
+        solvers.LowRankRepresentationClustering: {},
+        solvers.LeastSquaresSubspaceClustering: {"lam": 0.5},
+    }
+    for kind_of_model, settings in ways.items():
+        make = partial(kind_of_model, k, affinity=affinity, random_state=0, **settings)
+        assert_follows(make, X)
+
+
+def test_an_own_affinity_sees_the_samples_in_their_own_order():
+    X, k = points("noise")
+    seen = []
+    model = solvers.OMPSubspaceClustering(k, n_nonzero=3, random_state=0)
+    model.affinity = lambda coef: seen.append(coef) or symmetric_affinity(coef)
+    model.fit(X)
+    assert_array_equal(seen[0].toarray(), model.coef_.toarray())
 
 
 def candidates(k):
@@ -87,14 +138,13 @@ def candidates(k):
 
 
 def test_choices_follow_the_rows():
-    sets = [points(kind) for kind in ("noise", "steps", "subspaces")]
+    sets = [points(kind) for kind in ("noise", "steps", "circle", "orthonormal", "subspaces")]
     sets += [(load_iris().data, 3), (load_digits().data[:120], 10)]
     for X, k in sets:
         order = np.random.default_rng(2).permutation(len(X))
         still, moved = (choose_clusterer(candidates(k), Z) for Z in (X, X[order]))
         assert_array_equal(moved.ranking, still.ranking)
-        # An affinity by singular vectors rounds in the order of the rows.
-        assert_allclose(moved.scores, still.scores, rtol=1e-6)
+        assert_array_equal(moved.scores, still.scores)
         rows = np.unique(X, axis=0, return_inverse=True)[1]  # equal rows may exchange labels
         found, expected = moved.estimator.labels_, still.estimator.labels_[order]
         assert_array_equal(*(np.sort(rows[order] * k + own) for own in (found, expected)))

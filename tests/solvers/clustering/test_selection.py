@@ -27,7 +27,8 @@ from twinsolve.solvers import (
 )
 from twinsolve.solvers.clustering import rank_clusterings, selection_score
 from twinsolve.solvers.clustering.order import row_order
-from twinsolve.solvers.clustering.selection import equal_estimators, rand_indices
+from twinsolve.solvers.clustering.ranking import rand_indices
+from twinsolve.solvers.clustering.selection import equal_estimators
 from twinsolve.unrolled.clustering import (
     AttentionSubspaceClustering,
     DeepSubspaceClustering,

@@ -1,5 +1,7 @@
 """The score by which settings are chosen without labels."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -52,6 +54,18 @@ def test_more_pieces_than_clusters_score_nothing_and_isolated_points_cost():
     assert 0 < selection_score(A, None, 3) < 0.85
 
 
+@pytest.mark.parametrize("across", [1e-15, 1e-14, 0.0])
+def test_groups_that_nothing_tells_apart_score_nothing(across):
+    """Five groups, hardly tied or not at all, are no three clusters, however well they separate."""
+    A, _ = blocks(1, across, (6,) * 5)
+    said = contextlib.nullcontext()
+    if across:
+        said = pytest.warns(ConvergenceWarning, match="eigenvalues 3 and 4 differ by")
+    with said:
+        assert selection_score(A, None, 3) == 0
+    assert selection_score(A, None, 5) == pytest.approx(1)
+
+
 def test_nothing_to_score():
     assert selection_score(np.zeros((3, 3)), None, 2) == 0
     assert selection_score(np.eye(3), [0, 1, 2], 3) == 0
@@ -66,6 +80,6 @@ def test_a_sample_of_many_points_gives_the_silhouette(monkeypatch):
     noise = rng.random(A.shape)
     A += noise + noise.T
     whole = selection_score(A, np.arange(80) // 40, 2)
-    monkeypatch.setattr("twinsolve.solvers.clustering.selection._SAMPLE", 40)
+    monkeypatch.setattr("twinsolve.solvers.clustering.score._SAMPLE", 40)
     assert selection_score(A, np.arange(80) // 40, 2) == pytest.approx(whole, abs=0.1)
     assert selection_score(A, np.arange(80) // 79, 2) < 0.1
