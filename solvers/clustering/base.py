@@ -59,6 +59,8 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         sklearn.exceptions.ConvergenceWarning
             If the coefficients did not converge, or the graph does not tell the clusters apart, or
             its eigenvectors are not certified (`spectral_labels`).
+        UserWarning
+            If "auto" has to choose among settings that are equally bad (`choose_settings`).
         """
         given = validate_points(self, X, order="C", ensure_min_samples=2)
         order = row_order(given)

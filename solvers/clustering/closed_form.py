@@ -87,6 +87,14 @@ class LeastSquaresSubspaceClustering(_RegularisedClustering):
         The penalty that was used.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
+
     References
     ----------
     Lu et al., "Robust and efficient subspace segmentation via least squares regression" (2012);
@@ -157,6 +165,14 @@ class LowRankSubspaceClustering(_RegularisedClustering):
     lam_ : float
         The penalty that was used.
     n_features_in_ : int
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
 
     References
     ----------

@@ -67,6 +67,12 @@ class LowRankRepresentationClustering(_JointClustering):
     n_iter_ : int
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the coefficients did not converge, the graph does not tell the clusters apart, or its
+        eigenvectors are not certified (`spectral_labels`).
+
     References
     ----------
     Liu, Lin and Yu, "Robust subspace segmentation by low-rank representation" (2010); EQUATIONS
@@ -134,6 +140,12 @@ class LowRankSparseSubspaceClustering(_JointClustering):
         Certified duality gap relative to ``|X|_F^2``.
     n_iter_ : int
     n_features_in_ : int
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the coefficients did not converge, the graph does not tell the clusters apart, or its
+        eigenvectors are not certified (`spectral_labels`).
 
     References
     ----------

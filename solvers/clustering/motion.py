@@ -67,6 +67,12 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
         Logarithm of the product above for each setting.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph of a candidate does not tell the motions apart, or its coefficients did not
+        converge (`spectral_labels`).
+
     Notes
     -----
     The form of the rule was chosen among some fifteen criteria, by the labels of a random third of

@@ -70,6 +70,14 @@ class NearestNeighborClustering(NeighborClustering):
         The number that was used.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
+
     References
     ----------
     von Luxburg, "A tutorial on spectral clustering" (2007); Zelnik-Manor and Perona, "Self-tuning
@@ -161,6 +169,14 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
         The number that was used.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
+
     References
     ----------
     Roweis and Saul, "Nonlinear Dimensionality Reduction by Locally Linear Embedding" (2000);
@@ -222,6 +238,14 @@ class ThresholdingSubspaceClustering(NeighborClustering):
     n_neighbors_ : int
         The number that was used.
     n_features_in_ : int
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
 
     References
     ----------

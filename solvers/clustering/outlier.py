@@ -60,6 +60,14 @@ class OutlierSubspaceClustering(SubspaceClustering):
         Largest number of Newton steps of a point.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the coefficients did not converge, the graph does not tell the clusters apart, or its
+        eigenvectors are not certified (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
+
     References
     ----------
     Elhamifar and Vidal, "Sparse Subspace Clustering" (2013), for faces; EQUATIONS CL-3.

@@ -138,6 +138,14 @@ class SparseSubspaceClustering(_LassoClustering):
         Largest number of active-set steps of a point.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the coefficients did not converge, the graph does not tell the clusters apart, or its
+        eigenvectors are not certified (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
+
     References
     ----------
     Elhamifar and Vidal, "Sparse Subspace Clustering" (2013); EQUATIONS SE-12, SE-15n
@@ -187,6 +195,14 @@ class ElasticNetSubspaceClustering(_LassoClustering):
     labels_, coef_, affinity_matrix_, objective_, gap_, gamma_, n_iter_, n_features_in_
         As in `SparseSubspaceClustering`.
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the coefficients did not converge, the graph does not tell the clusters apart, or its
+        eigenvectors are not certified (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
+
     References
     ----------
     You, Li, Robinson and Vidal, "Oracle Based Active Set Algorithm for Scalable Elastic Net
@@ -233,6 +249,14 @@ class OMPSubspaceClustering(SubspaceClustering):
     n_nonzero_ : int
         The number that was used.
     n_features_in_ : int
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+    UserWarning
+        If "auto" has to choose among settings that are equally bad (`choose_settings`).
 
     References
     ----------

@@ -5,16 +5,15 @@ unsorted indices, indices of 64 bits, duplicates, and read-only.
 """
 
 from inspect import isclass, isfunction, signature
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.sparse import coo_array, csr_array, issparse
+from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator
 from sklearn.neighbors import NearestNeighbors
 
-from twinsolve.solvers import Solution, SparseSubspaceClustering
+from twinsolve.solvers import SparseSubspaceClustering
 from twinsolve.solvers.clustering import (
     eigengap_n_clusters,
     scale_by_row_maximum,
@@ -22,6 +21,7 @@ from twinsolve.solvers.clustering import (
     symmetric_affinity,
 )
 
+from ..kept import DENSE, SPARSE, assert_kept, duplicated, parts_of, unsorted
 from .test_bad_input import ALLOWED, PUBLIC, call
 
 quietly = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -42,80 +42,6 @@ OF_IMAGES = {
     "nonlocal_means_matrix": {"image": PICTURE, "h": 0.1},
     "oriented_metric": {"image": PICTURE},
 }
-
-
-def read_only(x):
-    x = x.copy(order="K")
-    x.flags.writeable = False
-    return x
-
-
-def sliced(x):
-    wide = np.zeros((2 * x.shape[0], 2 * x.shape[1]), x.dtype)
-    wide[::2, ::2] = x
-    return wide[::2, ::2]
-
-
-DENSE = {"read-only": read_only, "Fortran": np.asfortranarray, "slice": sliced}
-
-
-def unsorted(x, index=np.int32):
-    """The matrix with the entries of each row in reverse, as distances to neighbours come."""
-    rows = csr_array(x)
-    take = np.concatenate([np.arange(*ends)[::-1] for ends in pairwise(rows.indptr)])
-    parts = rows.data[take], rows.indices[take].astype(index), rows.indptr.astype(index)
-    return csr_array(parts, shape=rows.shape)
-
-
-def duplicated(x):
-    """Each entry as its half, twice, in no order."""
-    rows, columns = np.nonzero(x)
-    order = np.random.default_rng(0).permutation(2 * len(rows))
-    values = np.tile(x[rows, columns] / 2, 2)[order]
-    rows, columns = np.tile(rows, 2)[order], np.tile(columns, 2)[order]
-    by_row = np.argsort(rows, kind="stable")
-    indptr = np.searchsorted(rows[by_row], np.arange(len(x) + 1))
-    return csr_array((values[by_row], columns[by_row], indptr), shape=x.shape)
-
-
-def frozen(x):
-    rows = unsorted(x, np.int64)
-    for part in parts_of(rows):
-        part.flags.writeable = False
-    return rows
-
-
-SPARSE = {
-    "sorted": csr_array,
-    "unsorted": unsorted,
-    "int64": lambda x: unsorted(x, np.int64),
-    "duplicates": duplicated,
-    "frozen": frozen,
-    "coo": coo_array,
-}
-
-
-def parts_of(thing):
-    """The arrays of an argument or an answer, if that is no object that describes a problem."""
-    if issparse(thing):
-        found = [vars(thing)[name] for name in ("data", "indices", "indptr") if name in vars(thing)]
-        return found + list(getattr(thing, "coords", ()))
-    if isinstance(thing, np.ndarray):
-        return [thing]
-    if isinstance(thing, Solution):
-        thing = tuple(vars(thing).values())
-    if isinstance(thing, dict):
-        thing = tuple(thing.values())
-    return [part for x in thing for part in parts_of(x)] if type(thing) in (tuple, list) else []
-
-
-def assert_kept(run, given):
-    before = [part.tobytes() for part in parts_of(given)]
-    answer = run(given)
-    assert [part.tobytes() for part in parts_of(given)] == before
-    for own in parts_of(answer):
-        assert not any(np.shares_memory(own, part) for part in parts_of(given))
-    return answer
 
 
 def assert_close(answer, expected):

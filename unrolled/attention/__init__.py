@@ -18,7 +18,7 @@ from .derivatives import (
 )
 from .flex import attend_by_flex, flex_serves
 from .fused import fused_attention, map_query_blocks
-from .inputs import check_input, of_common_batch
+from .inputs import check_input, of_common_batch, own_copy
 from .masks import (
     boolean_mask,
     causal_mask,
@@ -73,6 +73,7 @@ __all__ = [
     "masked_softmax",
     "of_common_batch",
     "once_in",
+    "own_copy",
     "padding_mask",
     "query_offset",
     "read_mask",

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from .context import Context
@@ -266,3 +267,13 @@ def _broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]
 def _shapes_broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     pairs = zip(reversed(a), reversed(b), strict=False)
     return all(m == n or 1 in (m, n) for m, n in pairs)
+
+
+def own_copy(x: ArrayLike | Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor that shares no memory with what it is given, which may be read-only.
+
+    A layer that kept the caller's array would change it when it loads a state.
+    """
+    if isinstance(x, Tensor):
+        return x.detach().to(dtype=dtype, copy=True)
+    return torch.tensor(x, dtype=dtype)

@@ -64,6 +64,12 @@ class AttentionSubspaceClustering(UnitRowClustering):
         The given or chosen temperature.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+
     References
     ----------
     "Attention: Self-Expression Is All You Need"; EQUATIONS SE-5, SE-15, QK-ridge, QK-low rank.

@@ -79,6 +79,12 @@ class DeepSubspaceClustering(UnitRowClustering):
         Negative log-likelihood of each layer's residuals, for each feature, up to a constant.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+
     Notes
     -----
     A fit uses no labels, but the design did. The metric, the defaults of `mixing` and `n_layers`,

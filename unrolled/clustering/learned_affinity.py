@@ -50,6 +50,12 @@ class LearnedAffinityClustering(UnitRowClustering):
         A copy of the network that computed the weights.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+
     Notes
     -----
     The network was trained only on generated data. But its features and the kinds of training data

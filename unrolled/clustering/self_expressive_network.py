@@ -80,6 +80,12 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
         Number of Adam steps.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+
     References
     ----------
     Zhang, You, Vidal and Li, "Learning a Self-Expressive Network for Subspace Clustering" (2021);

@@ -93,6 +93,12 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         Number of Adam steps.
     n_features_in_ : int
 
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the graph does not tell the clusters apart, or its eigenvectors are not certified
+        (`spectral_labels`).
+
     References
     ----------
     "Attention: Self-Expression Is All You Need", eq. 12 and 15; Ablin et al., "Learning step sizes

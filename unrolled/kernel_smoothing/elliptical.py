@@ -13,6 +13,7 @@ from ..attention import (
     fused_attention,
     hidden_by,
     masked_softmax,
+    own_copy,
     query_offset,
     without_autocast,
 )
@@ -151,7 +152,7 @@ class Elliptical(Operator):
 
 
 def _check_metric(metric: ArrayLike) -> Tensor:
-    checked = torch.as_tensor(metric, dtype=torch.float64).detach()
+    checked = own_copy(metric, torch.float64)
     if checked.ndim not in (1, 2) or not bool((checked.isfinite() & (checked >= 0)).all()):
         raise ValueError(
             "metric: must be finite and >= 0, of shape (d,) or (num_heads, d), got shape "

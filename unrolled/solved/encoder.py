@@ -6,7 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..attention import Positive, check_positive
+from ..attention import Positive, check_positive, own_copy
 from .lasso import solved_lasso
 from .proof import SolvedRecord
 
@@ -76,7 +76,7 @@ class LassoEncoder(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        atoms = torch.as_tensor(dictionary).detach().to(device=device, dtype=dtype, copy=True)
+        atoms = own_copy(dictionary, dtype).to(device)
         if atoms.ndim != 2 or not atoms.is_floating_point():
             raise ValueError(
                 "dictionary: must be floating point, of shape (n_atoms, n_features), got "

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..attention import Positive, check_count, check_positive, without_autocast
+from ..attention import Positive, check_count, check_positive, own_copy, without_autocast
 from .iterations import (
     SparsePenalty,
     at_iteration,
@@ -284,7 +284,7 @@ def place_of(dictionary: ArrayLike | Tensor) -> torch.device:
 
 
 def _check_dictionary(dictionary: ArrayLike | Tensor) -> Tensor:
-    D = torch.as_tensor(dictionary).detach()
+    D = own_copy(dictionary)
     if D.is_meta:
         raise ValueError("dictionary: must hold numbers, got one on the device meta")
     D = D if D.is_floating_point() else D.to(torch.get_default_dtype())

@@ -4,7 +4,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from ..attention import Positive, check_count, check_positive
+from ..attention import Positive, check_count, check_positive, own_copy
 from .iterations import SparsePenalty, proximal_map, repeated
 from .learned_ista import place_of
 from .patches import average_patches, check_patched, patch_rows, split_means
@@ -70,7 +70,7 @@ class PatchSparseCoding(nn.Module):
         super().__init__()
         device = place_of(dictionary) if device is None else device
         with torch.device("cpu"):  # a number is read from it
-            D = torch.as_tensor(dictionary).detach().to(dtype=dtype)
+            D = own_copy(dictionary, dtype)
         self.lam = check_positive(lam, "lam")
         self.n_iter = check_count(n_iter, "n_iter", 1)
         self.channels = check_count(channels, "channels", 1)
@@ -82,7 +82,7 @@ class PatchSparseCoding(nn.Module):
             )
         step = float(torch.linalg.matrix_norm(D.double(), 2)) ** -2
         D = D.to(device)
-        self.dictionary = nn.Parameter(D.clone())
+        self.dictionary = nn.Parameter(D)
         self.step = Positive(step, name="step", learnable=True, device=D.device, dtype=D.dtype)
         self.log_lam = nn.Parameter(D.new_full((len(D),), self.lam).log())
 

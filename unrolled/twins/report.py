@@ -389,11 +389,11 @@ def replace_with_operator(source: Any) -> Any:
 
 
 def _to_array(X: ArrayLike | Tensor) -> Array:
-    return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X, dtype=np.float64)
+    return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X).astype(np.float64)
 
 
 def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
-    data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
+    data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.array(X))
     if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
         data = data.double()
     if not bool(data.isfinite().all()):
