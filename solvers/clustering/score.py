@@ -109,12 +109,8 @@ def _silhouette(graph: EmbeddedGraph, clusters: Array, n_clusters: int) -> float
     """Silhouette of the connected points or a seeded sample of them; -1 if it is arbitrary."""
     clusters = clusters[graph.connected]
     n_parts = len(np.unique(graph.part))
-    if (
-        graph.tied
-        or n_parts > n_clusters
-        or len(clusters) <= n_clusters
-        or len(np.unique(clusters)) < 2
-    ):
+    few = len(clusters) <= n_clusters or len(np.unique(clusters)) < 2
+    if graph.tied or n_parts > n_clusters or few:
         return -1.0
     if graph.embedding is None:
         embedding = np.eye(n_parts)[graph.part]
