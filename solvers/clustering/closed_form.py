@@ -184,7 +184,7 @@ class LowRankSubspaceClustering(_RegularisedClustering):
     >>> from twinsolve.solvers import LowRankSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
     >>> LowRankSubspaceClustering(2, random_state=0).fit_predict(X)
-    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    array([1, 1, 1, 0, 0, 0], dtype=int32)
     """
 
     lam: float | Auto | None = "auto"

@@ -83,7 +83,7 @@ class LowRankRepresentationClustering(_JointClustering):
     >>> from twinsolve.solvers import LowRankRepresentationClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
     >>> LowRankRepresentationClustering(2, random_state=0).fit_predict(X)
-    array([0, 0, 0, 1, 1, 1], dtype=int32)
+    array([1, 1, 1, 0, 0, 0], dtype=int32)
     """
 
     lam: float | None = None
