@@ -183,8 +183,9 @@ class LowRankSubspaceClustering(_RegularisedClustering):
     --------
     >>> from twinsolve.solvers import LowRankSubspaceClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
-    >>> LowRankSubspaceClustering(2, random_state=0).fit_predict(X)
-    array([1, 1, 1, 0, 0, 0], dtype=int32)
+    >>> labels = LowRankSubspaceClustering(2, random_state=0).fit_predict(X)
+    >>> labels == labels[0]
+    array([ True,  True,  True, False, False, False])
     """
 
     lam: float | Auto | None = "auto"

@@ -82,8 +82,9 @@ class LowRankRepresentationClustering(_JointClustering):
     --------
     >>> from twinsolve.solvers import LowRankRepresentationClustering
     >>> X = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [0.0, 1.0], [0.0, -1.0], [0.0, 2.0]]
-    >>> LowRankRepresentationClustering(2, random_state=0).fit_predict(X)
-    array([1, 1, 1, 0, 0, 0], dtype=int32)
+    >>> labels = LowRankRepresentationClustering(2, random_state=0).fit_predict(X)
+    >>> labels == labels[0]
+    array([ True,  True,  True, False, False, False])
     """
 
     lam: float | None = None
