@@ -9,12 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from .heads import find_mixing_maps
-from .laws import NetworkLaw, NotApplicable
+from .laws import FACTOR, NetworkLaw, NotApplicable
 from .model import Model, difference
 from .report import Row, Verdict
 from .scripts import Origin, write_script
 
-_LEAST, _FACTOR = 1e-7, 30  # of the tolerance, and times what noise was measured
+_LEAST = 1e-8  # of a tolerance: rounding of sums in float64
 _WORST: list[Verdict] = ["not applicable", "holds", "refused", "broken"]
 
 
@@ -69,9 +69,11 @@ def _try(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> _Trial:
 def _find_tolerance(law: NetworkLaw, model: Model, noise: list[Tensor]) -> tuple[float, str]:
     if law.tolerance is None:
         return model.tolerance
-    if not noise or not _FACTOR * noise[0] <= law.tolerance:
+    if not noise or not FACTOR * noise[0] <= law.tolerance:
         return law.tolerance, law.why
-    return max(_FACTOR * noise[0].item(), _LEAST), f"{_FACTOR} x the noise, {noise[0]:.1e}"
+    return max(
+        FACTOR * noise[0].item(), _LEAST
+    ), f"{FACTOR} x the noise, {noise[0]:.1e}; smaller errors are not seen"
 
 
 def _find_start(law: NetworkLaw, model: Model, trial: _Trial) -> str:

@@ -264,9 +264,9 @@ class Model:
             and bool(names.mask and names.positions)
             and promises.grows(self, self.inputs.shape[1] // 2)
             and promises.ignores_gaps(self),
-            "packing": self.causal
+            "positions that part texts": self.causal
             and names.positions is not None
-            and promises.keeps_texts_apart(self),
+            and promises.parts_texts(self),
             "source": self.source is not None,
             "source mask": names.source_mask is not None
             and self.source is not None

@@ -13,6 +13,7 @@ Measured = tuple[Tensor, Tensor, Tensor]  # and the noise, relative to the large
 EXACT = "nothing is computed"
 HALF = "the error is a share"
 HALF_OF_FLOAT32 = "half the digits of float32"
+FACTOR = 10  # of a tolerance to the noise: the largest of three, none of which is near 0 by chance
 
 
 class NotApplicable(Exception):
