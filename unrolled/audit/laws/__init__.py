@@ -6,12 +6,11 @@ use torch and each other alone, since the scripts that show a broken law contain
 """
 
 from . import caches, generation, gradients, packing, padding, precision, settings, sources, tokens
-from .law import FACTOR, LAWS, Measured, NetworkLaw, NotApplicable, Pair, network_law
+from .law import LAWS, Measured, NetworkLaw, NotApplicable, Pair, network_law
 from .precision import cast, convert
 
 LAWS.sort(key=lambda law: law.name != "determinism")  # what others rest on comes first
 __all__ = [
-    "FACTOR",
     "LAWS",
     "Measured",
     "NetworkLaw",
