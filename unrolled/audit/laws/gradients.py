@@ -30,12 +30,12 @@ def aim(slope: Tensor, draw: torch.Generator) -> Tensor:
 def differences_along(
     evaluate: Callable[[], Tensor], weights: Sequence[Tensor], along: Sequence[Tensor]
 ) -> Tensor:
-    """Central differences of three sizes along a direction, and of half of each.
+    """Central differences of four sizes along a direction, and of half of each.
 
-    A choice, as of experts, may jump within larger ones, and float32 inside a network rounds
-    smaller ones.
+    A choice, as of experts, or a kink may stand within larger ones, and float32 inside a network
+    rounds smaller ones.
     """
-    sizes, values, at = [2.0**-i for i in (10, 11, 13, 14, 17, 18)], [], 0.0
+    sizes, values, at = [2.0**-i for i in (10, 11, 13, 14, 17, 18, 21, 22)], [], 0.0
     for step in (*sizes, *(-size for size in sizes), 0.0):
         for weight, direction in zip(weights, along, strict=True):
             weight.data.add_(direction, alpha=step - at)
