@@ -63,13 +63,13 @@ def equation(model: Model, inputs: Tensor) -> Pair:
     return follow(model, inputs)
 
 
-@network_law("recurrence")
+@network_law("recurrence", grad=True)
 def gradients_of_equation(model: Model, inputs: Tensor) -> Pair:
     """The gradient in the features is that of the literal recurrence in float64."""
     network: Any = model.network
     part = fill_no_chunk(inputs)
     x, exact = part.clone().requires_grad_(), part.double().requires_grad_()
-    found = list_arrays(network, *model(x, grad=True))
+    found = list_arrays(network, *model(x))
     draw = torch.Generator(x.device).manual_seed(0)
     weights = [torch.randn(y.shape, generator=draw, device=y.device).to(y) for y in found]
     slope = torch.autograd.grad(found, x, weights)[0].double()

@@ -143,6 +143,8 @@ class Model:
         What the encoder of an encoder-decoder reads, and its mask: see `source_of`.
     seed : int, optional
         Of the random numbers of each call; None draws new ones.
+    grad : bool
+        Whether calls record what gradients need.
     calls : set
         Shapes and dtypes of the calls since it was cleared.
     """
@@ -156,6 +158,7 @@ class Model:
     source: Any = None
     source_mask: Tensor | None = None
     seed: int | None = SEED
+    grad: bool = False
     calls: set[tuple[Any, ...]] = field(default_factory=set)
 
     def __call__(
@@ -165,7 +168,6 @@ class Model:
         cache: Any = None,
         mask: Tensor | None = None,
         positions: Tensor | None = None,
-        grad: bool = False,
     ) -> tuple[Tensor, Any]:
         """Run the network; return its output and its cache."""
         names = self.convention
@@ -184,7 +186,7 @@ class Model:
         given |= self.source_of(inputs)
         self.calls.add((inputs.shape, *{p.dtype for _, p in _parameters(self.network)}))
         with (
-            torch.set_grad_enabled(grad),
+            torch.set_grad_enabled(self.grad),
             masks_read_rightly(self.network),
             _taken(self.network, self.module) as taken,
             nullcontext() if self.seed is None else seeded(self.seed),
@@ -264,9 +266,9 @@ class Model:
             and bool(names.mask and names.positions)
             and promises.grows(self, self.inputs.shape[1] // 2)
             and promises.ignores_gaps(self),
-            "packing": self.causal
+            "positions that part texts": self.causal
             and names.positions is not None
-            and promises.keeps_texts_apart(self),
+            and promises.parts_texts(self),
             "source": self.source is not None,
             "source mask": names.source_mask is not None
             and self.source is not None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
-import torch
 from torch import Tensor
 
 from .laws.packing import restart, withhold_cache
 from .laws.padding import hide, read_texts_alone
+from .laws.tokens import count_positions
 
 if TYPE_CHECKING:
     from .model import Model
@@ -44,43 +43,26 @@ def ignores_gaps(model: Model) -> bool:
         return True
 
 
-def keeps_texts_apart(model: Model) -> bool:
-    """Whether positions that start anew, without a mask, part the texts of a row.
+def parts_texts(model: Model) -> bool:
+    """Whether tokens see by their positions which text of a row they are of.
 
-    In transformers that is so where masks of attention are made from them, and there are no states.
-    In other networks it is so if the first tokens reach most tokens after them, and none of those
-    of a later text.
+    Then positions of one token change the outputs of others, and where the first text starts to
+    count changes nothing in the second. States that go on through all texts change neither.
     """
+    inputs = model.inputs.clone()
+    half, single = inputs.shape[1] // 2, withhold_cache(model)
+    counted, restarted = count_positions(inputs), restart(inputs, (half,))
+    single_zero, shifted = counted.clone(), restarted.clone()
+    single_zero[:, half] = 0
+    shifted[:, :half] += 3
     try:
-        return (_makes_packed_masks(model) and grows(model, 2)) or _parts_texts(model)
+        found, moved = (single(inputs, positions=x)[0][:, half:] for x in (restarted, shifted))
+        whole, broken = (
+            single(inputs, positions=x)[0][:, half + 1 :] for x in (counted, single_zero)
+        )
     except Exception:  # whatever the network raises
         return False
-
-
-def _makes_packed_masks(model: Model) -> bool:
-    if model.config is None:
-        return False
-    from transformers import masking_utils
-
-    name = "find_packed_sequence_indices"
-    with mock.patch.object(masking_utils, name, wraps=getattr(masking_utils, name)) as spied:
-        inputs = model.inputs.clone()
-        withhold_cache(model)(inputs, positions=restart(inputs, (inputs.shape[1] // 2,)))
-    return bool(spied.called)
-
-
-def _parts_texts(model: Model) -> bool:
-    inputs, single = model.inputs.clone(), withhold_cache(model)
-    half, third = inputs.shape[1] // 2, inputs.shape[1] // 3
-    changed = torch.cat([inputs[:, -third:], inputs[:, third:]], 1)
-    reached = []
-    for starts in ((half,), ()):
-        positions = restart(inputs, starts)
-        outputs = [single(x, positions=positions)[0][:, half:] for x in (inputs, changed)]
-        moved = (outputs[0] - outputs[1]).abs().amax((0, -1))
-        reached.append(moved > model.tolerance[0] * outputs[0].abs().max())
-    parted, whole = reached
-    return not parted.any() and bool(whole.double().mean() >= 0.5)
+    return _is_near(model, moved, found) and not _is_near(model, broken, whole)
 
 
 def _is_near(model: Model, found: Tensor, expected: Tensor) -> bool:

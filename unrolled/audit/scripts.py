@@ -50,7 +50,7 @@ def write_script(
     body = [
         source,
         _adapter(law, model, source),
-        _network(origin, model) + _move(model),
+        "\n".join([_network(origin, model), *_move(model), *_set(law, model)]),
         f"found, expected, *_ = {check.__name__}({arguments})\n" + _print(found, expected),
     ]
     error = difference(found, expected)
@@ -74,10 +74,10 @@ def _known(model: Model) -> dict[str, Any]:
     }
     if model.source is None:
         known["model.source_of(ids)"] = {}
+    else:
+        known["model.source.is_floating_point()"] = model.source.is_floating_point()
     floating = model.inputs.is_floating_point()
-    if model.source is None or model.source.is_floating_point() == floating:
-        known["inputs.is_floating_point()"] = floating
-    return known | {"later.is_floating_point()": floating}
+    return known | {f"{x}.is_floating_point()": floating for x in ("inputs", "later")}
 
 
 def _print(found: Tensor, expected: Tensor) -> str:
@@ -89,13 +89,25 @@ def _print(found: Tensor, expected: Tensor) -> str:
     return f'print("relative error", ({error}).item())'
 
 
-def _move(model: Model) -> str:
+def _move(model: Model) -> list[str]:
     """Lines that move what was made to the GPU, and make what laws make there; none on the CPU."""
-    if model.inputs.device.type == "cpu":
-        return ""
+    device = model.inputs.device.type
+    if device == "cpu":
+        return []
     moved = ["network", "inputs", *(["source"] if model.source is not None else [])]
-    pairs = (f"{name} = {name}.to({model.inputs.device.type!r})" for name in moved)
-    return "\n".join(["", *pairs, f"torch.set_default_device({model.inputs.device.type!r})"])
+    return [
+        *(f"{name} = {name}.to({device!r})" for name in moved),
+        f"torch.set_default_device({device!r})",
+    ]
+
+
+def _set(law: NetworkLaw, model: Model) -> list[str]:
+    """Lines that turn what was made to float64, and ask for gradients by features."""
+    known = {"inputs": model.inputs, "source": model.source}
+    floating = [name for name, x in known.items() if x is not None and x.is_floating_point()]
+    names = ["network", *floating]
+    wide = f"{', '.join(names)} = {', '.join(f'{name}.double()' for name in names)}"
+    return [wide] * law.exact + ["inputs.requires_grad_()"] * (law.grad and "inputs" in floating)
 
 
 def _title(origin: Origin, model: Model) -> str:
@@ -149,15 +161,20 @@ def _network(origin: Origin, model: Model) -> str:
 
 def _settings(found: Architecture) -> list[str]:
     """Lines of the settings that are not those by default."""
-    usual = vars(found.config())
-    scalars = (int, float, str, bool)
-    kept = {
-        name: value
-        for name, value in found.settings.items()
-        if not (isinstance(value, scalars) and usual.get(name) == value)
-    }
-    words = [f"{name!r}: {value!r}," for name, value in kept.items()]
+    words = [f"{k!r}: {x!r}," for k, x in _changed(found.settings, found.config).items()]
     return wrap(f"settings = {{{' '.join(words)}}}", _WIDTH, **_WRAP)
+
+
+def _changed(settings: dict[str, Any], config: type) -> dict[str, Any]:
+    """The settings, and those of parts, that are not those by default."""
+    usual, changed = vars(config()), {}
+    for name, value in settings.items():
+        part, default = isinstance(value, dict), usual.get(name)
+        if part and hasattr(default, "model_type"):
+            changed[name] = _changed(value, type(default))
+        elif not (isinstance(value, int | float | str) and value == default):
+            changed[name] = value
+    return changed
 
 
 def write_inputs(inputs: Tensor, top: int | None = None) -> str:
@@ -178,10 +195,10 @@ def _model(model: Model) -> str:
 
 def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
     """A class that laws can call as they call `Model`, with what they use of it."""
-    names, by_grad = model.convention, "grad=" in source
+    names = model.convention
     takes = {"cache": names.cache, "mask": names.mask, "positions": names.positions}
     used = [name for name in takes if re.search(rf"\b{name}=|'{name}'", source)]
-    head = ["self", "inputs", *(f"{x}=None" for x in (*used, *["grad"] * by_grad))]
+    head = ["self", "inputs", *(f"{x}=None" for x in used)]
     words = {
         takes[name]: value
         for name, value in {"cache": "cache", "mask": _mask_of(names),
@@ -189,7 +206,7 @@ def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
         if name in used and takes[name]
     }  # fmt: skip
     lines = _start_of_adapter(names, source)
-    lines += [] if by_grad else ["    @torch.no_grad()"]
+    lines += [] if law.grad else ["    @torch.no_grad()"]
     lines += [f"    def __call__({', '.join(head)}):"]
     if not names.returns_cache:
         make = "cache or transformers.DynamicCache(config=self.network.config)"
@@ -204,11 +221,11 @@ def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
     given += ", **self.source_of(inputs)" if names.source else ""
     keyword = f"{names.inputs}=" if names.inputs else ""
     call = f"output = self.network({keyword}inputs{given})"
-    lines += ["        torch.manual_seed(0)"] if law.seeded else []
-    lines += ["        with torch.set_grad_enabled(bool(grad)):"] if by_grad else []
+    draws = "config" in law.needs or model.randomness  # of a network that is built anew, or its own
+    lines += ["        torch.manual_seed(0)"] if law.seeded and draws else []
     cache = f"output.{names.cache}" if names.cache and names.returns_cache else None
     cache = cache or ("cache" if not names.returns_cache else "None")
-    lines += [f"        {'    ' * by_grad}{call}", f"        return {_output_of(model, cache)}"]
+    lines += [f"        {call}", f"        return {_output_of(model, cache)}"]
     return "\n".join(["class Model:", *lines])
 
 
@@ -233,8 +250,8 @@ def _start_of_adapter(names: Convention, source: str) -> list[str]:
         lines += ["        return Model(self.network, source, mask)", ""]
     lines += [
         "    def source_of(self, inputs):  # the first token tells",
-        "        first = (inputs != 0).int().argmax(1, keepdim=True)",
-        "        rows = inputs.gather(1, first)[:, 0] % len(self.source)",
+        "        first = (inputs != 0).int().argmax(1)",
+        "        rows = inputs[range(len(inputs)), first] % len(self.source)",
     ]
     given = f"{{{names.source!r}: self.source[rows]}}"
     if "reading(" in source:

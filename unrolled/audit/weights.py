@@ -52,10 +52,10 @@ def write_draw(network: nn.Module) -> list[str]:
     lines = [
         *([f"gates = {gates}"] if gates else []),
         f"draw = torch.Generator().manual_seed({SEED})",
-        "for name, weight in network.named_parameters():",
+        "for name, weight in network.named_parameters():"
+        if all(x.requires_grad for x in weights.values())
+        else "for name, weight in [x for x in network.named_parameters() if x[1].requires_grad]:",
     ]
-    if any(not x.requires_grad for x in weights.values()):
-        lines += ["    if not weight.requires_grad:", "        continue"]
     lines += ["    noise = torch.randn(weight.shape, generator=draw)"]
     moved = "weight.data + 0.1 * noise if weight.ndim < 2 else noise / scale"
     if gates:

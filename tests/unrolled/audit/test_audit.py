@@ -1,6 +1,7 @@
 """The audit finds a planted fault of every kind, and what is known of other people's networks."""
 
 import contextlib
+import functools
 import io
 import warnings
 from functools import partialmethod
@@ -14,6 +15,7 @@ from twinsolve import audit
 from twinsolve.unrolled.audit import LAWS, Convention, draw_weights
 
 from .test_functions import LAWS as OF_FUNCTIONS
+from .test_functions import adapt_delta
 
 INPUTS = torch.randn(2, 21, 6, generator=torch.Generator().manual_seed(0))
 
@@ -328,16 +330,49 @@ def test_known_faults_of_transformers_are_found(name):
         assert_is_short(row)
 
 
-@PINNED
-@pytest.mark.parametrize(
-    "name",
-    ["gpt2", "llama", "mixtral", "BertModel", "ViTModel", "qwen3_next", "falcon_h1",
-     "T5ForConditionalGeneration", "gemma3_text", "LlavaForConditionalGeneration"],
+SOUND = (
+    "gpt2", "llama", "mixtral", "BertModel", "ViTModel", "qwen3_next", "falcon_h1",
+    "T5ForConditionalGeneration", "gemma3_text", "LlavaForConditionalGeneration",
 )  # fmt: skip
+STATES = ("qwen3_next", "falcon_h1")  # which go on where their attention parts packed texts
+NO_DERIVATIVES = ("falcon_h1", "gemma3_text", "LlavaForConditionalGeneration")  # as of others above
+
+
+@functools.cache
+def audit_once(name):
+    laws = tuple(law.name for law in LAWS if not law.grad) if name in NO_DERIVATIVES else ()
+    return audit(name, laws=laws)
+
+
+@PINNED
+@pytest.mark.parametrize("name", SOUND)
 def test_sound_families_break_nothing(name):
-    report = audit(name)
-    assert report, report
+    report = audit_once(name)
+    assert [row.law for row in report.broken] == ["packed texts"] * (name in STATES), report
     assert sum(row.verdict == "holds" for row in report.rows) >= 8
+
+
+@PINNED
+def test_no_law_tolerates_a_hundred_times_what_sound_networks_need():
+    """The worst of all, and rounding that any may have: the last digit of float32, or of sums."""
+    torch.manual_seed(0)
+    reports = [
+        *map(audit_once, SOUND),
+        audit(nn.GRU(6, 6, 2, batch_first=True), INPUTS),
+        audit("BartForConditionalGeneration", laws=("content of source padding",)),
+        audit(Recurrence(), INPUTS),
+        audit(adapt_delta(), torch.randn(2, 21, adapt_delta().width)),
+    ]
+    rows = [row for report in reports for row in report.rows if row.tolerance]
+    exact = {law.name for law in LAWS if law.exact}
+    needed = {}
+    for row in rows:
+        noise = row.error + (1e-10 if row.law in exact else 1.2e-7)
+        needed[row.law] = max(needed.get(row.law, 0), noise / row.tolerance)
+    assert {law: share for law, share in needed.items() if share < 0.01} == {}
+    near = [row for row in rows if row.error > row.tolerance / 2]
+    assert {row.law for row in near} <= {"packed texts"}, near
+    assert len(needed) > 30
 
 
 @PINNED
@@ -351,7 +386,8 @@ def test_sound_families_break_nothing(name):
         ("qwen3_next", "decoding of right padded", "not applicable"),  # its states take it in
         ("qwen3", "decoding of right padded", "holds"),
         ("gpt_neo", "decoding of right padded", "not applicable"),  # a window, and all keys
-        ("qwen3_next", "packed texts", "not applicable"),  # its states go on
+        ("mamba", "packed texts", "not applicable"),  # takes no positions
+        ("opt", "packed texts", "not applicable"),  # takes them as features of tokens
         ("llama", "packed texts", "holds"),
         ("LongformerModel", "gradients", "not applicable"),  # NaN in float64 alone
         ("T5EncoderModel", "second derivatives", "not applicable"),  # kinks, and float32 inside
@@ -404,9 +440,7 @@ def test_folder_without_architecture_is_refused(tmp_path):
 
 
 def assert_is_short(row):
-    """Scripts of derivatives contain the differences."""
-    derivatives = "gradient" in row.law or row.law == "second derivatives"
-    assert row.script.count("\n") <= (85 if derivatives else 60)
+    assert row.script.count("\n") <= 60, row.law
 
 
 def run_script(row):

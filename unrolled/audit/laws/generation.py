@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .law import Pair, network_law
-from .padding import pad_later_rows
+from .padding import hide
 from .tokens import count_positions, in_pieces
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def generation(model: Model, inputs: Tensor) -> Pair:
 def generation_of_left_padded(model: Model, inputs: Tensor) -> Pair:
     """`generate` scores the tokens of a row of a padded batch as the row alone is scored."""
     n = inputs.shape[1]
-    padded, mask, _ = pad_later_rows(inputs)
+    padded, mask, _ = hide(inputs, 0, 4)
     lengths = [n, *[n - 4] * (len(inputs) - 1)]
     return scores_of(model, generate(model, padded, 8, mask=mask), lengths)
 

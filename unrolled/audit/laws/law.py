@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
-Measured = tuple[Tensor, Tensor, Tensor]  # and the noise, relative to the largest expected entry
+Measured = tuple[Tensor, Tensor, Tensor]  # and differences of all sizes
 EXACT = "nothing is computed"
 HALF = "the error is a share"
-HALF_OF_FLOAT32 = "half the digits of float32"
 
 
 class NotApplicable(Exception):
@@ -30,12 +29,12 @@ class NetworkLaw:
         What holds, in a sentence.
     check : callable
         ``check(model, inputs, *case)`` returns what was found and what was expected. A third tensor
-        is the noise that it measured, from which the tolerance then comes.
+        has all differences, from whose noise the tolerance then comes.
     needs : tuple of str
         What the law needs of a model, of `Model.offers`.
     tolerance : float, optional
         Of the largest difference over the largest expected entry; by default the model's own
-        rounding decides. Where noise is measured it is the most that is allowed.
+        rounding decides. Where noise is measured, a network that needs more cannot be judged.
     why : str
         Where the tolerance comes from.
     cases : tuple of tuple
@@ -43,6 +42,12 @@ class NetworkLaw:
         in one case hides no fault in another.
     seeded : bool
         Whether every call draws the same random numbers.
+    growth : float
+        Without a tolerance, how many times that of the model is allowed.
+    grad : bool
+        Whether calls record what gradients need.
+    exact : bool
+        Whether the network and its inputs are in float64.
     """
 
     name: str
@@ -53,6 +58,9 @@ class NetworkLaw:
     why: str
     cases: tuple[tuple[Any, ...], ...] = ((),)
     seeded: bool = True
+    growth: float = 1
+    grad: bool = False
+    exact: bool = False
 
 
 LAWS: list[NetworkLaw] = []
@@ -65,15 +73,17 @@ def network_law(
     why: str = "",
     cases: Iterable[Any] | None = None,
     seeded: bool = True,
+    growth: float = 1,
+    grad: bool = False,
+    exact: bool = False,
 ) -> Callable[[Check], Check]:
     """Add a function to `LAWS`; its docstring is the statement. Each case is one more argument."""
     given = ((),) if cases is None else tuple((case,) for case in cases)
 
     def add(check: Check) -> Check:
-        name = check.__name__.replace("_", " ")
-        LAWS.append(
-            NetworkLaw(name, str(check.__doc__), check, needs, tolerance, why, given, seeded)
-        )
+        name, said = check.__name__.replace("_", " "), str(check.__doc__)
+        how = (needs, tolerance, why, given, seeded, growth, grad, exact)
+        LAWS.append(NetworkLaw(name, said, check, *how))
         return check
 
     return add

@@ -32,7 +32,7 @@ def withhold_cache(model: Model) -> Model:
     return model.of(call)
 
 
-@network_law("packing", cases=((9,), (4, 10), (1, 2)))
+@network_law("positions that part texts", cases=((9,), (4, 10), (1, 2)))
 def packed_texts(model: Model, inputs: Tensor, starts: Sequence[int]) -> Pair:
     """Where positions start anew in a row, as in packed texts, each has the output it has alone."""
     single, positions = withhold_cache(model), restart(inputs, starts)

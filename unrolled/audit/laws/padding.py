@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .law import NotApplicable, Pair, network_law
-from .tokens import count_positions, in_pieces
+from .tokens import in_pieces
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -53,45 +53,12 @@ def content_of_padding(model: Model, inputs: Tensor) -> Pair:
     return outputs[0], outputs[1]
 
 
-def pad_later_rows(inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows, all but the first without four tokens behind padding; mask and positions."""
-    short, mask, positions = pad_left(inputs[1:, 4:], 4)
-    first = inputs[:1]
-    return (
-        torch.cat([first, short]),
-        torch.cat([torch.ones_like(mask[:1]), mask]),
-        torch.cat([count_positions(first), positions]),
-    )
-
-
-def padded_in_pieces(model: Model, inputs: Tensor, ends: Sequence[int]) -> Pair:
-    """Outputs of rows behind paddings that differ, in pieces, and those that rows have alone."""
-    padded, mask, positions = pad_later_rows(inputs)
-    found = in_pieces(model, padded, ends, positions=positions, mask=mask)
-    alone = model(inputs[:1])[0][0], model(inputs[1:, 4:])[0].flatten(0, 1)
-    return torch.cat([found[0], found[1:, 4:].flatten(0, 1)])[None], torch.cat(alone)[None]
-
-
-@network_law("mask", "cache")
-def decoding_of_left_padded(model: Model, inputs: Tensor) -> Pair:
-    """Rows behind paddings that differ decode to the outputs that they have alone."""
-    n = inputs.shape[1]
-    return padded_in_pieces(model, inputs, range(n // 2, n + 1))
-
-
-@network_law("mask", "cache")
-def pieces_of_left_padded(model: Model, inputs: Tensor) -> Pair:
-    """In three pieces, rows behind paddings that differ have the outputs that they have alone."""
-    n = inputs.shape[1]
-    return padded_in_pieces(model, inputs, [n // 3, n // 3 + n // 2, n])
-
-
 def hide(inputs: Tensor, start: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """The inputs with n tokens of padding from `start` in all rows but the first; mask, positions.
 
     Their last n tokens are left out, so that all rows have the same length.
     """
-    padding = torch.zeros_like(inputs[1:, :n])
+    padding = inputs[1:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[1:, :n])
     later = torch.cat([inputs[1:, :start], padding, inputs[1:, start:-n]], 1)
     mask = torch.ones(inputs.shape[:2], dtype=torch.long)
     mask[1:, start : start + n] = 0
@@ -104,13 +71,32 @@ def read_texts_alone(model: Model, inputs: Tensor, n: int) -> Tensor:
     return torch.cat(outputs)[None]
 
 
+def hidden_in_pieces(model: Model, inputs: Tensor, start: int, ends: Sequence[int]) -> Pair:
+    """Outputs of rows with four tokens of padding, in pieces, and those that rows have alone."""
+    padded, mask, positions = hide(inputs, start, 4)
+    found = in_pieces(model, padded, ends, positions=positions, mask=mask)
+    return found[mask == 1][None], read_texts_alone(model, inputs, 4)
+
+
+@network_law("mask", "cache")
+def decoding_of_left_padded(model: Model, inputs: Tensor) -> Pair:
+    """Rows behind paddings that differ decode to the outputs that they have alone."""
+    n = inputs.shape[1]
+    return hidden_in_pieces(model, inputs, 0, range(n // 2, n + 1))
+
+
+@network_law("mask", "cache")
+def pieces_of_left_padded(model: Model, inputs: Tensor) -> Pair:
+    """In three pieces, rows behind paddings that differ have the outputs that they have alone."""
+    n = inputs.shape[1]
+    return hidden_in_pieces(model, inputs, 0, [n // 3, n // 3 + n // 2, n])
+
+
 @network_law("mask", "positions", "cache", "gaps")
 def decoding_of_right_padded(model: Model, inputs: Tensor) -> Pair:
     """Rows that are padded on the right and then decoded have the outputs that they have alone."""
     n, half = inputs.shape[1], inputs.shape[1] // 2
-    padded, mask, positions = hide(inputs, half - 4, 4)
-    found = in_pieces(model, padded, range(half, n + 1), positions=positions, mask=mask)
-    return found[mask == 1][None], read_texts_alone(model, inputs, 4)
+    return hidden_in_pieces(model, inputs, half - 4, range(half, n + 1))
 
 
 @network_law("mask", "cache", cases=(0, 1, 2))

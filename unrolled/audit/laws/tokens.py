@@ -67,7 +67,6 @@ def in_pieces(
     positions: Tensor | None = None,
     mask: Tensor | None = None,
     cache: Any = None,
-    grad: bool = False,
 ) -> Tensor:
     """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
     outputs = []
@@ -78,7 +77,6 @@ def in_pieces(
             cache=cache,
             positions=None if positions is None else positions[:, start:end],
             mask=None if mask is None else mask[:, first:end],
-            grad=grad,
         )
         outputs.append(output)
     return torch.cat(outputs, 1)
