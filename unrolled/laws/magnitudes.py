@@ -66,10 +66,11 @@ def _scale_tokens(subject: Subject, size: float) -> Subject:
 def offset(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Outputs and gradients keep their digits in float32 when all visible tokens move by 1e4.
 
-    Padding stays zero, so that no centre of all tokens is near the visible ones. The expected
-    results are the layer's own in float64 on the rounded inputs. The tolerance is that of `leaks`
-    for each pass. Applies to layers that compare tokens by their differences: the output in float64
-    does not move.
+    Padding stays zero, so that no centre of all tokens is near the visible ones. Where weights of
+    far keys vanish, some tokens move by 1e4 and the others by -1e4: no centre is near all visible
+    ones. The expected results are the layer's own in float64 on the rounded inputs. The tolerance
+    is that of `leaks` for each pass. Applies to layers that compare tokens by their differences:
+    the output in float64 does not move.
     """
     reads_tokens = {"q", "k"} & set(declared.reads)
     if declared.data_dependent or not subject.accuracy.differences or not reads_tokens:
@@ -83,13 +84,29 @@ def offset(subject: Subject, declared: Declared) -> Iterator[Finding]:
     for masks, rows in _pad(declared, subject.rng("offset masks")):
         single = _move_tokens(drawn, rows).to(torch.float32)
         yield Finding(masks.name, partial(_compare_dtypes, single, masks, rows), "float32")
+    yield from _two_sides(drawn, declared)
 
 
-def _move_tokens(subject: Subject, visible: Array) -> Subject:
+def _two_sides(drawn: Subject, declared: Declared) -> Iterator[Finding]:
+    """Yield findings on tokens that move to two sides, if each side then attends to itself."""
+    if not declared.pair_masks:
+        return
+    everywhere = np.ones(_N_MOVED, dtype=bool)
+    sides = drawn.rng("offset sides").choice([-_FAR, _FAR], _N_MOVED)
+    apart, own_side = _move_tokens(drawn, everywhere, sides), sides == sides[:, None]
+    unmoved = drawn.on((*drawn.inputs[:2], apart.inputs[2])).output(hiding(own_side))
+    if not largest_difference(apart.output(), unmoved) <= _UNCHANGED:
+        return
+    for masks in (NO_MASKS, *(m for m in masks_of(apart) if m.name in ("causal", "pairs"))):
+        compare = partial(_compare_dtypes, apart.to(torch.float32), masks, everywhere)
+        yield Finding(f"two sides, {masks.name}", compare, "float32")
+
+
+def _move_tokens(subject: Subject, visible: Array, by: Array | float = _FAR) -> Subject:
     """Return the layer on the visible tokens, far away, with zeros for all others."""
     q, k, v = subject.inputs
-    present = torch.from_numpy(visible)[:, None]
-    return subject.on(tuple(torch.where(present, x, 0) for x in (q + _FAR, k + _FAR, v)))
+    present, moved = torch.from_numpy(visible)[:, None], torch.as_tensor(by).reshape(-1, 1)
+    return subject.on(tuple(torch.where(present, x, 0) for x in (q + moved, k + moved, v)))
 
 
 def _pad(declared: Declared, rng: np.random.Generator) -> Iterator[tuple[Masks, Array]]:
