@@ -10,17 +10,25 @@ from functools import partial
 import numpy as np
 import torch
 
-from .finding import Finding, operator_law
+from .finding import Finding, law, operator_law
 from .gradients import Gradients, output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding, masks_of, some_rows
-from .measurement import Array, Measurement, largest_difference, worst
+from .measurement import (
+    Array,
+    Measurement,
+    dtype_name,
+    largest_difference,
+    rounding,
+    worst,
+)
 from .outputs import compare_size, has_expected_output
-from .subject import ROUNDED_ANEW, Declared, Subject
+from .subject import ROUNDED_ANEW, Declared, Subject, as_array
 
 _SMALL, _LARGE = 0.01, 100.0
 _FAR, _N_MOVED, _N_PADDED = 1e4, 32, 18  # most of them
 _UNCHANGED = 1e-6  # in float64, whose digits far away leave 1e-8
 _ROUNDING = 100 * torch.finfo(torch.float32).eps
+_SHIFTS = (10.0, 1e3, 1e4)
 
 
 @operator_law
@@ -138,3 +146,44 @@ def _compare_dtypes(single: Subject, masks: Masks, rows: Array) -> Measurement:
     pairs = zip(*(output_and_gradients(x, masks, rows) for x in (single, exact)), strict=True)
     tolerance = _ROUNDING * min(single.accuracy.passes(single.layer), ROUNDED_ANEW)
     return worst([Measurement(largest_difference(*pair), tolerance) for pair in pairs])
+
+
+@law
+def shift(subject: Subject) -> Iterator[Finding]:
+    """A constant added to images, values, or queries with keys costs no digits of the weights.
+
+    Constants are 10, 1000 and 1e4. Applies where a shift in float64 leaves the output as it is, or
+    moves it as much. The expected output is the layer's own in float64 on the rounded inputs, and
+    the tolerance that of `dtypes`, or of `many_tokens` in 16 bits. Products of queries and keys
+    that move alone grow with the constant, and so may their rounding.
+    """
+    accuracy = subject.accuracy
+    if subject.brief or accuracy.iterates or not (accuracy.continuous and accuracy.differences):
+        return
+    for name in ("tokens", "values") if subject.kind == "tokens" else ("inputs",):
+        moved, still = _shift_inputs(subject, name, 1.0).output(), subject.output()
+        if min(largest_difference(x, still) for x in (moved, moved - 1.0)) > _UNCHANGED:
+            continue
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            yield Finding(name, partial(_compare_shifts, subject, name, dtype), dtype_name(dtype))
+
+
+def _shift_inputs(subject: Subject, name: str, by: float) -> Subject:
+    if name == "inputs":
+        return subject.on(tuple(x + by for x in subject.inputs))
+    q, k, v = subject.inputs
+    inputs = (q + by, k + by, v) if name == "tokens" else (q, k, v + by)
+    return subject.on(inputs, subject.context)
+
+
+def _compare_shifts(subject: Subject, name: str, dtype: torch.dtype) -> Measurement:
+    accuracy, layer = subject.accuracy, subject.layer
+    passes, arrays = accuracy.passes(layer), map(as_array, subject.inputs)
+    tolerance = rounding(dtype, passes, float(accuracy.logit_range(layer, *arrays)))
+    if dtype.itemsize == 2:
+        tolerance = 4 * (1 + min(passes, ROUNDED_ANEW)) * torch.finfo(dtype).eps
+    found = []
+    for by in _SHIFTS:
+        low = replace(_shift_inputs(subject, name, by), reference=None).to(dtype)
+        found.append(Measurement(largest_difference(low.output(), low.expected()), tolerance))
+    return worst(found)
