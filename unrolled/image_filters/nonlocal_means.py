@@ -60,7 +60,7 @@ def nonlocal_means_attention(
     padded = F.pad(image, 2 * border, mode="reflect") if patch_size > 1 else image
     if patch_distance is not None:
         wide = torch.promote_types(values.dtype, torch.float32)
-        given = (x.to(wide) for x in (values, padded))
+        given = values.to(wide), padded.to(wide)
         averaged = _average_windows(*given, h, patch_size, patch_distance, sigma)
         return averaged.to(values.dtype)
     # (batch, 1, pixels, channels * patch_size^2)
