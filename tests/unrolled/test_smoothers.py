@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import elu
 from torch.testing import assert_close
 
@@ -62,6 +63,43 @@ def test_distances_and_their_gradients_keep_digits(shift):
     found = torch.autograd.grad((weights.float() * squared_distances(*single)).sum(), single)
     for a, b in zip(found, gradients, strict=True):
         assert_close(a.double(), b, atol=1e-5 * float(b.abs().max()), rtol=0)
+
+
+def outputs_and_gradients(operator, inputs, **given):
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    out = operator(*inputs, **given)
+    return out, *torch.autograd.grad(out.square().sum(), inputs)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "far", "accuracy"),
+    [(torch.float32, 300.0, 1e-5), (torch.float32, 1e6, 1e-5), (torch.bfloat16, 64.0, 0.03)],
+)
+def test_gaussian_attention_keeps_digits_where_no_centre_is_near_all_tokens(dtype, far, accuracy):
+    """By differences; from one centre weights are off by 1e-3, which is the least of all, to 1."""
+    sides = torch.where(torch.arange(30) % 2 == 0, far, -far)[:, None]
+    q, k, v = (tokens(2, 30, 8, seed=seed) for seed in range(3))
+    inputs = [x.to(dtype) for x in (q + sides, k + sides, v)]
+    pairs = (tokens(30, 30) < 0.5) | torch.eye(30, dtype=torch.bool)
+    padding = torch.arange(30)[None] < 21
+    for given in ({}, {"is_causal": True}, {"mask": padding}, {"mask": pairs}):
+        found = outputs_and_gradients(Gaussian(1.5), inputs, **given)
+        exact = outputs_and_gradients(
+            Kernel("gaussian", 1.5).double(), [x.double() for x in inputs], **given
+        )
+        for a, b in zip(found, exact, strict=True):
+            assert_close(a.double(), b, atol=accuracy * float(b.detach().abs().max()), rtol=0)
+
+
+def test_the_centre_is_near_visible_tokens_where_nobody_looks_how_far_they_are():
+    """As on a GPU; padding of zeros, which are most of the keys, is far from all others."""
+    seen = torch.arange(30)[None] < 10
+    q, k, v = (tokens(2, 30, 8, seed=seed).float() for seed in range(3))
+    q, k = (torch.where(seen.mT, x + 1e4, 0) for x in (q, k))
+    expected = Gaussian(1.5).double()(q.double(), k.double(), v.double(), mask=seen)
+    with sdpa_kernel(SDPBackend.MATH):
+        found = Gaussian(1.5)(q, k, v, mask=seen)
+    assert_close(found[:, :10].double(), expected[:, :10], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "laplace"])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Positive, check_count, check_positive, without_autocast
-from .tiles import tiled_average
+from .tiles import centred, tiled_average
 
 
 class BilateralFilter(nn.Module):
@@ -91,7 +91,7 @@ class BilateralFilter(nn.Module):
         colour, space = (s().to(wide) for s in (self.sigma_color, self.sigma_spatial))
         with without_autocast(guide):
             averaged = tiled_average(
-                guide.to(wide) / (2**0.5 * colour),
+                centred(guide) / (2**0.5 * colour),
                 values.to(wide),
                 patch_distance=self.win_size // 2,
                 spatial_scale=space**-2 / 2,

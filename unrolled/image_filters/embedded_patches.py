@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import Positive, check_count, check_positive
-from .tiles import tiled_average
+from ..attention import Positive, check_count, check_positive, without_autocast
+from .tiles import centred, tiled_average
 
 
 def patch_identity(patch_size: int, channels: int = 1, *, patch_weights: str = "uniform") -> Tensor:
@@ -140,15 +140,18 @@ class EmbeddedMeans(nn.Module):
                 f"sides over {self.patch_size // 2} pixels, got {guide.dtype} "
                 f"{tuple(guide.shape)}"
             )
+        values = guide if values is None else values
         border = ((self.patch_size - 1) // 2, self.patch_size // 2)
-        padded = F.pad(guide, 2 * border, mode="reflect") if self.patch_size > 1 else guide
-        h = self.h()
-        return tiled_average(
-            F.conv2d(padded, (self.embedding / h).to(guide.dtype)),
-            guide if values is None else values,
-            patch_distance=self.patch_distance,
-            offset=2 * (self.noise / h).square().to(guide.dtype),
-        )
+        with without_autocast(guide):
+            planes, h = centred(guide), self.h()
+            padded = F.pad(planes, 2 * border, mode="reflect") if self.patch_size > 1 else planes
+            averaged = tiled_average(
+                F.conv2d(padded, (self.embedding / h).to(planes.dtype)),
+                values.to(planes.dtype),
+                patch_distance=self.patch_distance,
+                offset=2 * (self.noise / h).square().to(planes.dtype),
+            )
+        return averaged.to(values.dtype)
 
     def extra_repr(self) -> str:
         return (

@@ -59,7 +59,10 @@ def nonlocal_means_attention(
     border = ((patch_size - 1) // 2, patch_size // 2)
     padded = F.pad(image, 2 * border, mode="reflect") if patch_size > 1 else image
     if patch_distance is not None:
-        return _average_windows(values, padded, h, patch_size, patch_distance, sigma)
+        wide = torch.promote_types(values.dtype, torch.float32)
+        given = values.to(wide), padded.to(wide)
+        averaged = _average_windows(*given, h, patch_size, patch_distance, sigma)
+        return averaged.to(values.dtype)
     # (batch, 1, pixels, channels * patch_size^2)
     patches = F.unfold(padded, patch_size).mT[:, None]
     pixels = values.flatten(2).mT[:, None]  # (batch, 1, pixels, channels)

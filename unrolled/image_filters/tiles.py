@@ -100,6 +100,15 @@ def tiled_average(
     return torch.cat(parts, dim=-2)[..., :height, :width]
 
 
+def centred(guide: Tensor) -> Tensor:
+    """A guide minus a constant for each plane, in float32 at least.
+
+    Differences of pixels stay as they are; in units of a bandwidth they keep their digits.
+    """
+    guide = guide.to(torch.promote_types(guide.dtype, torch.float32))
+    return guide - guide.detach().mean(dim=(-2, -1), keepdim=True)
+
+
 def _list_shifts(side: int, patch_distance: int, device: torch.device) -> Tensor:
     """Shifts down and right from each query of a tile to each of its keys: (2, queries, keys)."""
     i = torch.arange(side, device=device)

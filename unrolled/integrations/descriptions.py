@@ -148,11 +148,22 @@ def check_same(live: Operator, made: Operator) -> None:
         changed = [key for key in _list_settings(a) if not _equal(vars(a)[key], vars(b).get(key))]
         buffers = dict(b.named_buffers(recurse=False))
         changed += [k for k, x in a.named_buffers(recurse=False) if not _equal(x, buffers.get(k))]
+        changed += _list_replaced(a)
         if changed:
             raise ValueError(
                 f"{', '.join(changed)} of {type(a).__name__} changed after it was made: only what "
                 "the constructor was given can be stored"
             )
+
+
+def _list_replaced(module: nn.Module) -> list[str]:
+    """Names of methods that other functions stand for in this module alone.
+
+    Hooks of accelerate, which move tensors between devices and call what was there, are none.
+    """
+    hooked = hasattr(module, "_hf_hook")
+    functions = (x for x in vars(module) if inspect.isfunction(getattr(type(module), x, None)))
+    return [x for x in functions if not (hooked and x == "forward")]
 
 
 def _list_settings(module: Any) -> list[str]:

@@ -92,6 +92,10 @@ def attach_huggingface(
     put another operator, or ``torch.compile`` of one, at ``operator``. Anything else there is an
     error, and so is an attention implementation that is set afterwards.
 
+    Give the whole model, with a function of names that returns None outside the part that is meant.
+    If the part alone is given, layers beside it that share its configuration raise (BART's decoder
+    beside its encoder), and ``save_pretrained`` of the whole model does not know of its operators.
+
     Parameters
     ----------
     model : transformers.PreTrainedModel

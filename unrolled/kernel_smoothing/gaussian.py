@@ -11,6 +11,7 @@ from ..attention import (
     blocks_serve,
     causal_mask,
     combine_masks,
+    drop_hidden,
     explicit_mask,
     fused_attention,
     hidden_by,
@@ -21,9 +22,11 @@ from ..attention import (
     query_offset,
     without_autocast,
 )
-from .logits import gaussian_logits, key_nearest_zero
+from .logits import gaussian_logits, key_nearest_zero, squared_distances
 
 _CENTRE_SAMPLE = 16
+# Of larger ones between tokens over the bandwidth, rounding moves logits by some 1e-4 and more.
+_LARGEST_PRODUCT = {torch.float64: 2.0**33, torch.float32: 2.0**12}  # in 16 bits 2**8
 
 
 def gaussian_attention(
@@ -43,7 +46,12 @@ def gaussian_attention(
     Every row must see these keys: under a causal mask they are the first 16, and rows that do not
     see all of them are computed from differences. Under masks that differ from query to query, or a
     mask beside the causal one, no centre serves all rows. Logits are then computed in float64,
-    which needs no centre and takes up to three times the time of the fused kernel.
+    which takes up to three times the time of the fused kernel.
+
+    Where visible tokens lie so far apart that rounding of these products would count, the CPU takes
+    differences in float64, in some five times the time. A GPU, compiled code and `torch.func` do
+    not look at the tokens. There logits keep an error of ``eps (r / bandwidth)^2``, with the
+    largest distance r from the centre, and eps of float64 under the masks above, else of q.
 
     Parameters
     ----------
@@ -90,18 +98,40 @@ def _attend_causally(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor)
     if n_early == 0:
         return out
     seen = slice(offset + n_early)
-    early = _attend_few_rows(q[..., :n_early, :], k[..., seen, :], v[..., seen, :], bandwidth)
+    rows, keys, values = q[..., :n_early, :], k[..., seen, :], v[..., seen, :]
+    early = _attend_by_differences(rows, keys, values, bandwidth, None, True)
     return torch.cat([early, out[..., n_early:, :]], dim=-2)
 
 
-def _attend_few_rows(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """Causal attention from differences, which need no centre but d numbers for each pair."""
+def _attend_by_differences(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bandwidth: float | Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+) -> Tensor:
+    """Attention from differences in float64, which need no centre but several times as long."""
     wide = torch.promote_types(v.dtype, torch.float32)
-    differences = q.to(wide)[..., :, None, :] - k.to(wide)[..., None, :, :]
-    if isinstance(bandwidth, Tensor):
-        bandwidth = torch.atleast_2d(bandwidth)[..., None, :]
-    squares = (differences / bandwidth).square().sum(dim=-1)
-    return masked_softmax(-squares / 2, causal_mask(q, k)).to(v.dtype) @ v
+    keys, values = k.double() / bandwidth, v.to(wide)
+    call = Call(q, k, v, explicit_mask(mask), is_causal, None)
+
+    def block(rows: Tensor, start: int) -> Tensor:
+        logits = squared_distances(rows.double() / bandwidth, keys) / -2
+        return masked_softmax(logits, call.pairs_of(rows, start)).to(wide) @ values
+
+    return map_query_blocks(block, q).to(v.dtype)
+
+
+def _reach_far(q: Tensor, k: Tensor, bandwidth: float | Tensor) -> bool:
+    """Whether products of these tokens, which are centred, would lose digits of the logits.
+
+    Only the CPU is asked: a GPU would wait for the answer, and compiled code has no values.
+    """
+    if not blocks_serve(q):
+        return False
+    of_queries, of_keys = ((x / bandwidth).detach().norm(dim=-1).max().item() for x in (q, k))
+    return max(of_queries, of_keys) * of_keys > _LARGEST_PRODUCT.get(q.dtype, 2.0**8)
 
 
 def _attend_rows_apart(
@@ -127,6 +157,8 @@ def _attend_rows_apart(
     if blocks_serve(q, visible):
         wide = torch.promote_types(v.dtype, torch.float32)
         rows, keys = (x.double().sub(centre) / bandwidth for x in (q, k))
+        if _reach_far(rows, drop_hidden(keys, pairs), 1.0):
+            return _attend_by_differences(q, k, v, bandwidth, visible, is_causal)
         of_rows, of_keys = _norm_features(rows), _norm_features(keys)
         # Gradients need the norms of queries as well: weights in float32 do not cancel them.
         rows = torch.cat([rows, of_rows, torch.ones_like(of_rows)], dim=-1)
@@ -153,7 +185,10 @@ def _attend_centred(
     is_causal: bool,
 ) -> Tensor:
     """Fused attention on the features of queries and keys, relative to a centre."""
+    given = q, k
     q, k = q - centre.to(q.dtype), k - centre.to(k.dtype)
+    if _reach_far(q, drop_hidden(k, mask), bandwidth):
+        return _attend_by_differences(*given, v, bandwidth, mask, is_causal)
     if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
         q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
     norms = _norm_features(k)

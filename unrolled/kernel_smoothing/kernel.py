@@ -46,6 +46,9 @@ class Kernel(SoftmaxSmoother):
         A callable takes queries (..., n_queries, d) and keys (..., n_keys, d), already divided by
         the bandwidth and in float32 at least, and gives the logarithms of the weights, of shape
         (..., n_queries, n_keys). It is called on blocks of queries, so rows must be separate.
+        Division rounds: of tokens x far from the origin, the callable gets differences that are off
+        by up to ``eps |x| / s``. A bandwidth of 1 or another power of two rounds nothing. The
+        kernels with names take differences first.
     bandwidth : float
         s > 0. At ``head_dim ** 0.25`` the exponential kernel is scaled dot-product attention.
     num_heads : int, optional

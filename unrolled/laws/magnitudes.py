@@ -10,17 +10,25 @@ from functools import partial
 import numpy as np
 import torch
 
-from .finding import Finding, operator_law
+from .finding import Finding, law, operator_law
 from .gradients import Gradients, output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding, masks_of, some_rows
-from .measurement import Array, Measurement, largest_difference, worst
+from .measurement import (
+    Array,
+    Measurement,
+    dtype_name,
+    largest_difference,
+    rounding,
+    worst,
+)
 from .outputs import compare_size, has_expected_output
-from .subject import ROUNDED_ANEW, Declared, Subject
+from .subject import ROUNDED_ANEW, Declared, Subject, as_array
 
 _SMALL, _LARGE = 0.01, 100.0
 _FAR, _N_MOVED, _N_PADDED = 1e4, 32, 18  # most of them
 _UNCHANGED = 1e-6  # in float64, whose digits far away leave 1e-8
 _ROUNDING = 100 * torch.finfo(torch.float32).eps
+_SHIFTS = (10.0, 1e3, 1e4)
 
 
 @operator_law
@@ -66,10 +74,11 @@ def _scale_tokens(subject: Subject, size: float) -> Subject:
 def offset(subject: Subject, declared: Declared) -> Iterator[Finding]:
     """Outputs and gradients keep their digits in float32 when all visible tokens move by 1e4.
 
-    Padding stays zero, so that no centre of all tokens is near the visible ones. The expected
-    results are the layer's own in float64 on the rounded inputs. The tolerance is that of `leaks`
-    for each pass. Applies to layers that compare tokens by their differences: the output in float64
-    does not move.
+    Padding stays zero, so that no centre of all tokens is near the visible ones. Where weights of
+    far keys vanish, some tokens move by 1e4 and the others by -1e4: no centre is near all visible
+    ones. The expected results are the layer's own in float64 on the rounded inputs. The tolerance
+    is that of `leaks` for each pass. Applies to layers that compare tokens by their differences:
+    the output in float64 does not move.
     """
     reads_tokens = {"q", "k"} & set(declared.reads)
     if declared.data_dependent or not subject.accuracy.differences or not reads_tokens:
@@ -83,13 +92,29 @@ def offset(subject: Subject, declared: Declared) -> Iterator[Finding]:
     for masks, rows in _pad(declared, subject.rng("offset masks")):
         single = _move_tokens(drawn, rows).to(torch.float32)
         yield Finding(masks.name, partial(_compare_dtypes, single, masks, rows), "float32")
+    yield from _two_sides(drawn, declared)
 
 
-def _move_tokens(subject: Subject, visible: Array) -> Subject:
+def _two_sides(drawn: Subject, declared: Declared) -> Iterator[Finding]:
+    """Yield findings on tokens that move to two sides, if each side then attends to itself."""
+    if not declared.pair_masks:
+        return
+    everywhere = np.ones(_N_MOVED, dtype=bool)
+    sides = drawn.rng("offset sides").choice([-_FAR, _FAR], _N_MOVED)
+    apart, own_side = _move_tokens(drawn, everywhere, sides), sides == sides[:, None]
+    unmoved = drawn.on((*drawn.inputs[:2], apart.inputs[2])).output(hiding(own_side))
+    if not largest_difference(apart.output(), unmoved) <= _UNCHANGED:
+        return
+    for masks in (NO_MASKS, *(m for m in masks_of(apart) if m.name in ("causal", "pairs"))):
+        compare = partial(_compare_dtypes, apart.to(torch.float32), masks, everywhere)
+        yield Finding(f"two sides, {masks.name}", compare, "float32")
+
+
+def _move_tokens(subject: Subject, visible: Array, by: Array | float = _FAR) -> Subject:
     """Return the layer on the visible tokens, far away, with zeros for all others."""
     q, k, v = subject.inputs
-    present = torch.from_numpy(visible)[:, None]
-    return subject.on(tuple(torch.where(present, x, 0) for x in (q + _FAR, k + _FAR, v)))
+    present, moved = torch.from_numpy(visible)[:, None], torch.as_tensor(by).reshape(-1, 1)
+    return subject.on(tuple(torch.where(present, x, 0) for x in (q + moved, k + moved, v)))
 
 
 def _pad(declared: Declared, rng: np.random.Generator) -> Iterator[tuple[Masks, Array]]:
@@ -121,3 +146,44 @@ def _compare_dtypes(single: Subject, masks: Masks, rows: Array) -> Measurement:
     pairs = zip(*(output_and_gradients(x, masks, rows) for x in (single, exact)), strict=True)
     tolerance = _ROUNDING * min(single.accuracy.passes(single.layer), ROUNDED_ANEW)
     return worst([Measurement(largest_difference(*pair), tolerance) for pair in pairs])
+
+
+@law
+def shift(subject: Subject) -> Iterator[Finding]:
+    """A constant added to images, values, or queries with keys costs no digits of the weights.
+
+    Constants are 10, 1000 and 1e4. Applies where a shift in float64 leaves the output as it is, or
+    moves it as much. The expected output is the layer's own in float64 on the rounded inputs, and
+    the tolerance that of `dtypes`, or of `many_tokens` in 16 bits. Products of queries and keys
+    that move alone grow with the constant, and so may their rounding.
+    """
+    accuracy = subject.accuracy
+    if subject.brief or accuracy.iterates or not (accuracy.continuous and accuracy.differences):
+        return
+    for name in ("tokens", "values") if subject.kind == "tokens" else ("inputs",):
+        moved, still = _shift_inputs(subject, name, 1.0).output(), subject.output()
+        if min(largest_difference(x, still) for x in (moved, moved - 1.0)) > _UNCHANGED:
+            continue
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            yield Finding(name, partial(_compare_shifts, subject, name, dtype), dtype_name(dtype))
+
+
+def _shift_inputs(subject: Subject, name: str, by: float) -> Subject:
+    if name == "inputs":
+        return subject.on(tuple(x + by for x in subject.inputs))
+    q, k, v = subject.inputs
+    inputs = (q + by, k + by, v) if name == "tokens" else (q, k, v + by)
+    return subject.on(inputs, subject.context)
+
+
+def _compare_shifts(subject: Subject, name: str, dtype: torch.dtype) -> Measurement:
+    accuracy, layer = subject.accuracy, subject.layer
+    passes, arrays = accuracy.passes(layer), map(as_array, subject.inputs)
+    tolerance = rounding(dtype, passes, float(accuracy.logit_range(layer, *arrays)))
+    if dtype.itemsize == 2:
+        tolerance = 4 * (1 + min(passes, ROUNDED_ANEW)) * torch.finfo(dtype).eps
+    found = []
+    for by in _SHIFTS:
+        low = replace(_shift_inputs(subject, name, by), reference=None).to(dtype)
+        found.append(Measurement(largest_difference(low.output(), low.expected()), tolerance))
+    return worst(found)

@@ -89,10 +89,17 @@ class Positions(nn.Module):
         self.reset_parameters()
 
     def _load_from_state_dict(self, *args: Any) -> None:
-        """Load; sinusoids, which no state holds, are computed, as memory may hold anything."""
+        """Load; sinusoids, which no state holds, are computed, as memory may hold anything.
+
+        If they have no memory, the state was assigned, and they take the default device.
+        """
         super()._load_from_state_dict(*args)
-        if self.kind == "sinusoidal":
-            self.reset_parameters()
+        if self.kind != "sinusoidal":
+            return
+        assert self.weight is not None
+        if self.weight.is_meta:
+            self.weight = torch.empty_like(self.weight, device=torch.get_default_device())
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw learned positions anew, or compute the sinusoids."""

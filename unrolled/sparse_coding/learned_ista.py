@@ -180,7 +180,7 @@ class LISTA(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Return all parameters to their values at construction."""
+        """Return all parameters to their values at construction, by the dictionary, a buffer."""
         for value in (*self.step, *self.lam):
             assert isinstance(value, Positive)
             value.reset_parameters()

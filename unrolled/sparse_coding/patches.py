@@ -57,9 +57,10 @@ def average_patches(rows: Tensor, shape: torch.Size) -> Tensor:
     """
     batch, channels, height, width = shape
     size = round((rows.shape[1] / channels) ** 0.5)
-    total = F.fold(rows.reshape(batch, -1, rows.shape[1]).mT, (height, width), size)
-    down, across = (_count_covers(side, size, rows) for side in (height, width))
-    return total / (down[:, None] * across)
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))  # sums overflow in 16 bits
+    total = F.fold(wide.reshape(batch, -1, rows.shape[1]).mT, (height, width), size)
+    down, across = (_count_covers(side, size, wide) for side in (height, width))
+    return (total / (down[:, None] * across)).to(rows.dtype)
 
 
 def _count_covers(side: int, size: int, like: Tensor) -> Tensor:
@@ -73,7 +74,9 @@ def split_means(rows: Tensor, channels: int) -> tuple[Tensor, Tensor]:
     """Patches minus the mean of each channel, and these means, both in the shape of `rows`."""
     planes = rows.unflatten(1, (channels, -1))
     means = planes.mean(dim=2, keepdim=True)
-    return (planes - means).flatten(1), means.expand_as(planes).flatten(1)
+    rest = planes - means
+    rest = rest - rest.mean(dim=2, keepdim=True)  # the mean of large numbers is rounded
+    return rest.flatten(1), means.expand_as(planes).flatten(1)
 
 
 def check_patched(images: Tensor, channels: int, patch_size: int) -> None:

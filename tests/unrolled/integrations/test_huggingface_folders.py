@@ -257,11 +257,16 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(tmp_path)
     def replaced(model):
         model.bert.encoder.layer[1].attention.self.operator.base = Gaussian()
 
+    def overwritten(model):
+        operator = model.bert.encoder.layer[1].attention.self.operator
+        operator.forward = lambda q, k, v, **options: torch.zeros_like(v)
+
     cases = [
         (Local(), None, r"layer\.0\.attention\.self cannot be saved, .*Local cannot be imported"),
         (Kernel(lambda q, k: q @ k.mT, 1.0), None, "kernel: must be a number, a string, .*lambda"),
         (SparseCoding(0.1), changed, "n_iter of SparseCoding changed after it was made"),
         (Twicing(Softmax()), replaced, "base is not what it was made with"),
+        (Softmax(), overwritten, "forward of Softmax changed after it was made"),
     ]
     for operator, change, message in cases:
         model = attach_huggingface(build("bert"), operator)

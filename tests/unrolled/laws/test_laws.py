@@ -233,6 +233,10 @@ def leaning(A):
     return A + slope - slope.mean()
 
 
+def rounded_if_narrow(A):
+    return A if A.dtype == torch.float64 else A.bfloat16().to(A.dtype)
+
+
 def lowest_number(self, call):
     """A row that sees nothing takes the mean of what is hidden."""
     pairs = call.pairs()
@@ -252,6 +256,12 @@ def norms_by_products(self, call):
     q, k = call.q, call.k
     norms = [x.square().sum(dim=-1, keepdim=True) for x in (q, k)]
     return self.scale().to(q.dtype) * (2 * q @ k.mT - norms[0] - norms[1].mT) / 2
+
+
+def from_one_centre(self, call):
+    """Distances by products from the first key, which may be far from others."""
+    centre = call.k[..., :1, :]
+    return norms_by_products(self, call._replace(q=call.q - centre, k=call.k - centre))
 
 
 def norms_by_differences(self, call):
@@ -352,6 +362,13 @@ FAULTS = [
         "padding right",
         {"base": OfDifferences, "dtype": "float32", "logits": norms_by_products},
     ),
+    (
+        "offset",
+        "two sides, no mask",
+        {"base": OfDifferences, "dtype": "float32", "logits": from_one_centre},
+    ),
+    ("shift", "tokens", {"base": OfDifferences, "dtype": "float32", "logits": norms_by_products}),
+    ("shift", "values", {"dtype": "float32", "weigh": weights_changed(rounded_if_narrow)}),
     ("refused", "is_causal with more queries than keys", {"check_inputs": refuses_nothing}),
     ("refused", "mask of integers", {"check_inputs": refuses_nothing}),
     ("refused", "is_causal", {"causal": False, "check_inputs": refuses_nothing}),
@@ -429,6 +446,7 @@ def test_layers_that_declare_nothing_have_the_laws_that_they_can_be_given():
     found = {finding.law for finding in findings(subject)}
     assert found == {
         "output", "sizes", "blocks", "jump", "dtypes", "gradient", "second derivative", "batch",
+        "shift",
     }  # fmt: skip
 
 

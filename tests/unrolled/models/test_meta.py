@@ -71,34 +71,68 @@ def outputs_of(module, inputs):
     return given[0] if isinstance(given, tuple) else given
 
 
+def on_meta(make):
+    with torch.device("meta"):
+        built = make()
+    assert all(x.is_meta for x in (*built.parameters(), *built.buffers()))
+    return built
+
+
+def in_empty_memory(make):
+    built = on_meta(make).to_empty(device="cpu")
+    fill_with_nan(built)
+    return built
+
+
+def loaded(make, state):
+    """What takes the state without memory: by a copy into memory, and in place of its tensors."""
+    copied, assigned = in_empty_memory(make), on_meta(make)
+    copied.load_state_dict(state)
+    assigned.load_state_dict(state, assign=True)
+    return copied.eval(), assigned.eval()
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_states_load_into_what_was_built_without_memory(name):
     make, inputs = MAKERS[name]
     torch.manual_seed(0)
     original = make().eval()
-    with torch.device("meta"):
-        built = make().eval()
-    assert all(x.is_meta for x in (*built.parameters(), *built.buffers()))
-    built.to_empty(device="cpu")
-    fill_with_nan(built)
-    built.load_state_dict(original.state_dict())
     expected = outputs_of(original, inputs)
-    assert_close(outputs_of(built, inputs), expected, atol=0, rtol=0)
     assert expected.isfinite().all()
+    for built in loaded(make, original.state_dict()):
+        assert_close(outputs_of(built, inputs), expected, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_too(name):
     if OPERATORS[name]().__class__.__name__ == "Solved":
         return
-    original = OPERATORS[name]().double()
+
+    def make():
+        return OPERATORS[name]().double()
+
+    original = make()
+    expected = Called(original)(*qkv())
+    for built in loaded(make, original.state_dict()):
+        assert_close(Called(built)(*qkv()), expected, atol=0, rtol=0)
+
+
+def test_states_without_memory_leave_no_sinusoids_in_it():
+    make = MAKERS["vision, sinusoidal"][0]
     with torch.device("meta"):
-        built = OPERATORS[name]().double()
-    built.to_empty(device="cpu")
-    fill_with_nan(built)
-    built.load_state_dict(original.state_dict())
-    found, expected = (Called(x)(*qkv()) for x in (built, original))
-    assert_close(found, expected, atol=0, rtol=0)
+        built = make()
+        built.load_state_dict(built.state_dict(), assign=True)
+    assert all(x.is_meta for x in (*built.parameters(), *built.buffers()))
+
+
+@pytest.mark.parametrize("make", [*(make for make, _ in MAKERS.values()), *OPERATORS.values()])
+def test_what_can_be_reset_needs_no_state(make):
+    built = in_empty_memory(make)
+    reset = [part for part in built.modules() if hasattr(part, "reset_parameters")]
+    reset = [part for part in reset if not isinstance(part, layers.LISTA)]  # by its dictionary
+    for part in reset:
+        part.reset_parameters()
+    assert not any(x.isnan().any() for part in reset for x in (*part.parameters(), *part.buffers()))
 
 
 def test_no_public_module_is_forgotten():
