@@ -80,6 +80,19 @@ def test_the_gap_relative_to_the_objective_bounds_its_excess(case):
     assert "of the objective)" in repr(rough)
 
 
+MOVED = [case for case in CASES if case.affine and case.translates and not case.tokens]
+
+
+@quietly
+@pytest.mark.parametrize("case", MOVED, ids=lambda case: case.name)
+def test_no_gap_depends_on_the_origin_of_affine_problems(case):
+    X = np.random.default_rng(0).standard_normal((9, 5))
+    here, there = (case.solve(X + shift, **{case.steps: 2}) for shift in (0, 4))
+    np.testing.assert_allclose(there.gap, here.gap, rtol=1e-6, atol=1e-9)
+    if here.objective_gap is not None:
+        np.testing.assert_allclose(there.objective_gap, here.objective_gap, rtol=1e-6, atol=1e-9)
+
+
 @quietly
 def test_a_tiny_penalty_shows_in_the_gap_relative_to_the_objective():
     X = np.random.default_rng(0).standard_normal((40, 8))

@@ -20,8 +20,11 @@ from twinsolve.unrolled.kernel_smoothing import (
     elliptical_weights,
     gaussian_attention,
 )
+from twinsolve.unrolled.laws.subject import map_tensors
 
 from .draws import moved
+from .operator_calls import context_of
+from .operator_cases import OPERATORS, make, subject_of
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 HIDDEN = torch.arange(40) > 30
@@ -94,3 +97,22 @@ def test_coefficients_have_the_dtype_of_the_values_they_multiply(dtype):
 
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     assert Own()(x, x, x).dtype == dtype
+
+
+SMOOTHERS = [name for name in OPERATORS if make(name).row_stochastic and make(name).nonnegative]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", SMOOTHERS)
+def test_smoothing_matrices_of_halves_are_rounded_at_their_end_alone(name, dtype):
+    """Logits of 16 bits would be off by 2 to 4 of the errors allowed here."""
+    q, k, v = (x.to(dtype) for x in subject_of(name).inputs)
+    q, k = 2 * q, 2 * k
+    context, width = context_of(q, k, v), q.shape[-1]
+    exact, operator = make(name, width), make(name, width).to(dtype)
+    exact.load_state_dict(operator.state_dict())
+    widened = map_tensors(context, lambda _, x: x.double())
+    expected = exact.matrix(q.double(), k.double(), context=widened)
+    found = operator.matrix(q, k, context=context)
+    assert found.dtype == dtype
+    assert (found.double() - expected).abs().max() <= 2 * torch.finfo(dtype).eps

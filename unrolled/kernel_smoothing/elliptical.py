@@ -119,21 +119,23 @@ class Elliptical(Operator):
     def attend(self, call: Call) -> Tensor:
         q, k, v, mask, is_causal, _ = call
         metric = self.metric_for(call)
-        return fused_attention(q * metric, k, v, mask=mask, is_causal=is_causal)
+        return fused_attention((q * metric).to(q.dtype), k, v, mask=mask, is_causal=is_causal)
 
     def coefficients(self, call: Call) -> Tensor:
-        q, metric = call.q, self.metric_for(call).expand(call.q.shape)
-        logits = torch.einsum("...id,...id,...jd->...ij", q, metric, call.k) / q.shape[-1] ** 0.5
-        return masked_softmax(logits, call.pairs())
+        metric = self.metric_for(call).expand(call.q.shape)
+        q, k = call.q.to(metric.dtype), call.k.to(metric.dtype)
+        logits = torch.einsum("...id,...id,...jd->...ij", q, metric, k) / q.shape[-1] ** 0.5
+        return masked_softmax(logits, call.pairs()).to(call.q.dtype)
 
     def metric_for(self, call: Call) -> Tensor:
-        """The diagonal in use, of shape (..., 1 or n_queries, d)."""
+        """The diagonal in use, of shape (..., 1 or n_queries, d), in float32 at least."""
         q, k, _, mask, is_causal, context = call
+        q = q.to(torch.promote_types(q.dtype, torch.float32))
         if self.metric is not None:
             return _fit_metric(self.metric, q)
         if context is None or context.values is None or context.previous_values is None:
             return q.new_ones(1, q.shape[-1])
-        values, previous = context.values, context.previous_values
+        values, previous = context.values.to(q.dtype), context.previous_values.to(q.dtype)
         for name, x in (("values", values), ("previous_values", previous)):
             if x.shape[-2:] != k.shape[-2:]:
                 raise ValueError(
