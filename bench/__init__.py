@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .paired import Verdict as Verdict
     from .paired import judge as judge
     from .paired import paired_difference as paired_difference
+    from .recipe import Recipe as Recipe
     from .run_folder import load_model as load_model
     from .run_folder import read_metrics as read_metrics
     from .speed.attention import time_attention as time_attention
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .speed.sparse import time_sparse_coding as time_sparse_coding
     from .study import Task as Task
     from .study import run_study as run_study
-    from .training import Recipe as Recipe
     from .training import train as train
     from .vectors.holding import hold as hold
     from .vectors.writing import write_vectors as write_vectors
@@ -57,7 +57,7 @@ _MODULES = {
     "Images": "vision.classification.data",
     "Method": "clustering.methods",
     "Paired": "paired",
-    "Recipe": "training",
+    "Recipe": "recipe",
     "Splits": "vision.classification.data",
     "Task": "study",
     "Text": "language.data",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,10 +22,8 @@ from ..datasets.files import write_whole
 from ..unrolled.generators import kept_generators
 from ..unrolled.users_code import import_object
 from .provenance import provenance
+from .recipe import Recipe
 from .terminal import present_folder
-
-if TYPE_CHECKING:
-    from .training import Recipe
 
 SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.safetensors"
 START, WEIGHTS = "start.safetensors", "weights.safetensors"
@@ -66,7 +64,7 @@ def _name_damaged_file(path: Path) -> Iterator[None]:
 
 
 def run_settings(
-    model: nn.Module, recipe: "Recipe", task: Mapping[str, Any], n_processes: int = 1
+    model: nn.Module, recipe: Recipe, task: Mapping[str, Any], n_processes: int = 1
 ) -> dict[str, Any]:
     """Settings of a run: recipe, model, task and number of processes.
 

@@ -13,10 +13,11 @@ import pandas as pd
 from .devices import find_device
 from .jobs import Job, Options, run_jobs
 from .names import close_names, split_settings
+from .recipe import Recipe
 from .run_folder import find_class, find_object, read_metrics
 from .sources import code, source_of
 from .timing import Progress
-from .training import Batches, Listener, Loss, Recipe, StudyListener, operator_sources, train
+from .training import Batches, Listener, Loss, StudyListener, operator_sources, train
 
 PLAIN = "softmax"
 _OWN = re.compile(r"([\w.]+:[A-Za-z_]\w*)(?::(.*))?")  # package.module:Class:NAME=VALUE,...

@@ -32,10 +32,10 @@ from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import kneighbors_graph
 
 from twinsolve import solvers
+from twinsolve.bench.clustering.figures import draw_dots
 from twinsolve.bench.clustering.problems import load_sequences, trials_of
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import Cell, folded, lines_of
-from twinsolve.bench.figures import draw_dots
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import spectral_labels

@@ -10,15 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
-from twinsolve.bench.figures import (
-    describe_data,
-    legend,
-    log_ticks,
-    panels,
-    plain,
-    plot_matrix,
-    save,
-)
+from twinsolve.bench.clustering.figures import describe_data, plot_matrix
+from twinsolve.bench.figures import legend, log_ticks, panels, plain, save
 
 _LEARNED = re.compile("learned|unrolled|SENet")  # drawn as squares
 _WIDTH = 36  # of a panel's title

@@ -11,8 +11,9 @@ import torch
 import typer
 from torch import Tensor, nn
 
+from twinsolve.bench.recipe import Recipe
 from twinsolve.bench.run_folder import METRICS, WEIGHTS
-from twinsolve.bench.training import Recipe, generator_of, train
+from twinsolve.bench.training import generator_of, train
 from twinsolve.bench.vision.denoising.networks import ship
 from twinsolve.bench.vision.inspection.measures import condition_numbers
 from twinsolve.bench.vision.inspection.sources import (

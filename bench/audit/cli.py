@@ -50,8 +50,9 @@ def audit(
     and its inputs. A network takes features (batch, tokens, width) or ids (batch, tokens); it
     returns outputs, or a pair of outputs and a state that it takes back as `state`.
 
-    For each broken law, DIR/scripts gets a program of plain torch that shows it. DIR also gets
-    table.json, summary.md and settings.json. The status is 1 if a law is broken.
+    For each broken law, DIR/scripts gets a program of plain torch that shows it. Where one known
+    cause breaks several laws, the first has the program. DIR also gets table.json, summary.md and
+    settings.json. The status is 1 if a law is broken.
     """
     from ...unrolled.audit import LAWS
     from ..devices import find_device

@@ -19,11 +19,25 @@ _LEGEND = (
     "law below the table."
 )
 
+_PROGRAMS = (
+    "**Every broken law.** A link leads to a program that shows it: one for each cause. "
+    "`twinsolve audit NETWORK --law LAW` writes that of another row."
+)
+
 
 def write_scripts(table: pd.DataFrame, directory: Path) -> None:
-    """Write the script of each broken law to its own file."""
-    for row in broken_rows(table).itertuples():
+    """Write a script for each known cause, and for each broken law of which none is known."""
+    for row in explaining_rows(table).itertuples():
         write_whole(directory / script_name(row), row.script)
+
+
+def explaining_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """The broken laws that have a script: the first of each cause, and those without a cause."""
+    broken = broken_rows(table)
+    causes = pd.Series(range(-len(broken), 0), index=broken.index)  # each its own
+    for number, cause in reversed([*enumerate(read_causes())]):
+        causes[explained_by(cause, broken)] = number
+    return broken[~causes.duplicated()]
 
 
 def script_name(row: "pd.Series[object]") -> str:
@@ -123,23 +137,20 @@ def _error(error: float) -> str:
 
 
 def _broken(table: pd.DataFrame) -> list[str]:
+    scripts = set(explaining_rows(table).index)
     cells = [
         (
             row.network,
             f"{row.package} {row.version}",
-            f"[{row.law}]({script_name(row)})",
+            f"[{row.law}]({script_name(row)})" if row.Index in scripts else row.law,
             _error(row.error),
             f"{row.tolerance:.0e}",
             row.start,
         )
         for row in broken_rows(table).itertuples()
     ]
-    headings = ("network", "package", "law, with its script", "error", "tolerance", "starts at")
-    return (
-        ["**Every broken law, with a program that shows it:**", "", *markdown(headings, cells)]
-        if cells
-        else []
-    )
+    headings = ("network", "package", "law", "error", "tolerance", "starts at")
+    return [_PROGRAMS, "", *markdown(headings, cells)] if cells else []
 
 
 def _matrix(table: pd.DataFrame) -> list[str]:

@@ -13,13 +13,14 @@ from scipy.sparse import csr_array
 from ...datasets.files import write_whole
 from ...datasets.root import data_root
 from ...solvers.solution import Array
-from ..figures import describe_data, draw_matrices, forget
+from ..figures import forget
 from ..jobs import Options, Part, resume_parts
 from ..names import split_settings
 from ..sources import code
 from ..tables import Lines, markdown, write_lines, write_summary, write_table
 from ..terminal import progress
 from .features import load_features
+from .figures import describe_data, draw_matrices
 from .fitting import fit
 from .methods import code_of, find_method
 from .problems import DATA, content_of, found_in, make_problem

@@ -231,5 +231,5 @@ def _run_command(name: str, module: str, draw: str, output: Path, **settings: An
         raise typer.BadParameter(str(error)) from error
     write_report(name, table, settings, output)
     if draw:
-        getattr(import_module("..figures", __package__), draw)(table, output)
+        getattr(import_module(".figures", __package__), draw)(table, output)
     console().print(f"Written to {output}/")

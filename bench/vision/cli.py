@@ -161,7 +161,7 @@ def train_denoiser(
     it only allows --output, --data-home, --device, and --data (if pictures were moved) beside it.
     """
     from ..devices import processes
-    from ..training import Recipe
+    from ..recipe import Recipe
     from .denoising import training
     from .denoising.networks import build_network
 

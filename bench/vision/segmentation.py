@@ -21,8 +21,9 @@ from ..devices import device_of, find_device
 from ..jobs import Job, Options, run_jobs
 from ..names import close_names
 from ..parts import resolve_options
+from ..recipe import Recipe
 from ..timing import Progress
-from ..training import Listener, Recipe, StudyListener, generator_of, operator_sources, train
+from ..training import Listener, StudyListener, generator_of, operator_sources, train
 
 _LARGEST = 1.5  # largest factor by which a picture is enlarged before it is cropped
 _MEAN, _SPREAD = 0.45, 0.25  # of levels in [0, 1], roughly

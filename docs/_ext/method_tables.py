@@ -8,7 +8,7 @@ from method_comparison import comparison_lines, joined, overview_lines
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from twinsolve.bench.figures import describe_data, describe_features
+from twinsolve.bench.clustering.figures import describe_data, describe_features
 from twinsolve.bench.tables import markdown, read_table
 
 

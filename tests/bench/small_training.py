@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from twinsolve.bench.devices import processes
-from twinsolve.bench.training import Recipe, train
+from twinsolve.bench.recipe import Recipe
+from twinsolve.bench.training import train
 
 
 class Small(nn.Module):

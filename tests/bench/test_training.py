@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from twinsolve.bench import training
+from twinsolve.bench.recipe import Recipe
 from twinsolve.bench.run_folder import load_model, read_metrics, read_notes, read_settings
-from twinsolve.bench.training import Recipe, train
+from twinsolve.bench.training import train
 
 HERE = Path(__file__).parent
 N_STEPS = 23

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 from twinsolve import audit
 from twinsolve.unrolled import ALiBi, CrissCross, Local, VisionTransformer, operator_names
 from twinsolve.unrolled.laws import findings
-from twinsolve.unrolled.laws.masks import NO_MASKS, masks_of
+from twinsolve.unrolled.laws.draws import masks_of
+from twinsolve.unrolled.laws.masks import NO_MASKS
 from twinsolve.unrolled.laws.subject import call_layer, map_tensors
 
 from .draws import tokens

@@ -14,7 +14,8 @@ from twinsolve.unrolled import Attention, Gaussian, Operator, Softmax, SparseCod
 from twinsolve.unrolled.attention import SoftmaxSmoother
 from twinsolve.unrolled.block_size import small_blocks
 from twinsolve.unrolled.laws import findings
-from twinsolve.unrolled.laws.masks import NO_MASKS, masks_of
+from twinsolve.unrolled.laws.draws import masks_of
+from twinsolve.unrolled.laws.masks import NO_MASKS
 from twinsolve.unrolled.laws.subject import map_tensors
 
 from .operator_calls import Called, qkv

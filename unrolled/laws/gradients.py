@@ -14,8 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..attention import Context
 from ..block_size import small_blocks
+from .draws import masks_of, some_rows
 from .finding import Finding, law, operator_law
-from .masks import NO_MASKS, Masks, masks_of, some_rows
+from .masks import NO_MASKS, Masks
 from .measurement import Array, Measurement
 from .outputs import BLOCK, blocked_subjects
 from .subject import Declared, Subject, Tensors, Way, as_array, map_tensors

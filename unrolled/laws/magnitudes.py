@@ -10,9 +10,10 @@ from functools import partial
 import numpy as np
 import torch
 
+from .draws import masks_of, some_rows
 from .finding import Finding, law, operator_law
 from .gradients import Gradients, output_and_gradients
-from .masks import NO_MASKS, Masks, causal, hiding, masks_of, some_rows
+from .masks import NO_MASKS, Masks, causal, hiding
 from .measurement import (
     Array,
     Measurement,

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from ..block_size import small_blocks
+from .draws import masks_of, some_rows
 from .finding import Finding, law
-from .masks import NO_MASKS, Masks, causal, hiding, masks_of, some_rows
+from .masks import NO_MASKS, Masks, causal, hiding
 from .measurement import Array, Measurement, worst
 from .subject import Subject, Tensors, identity_values
 

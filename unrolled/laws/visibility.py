@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .draws import masks_of
 from .finding import Finding, operator_law
 from .gradients import output_and_gradients
-from .masks import NO_MASKS, Masks, causal, hiding, masks_of
+from .masks import NO_MASKS, Masks, causal, hiding
 from .measurement import Array, Measurement, dtype_name, largest_difference, worst
 from .subject import Declared, Subject, as_array, map_tensors
 

@@ -12,9 +12,10 @@ from sklearn.utils import Bunch
 from torch import Tensor, nn
 
 from ....datasets import add_noise, fetch_train400, pack_image_folder
+from ...recipe import Recipe
 from ...run_folder import START, load_model, read_settings
 from ...timing import Progress
-from ...training import Recipe, generator_of, train
+from ...training import generator_of, train
 
 _PACKAGED = "train400"
 N_VALIDATION = 20  # the last images, on which no network is trained

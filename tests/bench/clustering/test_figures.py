@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from twinsolve.bench import figures
+from twinsolve.bench.clustering import figures
 from twinsolve.bench.clustering.clusters import NO_STEPS, OWN
+from twinsolve.bench.clustering.figures import describe_data, describe_features, draw_errors
 from twinsolve.bench.clustering.steps import STEPS
-from twinsolve.bench.figures import describe_data, describe_features, draw_errors
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from twinsolve import __version__
 from twinsolve.bench import provenance, time_filters
 from twinsolve.bench.cli import app
-from twinsolve.bench.figures import draw_quality
 from twinsolve.bench.speed import contest, filters
 from twinsolve.bench.speed.contest import Rounds
+from twinsolve.bench.speed.figures import draw_quality
 from twinsolve.bench.speed.peers import Calls, Case, Contest, Method
 from twinsolve.bench.timing import threads
 

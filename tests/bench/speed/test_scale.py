@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from twinsolve.bench import time_scale
 from twinsolve.bench.cli import app
-from twinsolve.bench.figures import draw_scale
 from twinsolve.bench.speed import scale
+from twinsolve.bench.speed.figures import draw_scale
 from twinsolve.datasets import mnist
 
 

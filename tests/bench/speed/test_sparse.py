@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from twinsolve.bench import time_self_expression, time_sparse_coding, timing
 from twinsolve.bench.cli import app
-from twinsolve.bench.figures import draw_scaling
 from twinsolve.bench.speed import contest, sparse
 from twinsolve.bench.speed.contest import _AVX2, hold_to
+from twinsolve.bench.speed.figures import draw_scaling
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
 from twinsolve.bench.speed.sparse import SELF_EXPRESSION, Case, SparseProblem, _mnist, _subspaces
 from twinsolve.solvers import sparse_code

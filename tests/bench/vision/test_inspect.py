@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from twinsolve.bench.recipe import Recipe
 from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
-from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.inspection import figures
 from twinsolve.bench.vision.inspection.measures import (
     Problems,

@@ -9,8 +9,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.recipe import Recipe
 from twinsolve.bench.run_folder import WEIGHTS, begin_run, run_settings, save_tensors
-from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.inspection.comparison import shorten_names

@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from skimage.metrics import peak_signal_noise_ratio
 
+from twinsolve.bench.recipe import Recipe
 from twinsolve.bench.run_folder import load_model, read_metrics, read_settings
-from twinsolve.bench.training import Recipe, generator_of
+from twinsolve.bench.training import generator_of
 from twinsolve.bench.vision.denoising.networks import build_network
 from twinsolve.bench.vision.denoising.training import (
     NoisyPatches,

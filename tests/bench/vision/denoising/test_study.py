@@ -17,9 +17,9 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from sklearn.exceptions import ConvergenceWarning
 
+from twinsolve.bench.recipe import Recipe
 from twinsolve.bench.run_folder import load_model
 from twinsolve.bench.terminal import present_folder
-from twinsolve.bench.training import Recipe
 from twinsolve.bench.vision.denoising import figures
 from twinsolve.bench.vision.denoising.methods import (
     BUILT_IN,
