@@ -12,7 +12,7 @@ from torch import nn
 
 import twinsolve
 from twinsolve import bench
-from twinsolve.bench.vision.denoising.networks import build_network
+from twinsolve.bench.vision.denoising.networks import build_network, shipped_classes
 from twinsolve.bench.vision.inspection.sources import at_start
 from twinsolve.unrolled import Softmax
 from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
@@ -98,7 +98,7 @@ ENTRIES = {
     "denoise_image": lambda folder: bench.denoise_image(
         np.random.default_rng(0).random((20, 20)), method="MixtureOfExpertsDenoiser, start"
     ),
-    "load_denoiser": lambda folder: bench.load_denoiser("mixture-of-experts"),
+    "load_denoiser": lambda folder: [bench.load_denoiser(name) for name in shipped_classes()],
     "build_network": lambda folder: build_network("ConvexRidgeDenoiser", sigma=0.1),
     "inspect_model": lambda folder: at_start("digits"),
     "clustering": lambda folder: SelfExpressiveSubspaceClustering(

@@ -65,22 +65,30 @@ def test_the_directions_leave_what_the_singular_values_say():
         assert_allclose(eye, np.eye(2), atol=40 * np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize(("dimension", "n_features"), [(1, 5), (1, 40), (2, 9), (3, 9)])
-def test_no_cluster_is_empty_while_a_point_lies_off_its_subspace(dimension, n_features):
+@pytest.mark.parametrize(
+    ("dimension", "n_features", "k", "n_points", "noise"),
+    [
+        *((dimension, n, 10, 12, 0.01) for dimension, n in ((1, 5), (1, 40), (2, 9), (3, 9))),
+        (1, 5, 20, 4, 0.3),  # where clusters become empty on the way too
+    ],
+)
+def test_no_cluster_is_empty_while_a_point_lies_off_its_subspace(
+    dimension, n_features, k, n_points, noise
+):
     for seed in range(8):
         X, _ = make_union_of_subspaces(
-            12,
-            n_subspaces=10,
+            n_points,
+            n_subspaces=k,
             n_features=n_features,
             dimension=dimension,
-            noise=0.01,
+            noise=noise,
             random_state=seed,
         )
         for dtype, max_iter in [(np.float64, 100), (np.float32, 1), (np.float64, 2)]:
             model = KSubspaces(
-                10, dimension=dimension, n_init=1, max_iter=max_iter, random_state=seed + 9
+                k, dimension=dimension, n_init=1, max_iter=max_iter, random_state=seed + 9
             ).fit(X.astype(dtype))
-            assert len(np.unique(model.labels_)) == 10
+            assert len(np.unique(model.labels_)) == k
             assert (model.predict(X.astype(dtype)) == model.labels_).all()
 
 

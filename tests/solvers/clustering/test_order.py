@@ -189,7 +189,7 @@ def test_points_that_represent_mainly_themselves_are_not_chosen():
         trivial = [
             score for (_, score), own in zip(chosen.scores, shares, strict=True) if own > 0.5
         ]
-        assert_array_equal(trivial, [-own for own in shares if own > 0.5])
+        assert_allclose(trivial, [-own for own in shares if own > 0.5])
         assert diagonal_share(chosen.estimator.coef_) < 0.5
         assert adjusted_rand_score(y, chosen.estimator.labels_) == 1
         with pytest.warns(UserWarning, match="points represent mainly themselves"):
@@ -201,3 +201,11 @@ def test_points_that_represent_mainly_themselves_are_not_chosen():
     assert (found.scores[found.ranking[:3]] > 0).all()
     assert found.ranking[-1] == 0
     assert adjusted_rand_score(y, found.estimator.labels_) == 1
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_the_diagonal_share_has_no_unit(unit):
+    coef = unit * np.random.default_rng(0).standard_normal((6, 6))
+    sizes = np.abs(coef)
+    for given in (coef, csr_array(coef)):
+        assert_allclose(diagonal_share(given), np.trace(sizes) / sizes.sum())

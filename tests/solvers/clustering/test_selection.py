@@ -274,7 +274,7 @@ def test_scores_are_compared_within_a_method_alone():
     methods = ["a", "a", "a", "b", "b", "c"]
     scores = np.array([0.9, 0.85, 0.2, 0.7, 0.71, 0.5])
     ranking, agreement = rank_clusterings(scores, labellings, methods)
-    for scale in (0.1, 0.5, 1.1):
+    for scale in (1e-15, 0.1, 0.5, 1.1):
         scaled = scores * np.where(np.array(methods) == "b", scale, 1)
         again = rank_clusterings(scaled, labellings, methods)
         assert_array_equal(again[0], ranking)
