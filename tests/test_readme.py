@@ -24,7 +24,7 @@ def test_examples_print_what_is_printed(capsys):
 
 
 ROWS = {
-    "8361 of 8361": r"^{figure} rows passed",
+    "8568 of 8568": r"^{figure} rows passed",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
     "6.96": r"^\| nlm-7-21-float64 \| scikit-image fast mode, 7 / 21 \|.*\| {figure} \(",
