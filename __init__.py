@@ -4,16 +4,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .unrolled.audit import audit as audit
-    from .unrolled.twins import check as check
-    from .unrolled.twins import compare as compare
-    from .unrolled.twins import fit_origin as fit_origin
+    from .twins import check as check
+    from .twins import compare as compare
+    from .twins import fit_origin as fit_origin
+    from .twins.audit import audit as audit
 
 __version__ = "0.3.0.dev0"
 
-_WINGS = ("bench", "datasets", "solvers", "unrolled")
-_BRIDGE = dict.fromkeys(("check", "compare", "fit_origin"), "unrolled.twins")
-_BRIDGE["audit"] = "unrolled.audit"
+_WINGS = ("bench", "datasets", "solvers", "twins", "unrolled")
+_BRIDGE = dict.fromkeys(("check", "compare", "fit_origin"), "twins")
+_BRIDGE["audit"] = "twins.audit"
 __all__ = [*_WINGS, *_BRIDGE]
 
 

@@ -15,7 +15,7 @@ from .provenance import versions
 
 _PACKAGE = Path(__file__).parents[1]
 _NAME = __name__.partition(".")[0]
-_WINGS = tuple(_PACKAGE / wing for wing in ("solvers", "unrolled", "datasets", "bench"))
+_WINGS = tuple(_PACKAGE / wing for wing in ("solvers", "unrolled", "twins", "datasets", "bench"))
 _DATA = (".npz", ".safetensors", ".toml")  # weights and settings decide results too
 
 

@@ -21,9 +21,9 @@ import torch
 import twinsolve
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import nadaraya_watson
+from twinsolve.twins import Identity, Numerics, Twin, head_value, register
 from twinsolve.unrolled import Attention, Gaussian
 from twinsolve.unrolled.attention import Positive, SoftmaxSmoother
-from twinsolve.unrolled.twins import Identity, Numerics, Twin, head_value, register
 
 
 class Cauchy(SoftmaxSmoother):

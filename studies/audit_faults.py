@@ -21,8 +21,8 @@ from rich.progress import track
 from twinsolve import audit
 from twinsolve.bench.tables import markdown, write_summary, write_table
 from twinsolve.bench.terminal import console, results_folder
-from twinsolve.unrolled.audit import Report
-from twinsolve.unrolled.audit.architectures import find_architecture
+from twinsolve.twins.audit import Report
+from twinsolve.twins.audit.architectures import find_architecture
 
 BATCHES = {
     "first batch": "audit_faults.toml",

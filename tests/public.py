@@ -11,7 +11,7 @@ def public(wing: str) -> dict[str, Any]:
     families = [
         importlib.import_module(info.name)
         for info in pkgutil.iter_modules(root.__path__, f"{root.__name__}.")
-        if info.name.rsplit(".")[-1] not in ("oracles", "twins")
+        if info.name.rsplit(".")[-1] != "oracles"
     ]
     return {
         name: getattr(module, name)

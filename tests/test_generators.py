@@ -37,7 +37,7 @@ def calls_of(path):
             yield ast.unparse(node.func), "generator" in {word.arg for word in node.keywords}
 
 
-@pytest.mark.parametrize("wing", ["solvers", "unrolled", "datasets", "bench"])
+@pytest.mark.parametrize("wing", ["solvers", "unrolled", "twins", "datasets", "bench"])
 def test_no_code_seeds_or_draws_from_a_global_generator(wing):
     for path in sorted((ROOT / wing).rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()

@@ -81,11 +81,11 @@ for name, layer in (("cauchy-attention", Cauchy), ("wrong-attention", Wrong)):
 def package(tmp_path):
     """A copy of the package with the files of one more family."""
     copy = tmp_path / "twinsolve"
-    for wing in ("solvers", "unrolled", "datasets", "bench"):
+    for wing in ("solvers", "unrolled", "twins", "datasets", "bench"):
         shutil.copytree(ROOT / wing, copy / wing, ignore=shutil.ignore_patterns("__pycache__"))
     for module in ROOT.glob("*.py"):
         shutil.copy(module, copy)
-    for file, text in (("solvers", SOLVER), ("unrolled", LAYER), ("unrolled/twins/families", TWIN)):
+    for file, text in (("solvers", SOLVER), ("unrolled", LAYER), ("twins/families", TWIN)):
         (copy / file / "cauchy.py").write_text(text)
     return copy
 

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from contextlib import redirect_stdout
 from importlib.metadata import PathDistribution
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from importlinter.cli import lint_imports
 from pytest_doctestplus.output_checker import FLOAT_CMP, OutputChecker
 
 import twinsolve
@@ -28,54 +31,19 @@ from twinsolve.unrolled import named_operators
 from .public import public
 
 ROOT = Path(__file__).parents[1]
-WINGS = ("solvers", "unrolled", "datasets", "bench")
+WINGS = ("solvers", "unrolled", "twins", "datasets", "bench")
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(twinsolve.__path__, "twinsolve.")
     if info.name.split(".")[1] in WINGS
 ]
-FORBIDDEN = {
-    "solvers": {"unrolled", "datasets", "bench", "torch"},
-    "unrolled": {"solvers", "datasets", "bench"},
-    "unrolled/twins": {"datasets", "bench"},
-    "unrolled/clustering": {"datasets", "bench"},
-    "unrolled/solved": {"datasets", "bench"},
-    "datasets": {"solvers", "unrolled", "bench", "torch"},
-    "bench": set(),
-}
-
-# What knows both solvers and layers; the first two are imported by name only.
-BRIDGES = {"twins", "clustering", "solved"}
 
 
-def imports(path):
-    """Wings and libraries that a file imports, relative imports resolved against the root."""
-    package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            parts = (*base, *(node.module or "").split("."))
-            if node.level and not parts[0]:
-                yield from (alias.name for alias in node.names)
-            elif parts[0]:
-                yield parts[1] if parts[0] == "twinsolve" and len(parts) > 1 else parts[0]
-
-
-@pytest.mark.parametrize("wing", FORBIDDEN)
-def test_dependencies_run_one_way(wing):
-    files = [
-        file
-        for file in (ROOT / wing).rglob("*.py")
-        if wing != "unrolled" or not BRIDGES & set(file.relative_to(ROOT).parts)
-    ]
-    assert files
-    for file in files:
-        assert not FORBIDDEN[wing] & set(imports(file)), file
-    if wing == "unrolled":
-        imported = (ROOT / "unrolled/__init__.py").read_text().split("from .", 1)[1]
-        assert not any(f".{bridge}" in imported for bridge in BRIDGES - {"solved"})
+def test_imports_run_one_way_and_never_in_a_circle():
+    """The contracts of setup.cfg."""
+    with redirect_stdout(StringIO()) as said:
+        kept = lint_imports(str(ROOT / "setup.cfg"), no_cache=True)
+    assert kept == 0, said.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +61,7 @@ def test_imports_load_only_what_is_needed(module, absent):
     subprocess.run([sys.executable, "-c", code], check=True, cwd="/")
 
 
-@pytest.mark.parametrize("module", ["unrolled.clustering", "unrolled.twins", "solvers.oracles"])
+@pytest.mark.parametrize("module", ["unrolled.clustering", "twins", "solvers.oracles"])
 def test_what_is_imported_by_name_is_also_found_as_an_attribute(module, monkeypatch):
     found = twinsolve
     for name in module.split("."):
@@ -272,7 +240,7 @@ def sections_missing(thing):
     return [name for name in needed if f"\n{name}\n---" not in text]
 
 
-@pytest.mark.parametrize("wing", [*WINGS, "unrolled.twins"])
+@pytest.mark.parametrize("wing", WINGS)
 def test_public_names_are_documented(wing):
     own = {
         name: thing

@@ -1,7 +1,7 @@
 """Learnable attention layers, each the unrolled form of a solver in `twinsolve.solvers`.
 
 Operators work on (q, k, v) and go into the shell `Attention`; corrections wrap operators. The
-bridge to the solvers is `twinsolve.unrolled.twins`, imported by name.
+bridge to the solvers is `twinsolve.twins`, imported by name.
 """
 
 import importlib
@@ -56,7 +56,7 @@ from .solved_operator import Solved
 from .sparse_coding import LISTA, SparseCoding, SparseMixtureOfExperts
 from .spectral_filtering import AttnScale, FeatScale, ReAttention
 
-_BY_NAME = ("clustering", "twins")  # loaded only when asked for, as is all that they import
+_BY_NAME = ("clustering",)  # loaded only when asked for, as is all that it imports
 
 __all__ = [
     "LISTA",

@@ -54,7 +54,7 @@ def audit(
     cause breaks several laws, the first has the program. DIR also gets table.json, summary.md and
     settings.json. The status is 1 if a law is broken.
     """
-    from ...unrolled.audit import LAWS
+    from ...twins.audit import LAWS
     from ..devices import find_device
     from .architectures import list_architectures
     from .networks import PEERS
@@ -124,7 +124,7 @@ def _audit_all(networks: list[str], laws: list[str], n_jobs: int, device: str, o
 def _audit_named(networks: list[str], laws: list[str], own_weights: bool, device: str) -> Any:
     import pandas as pd
 
-    from ...unrolled.audit import Row, audit
+    from ...twins.audit import Row, audit
     from .networks import PEERS, build_peer
 
     screen = console()

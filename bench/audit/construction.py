@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from ...unrolled.audit.scripts import write_sources
+from ...twins.audit.scripts import write_sources
 
-_OWN = ("twinsolve.unrolled.audit", "twinsolve.bench.audit")  # scripts contain their source
+_OWN = ("twinsolve.twins.audit", "twinsolve.bench.audit")  # scripts contain their source
 
 
 @dataclass(frozen=True, repr=False)

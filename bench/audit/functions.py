@@ -91,10 +91,10 @@ def kernels() -> Iterator[tuple[str, Call]]:
 
 
 def _adapt(function: Name | Call, equation: str, arguments: str, options: dict[str, Any]) -> Call:
-    adapter = Name("twinsolve.unrolled.audit:Adapter")
+    adapter = Name("twinsolve.twins.audit:Adapter")
     named = {}
     if equation:
-        place = f"twinsolve.unrolled.audit.recurrences:{_RECURRENCES[equation]}"
+        place = f"twinsolve.twins.audit.recurrences:{_RECURRENCES[equation]}"
         named["recurrence"] = Name(place)
     return adapter(function, arguments, **named, **options)
 

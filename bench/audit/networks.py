@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...twins.audit import Adapter, Convention
+from ...twins.audit.scripts import write_inputs
 from ...unrolled import make_operator, operator_names
-from ...unrolled.audit import Adapter, Convention
-from ...unrolled.audit.scripts import write_inputs
 from ...unrolled.generators import seeded
 from .construction import Call, Name, build, write
 from .functions import KERNEL_LAWS, choose_backend, kernels, references
@@ -137,7 +137,7 @@ _LM: dict[str, Any] = {
 }  # fmt: skip
 _LINEAR = Name("linear_attention_transformer:LinearAttentionTransformerLM")
 _PERFORMER = Name("performer_pytorch:PerformerLM")
-_ADAPTER = Name("twinsolve.unrolled.audit:Adapter")
+_ADAPTER = Name("twinsolve.twins.audit:Adapter")
 _SDPA = Name("torch.nn.functional:scaled_dot_product_attention")
 _LAYERS = {
     "local-attention/LocalTransformer": Peer(

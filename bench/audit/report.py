@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ...datasets.files import write_whole
-from ...unrolled.audit import LAWS
+from ...twins.audit import LAWS
 from ..tables import markdown
 
 _SIGNS = {"holds": "✓", "broken": "✗", "refused": "!", "not applicable": "·"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...unrolled.audit import audit
+from ...twins.audit import audit
 from ..jobs import Options, run_jobs
 from ..timing import Progress
 from .networks import PEERS, build_peer
@@ -49,7 +49,7 @@ def audit_networks(
     common = {"laws": list(laws), "packages": find_versions(), "device": device}
     jobs = [{"network": name, **common} for name in networks]
     options = Options(n_jobs=n_jobs, directory=directory, progress=progress)
-    modules = ("twinsolve.unrolled.audit",)
+    modules = ("twinsolve.twins.audit",)
     return run_jobs(_audit_one, jobs, options, modules=modules)
 
 

@@ -16,9 +16,9 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
+from ...twins import HeadCall, Measurement, Twin, catalogue, findings_of
+from ...twins.laws import Finding
 from ...unrolled.generators import seeded
-from ...unrolled.laws import Finding
-from ...unrolled.twins import HeadCall, Measurement, Twin, catalogue, findings_of
 from ..names import close_names
 from .samples import Sample, check_samples
 
@@ -121,7 +121,7 @@ def check_twins(
         of a `Bound`. On data, the case is "as built" or "for its task". The task number is the
         adjusted Rand index for clustering and the PSNR in dB for vision; ``task_number_nothing``
         is that of k-means or of the noisy image. Twins that serve no task have none. Other cases
-        are a law and its detail; see `twinsolve.unrolled.laws`. A row passes if the deviation is
+        are a law and its detail; see `twinsolve.twins.laws`. A row passes if the deviation is
         within the tolerance and, in float64, the task numbers agree to 0.01 or are both missing: a
         graph with more parts than classes has no clusters to compare. If a layer or solver raises,
         its row fails, and a further column ``error`` holds the exception.

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ...unrolled.twins.relations import ROUNDING_ADVICE
+from ...twins.relations import ROUNDING_ADVICE
 from ..figures import legend, panels, plain, save
 from ..tables import markdown, number
 from .checks import DRAWN

@@ -25,7 +25,7 @@ from ...datasets import (
     make_union_of_subspaces,
 )
 from ...solvers.clustering import symmetric_affinity
-from ...unrolled.twins import Twin
+from ...twins import Twin
 
 Array = np.ndarray
 

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...unrolled import laws
+from ...twins import catalogue, laws
+from ...twins.judging.subjects import as_built, speaks_for_layer
+from ...twins.laws import Masks
+from ...twins.laws.subject import as_array, map_tensors
+from ...twins.registry import is_exact
 from ...unrolled.attention import Context
-from ...unrolled.laws import Masks
-from ...unrolled.laws.subject import as_array, map_tensors
-from ...unrolled.twins import catalogue
-from ...unrolled.twins.registry import is_exact
-from ...unrolled.twins.subjects import as_built, speaks_for_layer
 from .cases import Arrays, Case, Subject, Tensors, round_to_bfloat16
 
 _N, _WIDTHS = 11, {"width": 2, "n_values": 2}

@@ -17,7 +17,7 @@ from ...solvers.online_regression import (
     recurrent_linear_attention,
     titans_memory,
 )
-from ...unrolled.audit import recurrences as forms
+from ...twins.audit import recurrences as forms
 from .cases import Array, Arrays, Case, Subject, Tensors, round_to_bfloat16
 
 _RANGES = {

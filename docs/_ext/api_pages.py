@@ -7,20 +7,21 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from public_names import WINGS, families, promise, public_names, public_path
+from public_names import WHOLE, WINGS, families, promise, public_names, public_path
 from sphinx.application import Sphinx
 
-_WHOLE = ("twinsolve.datasets", "twinsolve.bench")
 _TITLES = {
     "twinsolve.bench": "Research scripts",
     "twinsolve.datasets": "Data sets",
-    "twinsolve.unrolled.twins": "The bridge: check, compare, twins",
+    "twinsolve.twins": "Twins: check, compare, fit_origin",
+    "twinsolve.twins.audit": "Audit of networks",
+    "twinsolve.twins.laws": "Laws of layers",
 }
 
 
 def write_pages(app: Sphinx) -> None:
     """Write `api/*.rst` and `classes/*.rst`, and remove the pages of what is gone."""
-    modules = [*(family for wing in WINGS for family in families(wing)), *_WHOLE]
+    modules = [*(family for wing in WINGS for family in families(wing)), *WHOLE]
     pages, of_classes = {}, {}
     for module in modules:
         names = {

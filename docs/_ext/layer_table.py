@@ -19,7 +19,7 @@ from sphinx.util.i18n import format_date
 
 import twinsolve
 from twinsolve.solvers.sparse_coding import lam_max, lasso_objective
-from twinsolve.unrolled.twins import Twin, catalogue, exact_twin
+from twinsolve.twins import Twin, catalogue, exact_twin
 
 _TWINS = sorted(catalogue(), key=lambda twin: twin.family)  # before examples register their own
 _HEAD = "| layer | solver | relation | equation | paper |\n|---|---|---|---|---|\n"
@@ -96,7 +96,7 @@ def _called(function: Any, seen: set[int]) -> Iterator[Any]:
         return
     seen.add(id(function))
     yield function
-    if inspect.isfunction(function) and module.startswith("twinsolve.unrolled.twins."):
+    if inspect.isfunction(function) and module.startswith("twinsolve.twins."):
         for thing in _referred(function):
             yield from _called(thing, seen)
 

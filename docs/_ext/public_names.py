@@ -8,8 +8,10 @@ from types import ModuleType
 from typing import Any
 
 WINGS = ("twinsolve.solvers", "twinsolve.unrolled")
-_PUBLIC = ("twinsolve", *WINGS, "twinsolve.datasets")
-_SHORTEST_FIRST = (*_PUBLIC, "twinsolve.bench")
+JUDGES = ("twinsolve.twins", "twinsolve.twins.audit", "twinsolve.twins.laws")
+WHOLE = ("twinsolve.datasets", *JUDGES, "twinsolve.bench")  # a page each
+_PUBLIC = ("twinsolve", *WINGS, "twinsolve.datasets", "twinsolve.twins")
+_SHORTEST_FIRST = (*_PUBLIC, *WHOLE)
 
 
 @cache

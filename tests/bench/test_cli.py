@@ -23,9 +23,9 @@ from twinsolve.bench.check import samples
 from twinsolve.bench.check.lines import draw_deviations
 from twinsolve.bench.cli import app
 from twinsolve.bench.tables import write_table
+from twinsolve.twins import catalogue, findings_of, unregister
 from twinsolve.unrolled import Gaussian, SparseCoding
 from twinsolve.unrolled.sparse_coding.code_blocks import _restrict_, _shrink_
-from twinsolve.unrolled.twins import catalogue, findings_of, unregister
 
 from .command import run as command
 
@@ -39,7 +39,7 @@ KEYS = {
 def shrink(monkeypatch):
     """Fewer tokens and a smaller crop, packaged data only, and of each twin the first law.
 
-    `tests/unrolled/twins/test_subjects.py` has them all.
+    `tests/twins/test_subjects.py` has them all.
     """
     monkeypatch.setattr(samples, "_N_TOKENS", 64)
     monkeypatch.setattr(samples, "_CROP", 12)
@@ -201,7 +201,7 @@ def test_load_registers_twins_of_the_users_own(few, tmp_path, monkeypatch):
     (tmp_path / "my_twins.py").write_text(
         "from twinsolve.solvers import smoother_matrix\n"
         "from twinsolve.unrolled import Gaussian\n"
-        "from twinsolve.unrolled.twins import Identity, Twin, head_value, register\n"
+        "from twinsolve.twins import Identity, Twin, head_value, register\n"
         "register(Twin(name='mine', family='mine', relation=Identity(), equation='-', source='-',\n"
         "    layer=Gaussian, build=lambda q, k, v: Gaussian(1.0).double(),\n"
         "    solve=lambda layer, call:\n"

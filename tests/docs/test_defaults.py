@@ -8,7 +8,7 @@ from pathlib import Path
 from ..public import public
 
 ROOT = Path(__file__).parents[2]
-WINGS = ("solvers", "unrolled", "datasets", "bench")
+WINGS = ("solvers", "unrolled", "twins", "datasets", "bench")
 NAMES = {name: x for wing in WINGS for name, x in public(wing).items()}
 PAGES = [
     ROOT / "README.md",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from twinsolve.unrolled.twins import catalogue
+from twinsolve.twins import catalogue
 
 ROOT = Path(__file__).parents[2]
 ERRATA = ROOT / "docs" / "errata.md"

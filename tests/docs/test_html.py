@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from twinsolve.unrolled.twins import catalogue
+from twinsolve.twins import catalogue
 
 ROOT = Path(__file__).parents[2]
 HTML = ROOT / "docs/_build/html"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from twinsolve.unrolled.twins import catalogue
+from twinsolve.twins import catalogue
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("solvers", "unrolled", "datasets", "bench", "tests", "examples", "docs")
+PLACES = ("solvers", "unrolled", "twins", "datasets", "bench", "tests", "examples", "docs")
 SHEETS = [*(ROOT / "docs/equations").glob("*.md"), ROOT / "docs/errata.md"]
 TARGETS = {
     target

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_FOLDERS = ("bench", "datasets", "solvers", "studies", "unrolled", "tests")
+_FOLDERS = ("bench", "datasets", "solvers", "studies", "twins", "unrolled", "tests")
 _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

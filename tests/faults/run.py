@@ -60,7 +60,7 @@ def commands_for(file: str) -> Iterator[tuple[str, list[str]]]:
     """What may catch a fault of a file: its tests, then the check of the twins of its family."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not equations"]
     yield "tests", [sys.executable, "-P", "-m", "pytest", *options, *find_tests(file)]
-    if file.startswith("unrolled"):
+    if file.startswith(("unrolled", "twins")):
         families = [x.stem for x in (ROOT / "solvers").iterdir()]
         family = Path(file).with_suffix("").parts[1]
         held = ["--family", family, "--quick"] if family in families else ["--data", "drawn"]

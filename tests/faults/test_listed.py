@@ -6,7 +6,7 @@ import pytest
 from check_listed import Fault, check_faults, read_faults
 from mutations import ROOT, copy_package
 
-from twinsolve.unrolled.twins import catalogue
+from twinsolve.twins import catalogue
 
 _FAULTS = read_faults()
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import twinsolve.unrolled as layers
-from twinsolve.unrolled.laws import Accuracy, Subject, draw_inputs
+from twinsolve.twins.laws import Accuracy, Subject, draw_inputs
 
 from .operator_calls import context_of
 

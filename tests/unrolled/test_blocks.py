@@ -8,9 +8,9 @@ from numpy.testing import assert_allclose
 
 from twinsolve import unrolled
 from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.twins import catalogue, findings_of
 from twinsolve.unrolled.block_size import block_size, small_blocks
 from twinsolve.unrolled.clustering.edge_features import edge_features
-from twinsolve.unrolled.twins import catalogue, findings_of
 
 ROOT = Path(unrolled.__file__).parent
 # The estimators', which no twin is about: here, and in clustering/test_unrolled_ista.py.

@@ -11,11 +11,11 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from twinsolve import audit
+from twinsolve.twins.laws import findings
+from twinsolve.twins.laws.draws import masks_of
+from twinsolve.twins.laws.masks import NO_MASKS
+from twinsolve.twins.laws.subject import call_layer, map_tensors
 from twinsolve.unrolled import ALiBi, CrissCross, Local, VisionTransformer, operator_names
-from twinsolve.unrolled.laws import findings
-from twinsolve.unrolled.laws.draws import masks_of
-from twinsolve.unrolled.laws.masks import NO_MASKS
-from twinsolve.unrolled.laws.subject import call_layer, map_tensors
 
 from .draws import tokens
 from .operator_cases import OPERATORS, subject_of

@@ -7,6 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.nonlocal_energy import minimize_convex_ridge
+from twinsolve.twins.families.nonlocal_energy.image_energies import ridge_of
 from twinsolve.unrolled import (
     Context,
     ConvexRidge,
@@ -17,7 +18,6 @@ from twinsolve.unrolled import (
     SparseCoding,
 )
 from twinsolve.unrolled.nonlocal_energy import convex_ridge
-from twinsolve.unrolled.twins.families.nonlocal_energy.image_energies import ridge_of
 
 from .draws import tokens
 

@@ -6,10 +6,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from twinsolve.solvers.nonlocal_energy import minimize_convex_ridge
+from twinsolve.twins.families.nonlocal_energy.image_energies import ridge_of
 from twinsolve.unrolled import ConvexRidge
 from twinsolve.unrolled.models.denoisers import ConvexRidgeDenoiser, FilterDiffusionDenoiser
 from twinsolve.unrolled.nonlocal_energy import filter_banks
-from twinsolve.unrolled.twins.families.nonlocal_energy.image_energies import ridge_of
 
 from .draws import moved, uniform
 

@@ -10,13 +10,13 @@ import torch
 from torch.testing import assert_close
 
 import twinsolve.unrolled as layers
+from twinsolve.twins.laws import findings
+from twinsolve.twins.laws.draws import masks_of
+from twinsolve.twins.laws.masks import NO_MASKS
+from twinsolve.twins.laws.subject import map_tensors
 from twinsolve.unrolled import Attention, Gaussian, Operator, Softmax, SparseCoding
 from twinsolve.unrolled.attention import SoftmaxSmoother
 from twinsolve.unrolled.block_size import small_blocks
-from twinsolve.unrolled.laws import findings
-from twinsolve.unrolled.laws.draws import masks_of
-from twinsolve.unrolled.laws.masks import NO_MASKS
-from twinsolve.unrolled.laws.subject import map_tensors
 
 from .operator_calls import Called, qkv
 from .operator_cases import OPERATORS, make, off_zero, subject_of

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from twinsolve.twins.laws.subject import map_tensors
 from twinsolve.unrolled import (
     LISTA,
     Attention,
@@ -20,7 +21,6 @@ from twinsolve.unrolled.kernel_smoothing import (
     elliptical_weights,
     gaussian_attention,
 )
-from twinsolve.unrolled.laws.subject import map_tensors
 
 from .draws import moved
 from .operator_calls import context_of

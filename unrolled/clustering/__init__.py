@@ -1,6 +1,6 @@
 """Learned subspace clusterers as scikit-learn estimators: networks before the spectral step.
 
-Imported by name, as `unrolled.twins` is: they need the solvers' spectral step beside torch.
+Imported by name, as `twins` is: they need the solvers' spectral step beside torch.
 """
 
 from .attention_affinity import AttentionSubspaceClustering

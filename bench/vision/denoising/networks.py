@@ -16,10 +16,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ....solvers.solution import Array
+from ....twins import twins_of
 from ....unrolled.generators import kept_generators, seeded
 from ....unrolled.models import denoisers
 from ....unrolled.nonlocal_energy import ConvexRidge
-from ....unrolled.twins import twins_of
 from ....unrolled.users_code import reporting
 from ...names import close_names, split_settings
 from ...run_folder import (

@@ -12,10 +12,10 @@ from torch import nn
 
 from ....solvers.nonlocal_energy import filter_energy
 from ....solvers.solution import Array
+from ....twins.families.nonlocal_energy.filter_diffusion import energy_of
 from ....unrolled.models.denoisers import FilterDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
-from ....unrolled.twins.families.nonlocal_energy.filter_diffusion import energy_of
 from ...figures import forget
 from ...paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from ...tables import Lines, Report, number, write_table

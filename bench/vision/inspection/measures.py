@@ -19,6 +19,8 @@ from ....solvers import (
 )
 from ....solvers.self_expression import lam_from_gamma
 from ....solvers.solution import Array
+from ....twins import Origin, compare, fit_origin
+from ....twins.laws.subject import map_tensors
 from ....unrolled import Gaussian, Kernel, LowRank, Ridge
 from ....unrolled.attention import Attention, Correction, Operator, Positive
 from ....unrolled.diagnostics import (
@@ -34,11 +36,9 @@ from ....unrolled.diagnostics import (
     record,
 )
 from ....unrolled.diagnostics.energies import kernel_energy
-from ....unrolled.laws.subject import map_tensors
 from ....unrolled.models import Block
 from ....unrolled.nonlocal_energy import Neutreno
 from ....unrolled.spectral_filtering import FeatScale
-from ....unrolled.twins import Origin, compare, fit_origin
 
 _MEASURED = {
     "token_similarity": "token_cosine",

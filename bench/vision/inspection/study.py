@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....unrolled.twins import ModelReport, check
+from ....twins import ModelReport, check
 from ...timing import Progress
 from .measures import (
     Layer,

@@ -19,7 +19,7 @@ from twinsolve.bench.audit.construction import Name
 from twinsolve.bench.audit.networks import PEERS
 from twinsolve.bench.audit.report import summary_lines
 from twinsolve.bench.audit.study import audit_networks
-from twinsolve.unrolled.audit import LAWS
+from twinsolve.twins.audit import LAWS
 
 from ..command import run
 
@@ -121,8 +121,8 @@ def test_script_of_a_layer_of_others_runs_without_this_package(tmp_path, monkeyp
     """It contains the adapter, the recurrence and the law, and finds the same error."""
     (tmp_path / "others.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    recurrence = Name("twinsolve.unrolled.audit.recurrences:sum_outer_products")
-    adapter = Name("twinsolve.unrolled.audit:Adapter")
+    recurrence = Name("twinsolve.twins.audit.recurrences:sum_outer_products")
+    adapter = Name("twinsolve.twins.audit:Adapter")
     options = {"heads_first": True, "recurrence": recurrence, "by": Name("torch:rand")(1)}
     call = adapter(Name("others:scaled"), "q, k, v", **options)
     monkeypatch.setitem(networks.PEERS, "others/scaled", networks.Peer(call))

@@ -7,7 +7,7 @@ import pandas as pd
 
 from twinsolve.bench.check.checks import _cache_results
 from twinsolve.bench.check.lines import coverage, lines_of, share
-from twinsolve.unrolled.twins import HeadCall
+from twinsolve.twins import HeadCall
 
 from ..command import run
 

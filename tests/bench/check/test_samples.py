@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from twinsolve.bench import check_twins
 from twinsolve.bench.check.lines import better_than_nothing
 from twinsolve.bench.check.samples import check_samples
-from twinsolve.unrolled.twins import catalogue, register, unregister
+from twinsolve.twins import catalogue, register, unregister
 
 TWINS = {twin.name: twin for twin in catalogue()}
 PACKAGED = ["digits", "subspaces", "china", "flower"]

@@ -15,7 +15,7 @@ from twinsolve.bench.vectors import hold, write_vectors, writing
 from twinsolve.bench.vectors.operators import operators
 from twinsolve.bench.vectors.recurrences import recurrences
 from twinsolve.solvers.online_regression import delta_rule
-from twinsolve.unrolled.twins import catalogue
+from twinsolve.twins import catalogue
 
 GATED = "gated-delta-rule"
 SYSTEMS = {

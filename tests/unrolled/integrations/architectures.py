@@ -6,7 +6,7 @@ import logging
 import torch
 from torch.utils import _pytree
 
-from twinsolve.unrolled.audit.architectures import find_architecture
+from twinsolve.twins.audit.architectures import find_architecture
 
 try:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

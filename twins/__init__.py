@@ -1,0 +1,58 @@
+"""The bridge between layers and solvers: the twins of each layer, and checks against them.
+
+A family adds a file to `families` that registers its twins; `catalogue` imports all these files.
+"""
+
+from .heads import HeadCall, head_value
+from .judging.model_check import ModelReport
+from .judging.origin import Origin, fit_origin
+from .judging.report import Report, check, compare
+from .judging.subjects import findings_of
+from .laws import Measurement
+from .pairs import Derivatives, Inputs, Numerics
+from .registry import Twin, catalogue, exact_twin, judging_twin, register, twins_of, unregister
+from .relations import (
+    Bound,
+    FixedPointLimit,
+    Identity,
+    Inequalities,
+    Init,
+    Iterate,
+    Limit,
+    Problem,
+    Rate,
+    Relation,
+)
+
+__all__ = [
+    "Bound",
+    "Derivatives",
+    "FixedPointLimit",
+    "HeadCall",
+    "Identity",
+    "Inequalities",
+    "Init",
+    "Inputs",
+    "Iterate",
+    "Limit",
+    "Measurement",
+    "ModelReport",
+    "Numerics",
+    "Origin",
+    "Problem",
+    "Rate",
+    "Relation",
+    "Report",
+    "Twin",
+    "catalogue",
+    "check",
+    "compare",
+    "exact_twin",
+    "findings_of",
+    "fit_origin",
+    "head_value",
+    "judging_twin",
+    "register",
+    "twins_of",
+    "unregister",
+]

@@ -1,0 +1,126 @@
+"""Derivatives: gradients, padded and in pieces, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..inputs import cast, convert, count_positions, hide
+from .law import Measured, NotApplicable, Pair, network_law
+from .tokens import in_pieces
+
+if TYPE_CHECKING:
+    from ..model import Model
+
+MOST = 1e-2  # of a tolerance: noise beyond a third of a thousandth shows little
+WHY = "what differences can show"
+
+
+def aim(slope: Tensor, draw: torch.Generator) -> Tensor:
+    """A random direction and that of the slope, so that the loss moves far beyond rounding."""
+    return torch.randn(
+        slope.shape, generator=draw
+    ) / slope.numel() ** 0.5 + slope / slope.norm().clamp(1e-99)
+
+
+def differences_along(
+    evaluate: Callable[[], Tensor], weights: Sequence[Tensor], along: Sequence[Tensor]
+) -> Tensor:
+    """Central differences of four sizes along a direction, and of half of each.
+
+    A choice, as of experts, or a kink may stand within larger ones, and float32 inside a network
+    rounds smaller ones.
+    """
+    sizes, values, at = [2.0**-i for i in (10, 11, 13, 14, 17, 18, 21, 22)], [], 0.0
+    for step in (*sizes, *(-size for size in sizes), 0.0):
+        for weight, direction in zip(weights, along, strict=True):
+            weight.data.add_(direction, alpha=step - at)
+        values.append(evaluate().detach())
+        at = step
+    ahead, behind = torch.stack(values[:-1]).chunk(2)
+    return (ahead - behind) / (2 * torch.tensor(sizes).to(ahead))
+
+
+def weights_of(model: Model, inputs: Tensor) -> list[Tensor]:
+    """What a network has gradients by: its weights, and inputs that are no ids."""
+    return [x for x in [*model.network.parameters(), inputs] if x.requires_grad]
+
+
+def differ(model: Model, inputs: Tensor, evaluate: Callable[[], Tensor]) -> Measured:
+    """Derivatives along three directions: of the slopes, the nearest of differences, and all."""
+    weights, rows = weights_of(model, inputs), []
+    slopes = torch.autograd.grad(evaluate(), weights, allow_unused=True, materialize_grads=True)
+    if not is_finite(model, inputs, torch.float64) and is_finite(model, inputs, torch.float32):
+        raise NotApplicable("its gradient is finite in float32 and not in float64")
+    draw = torch.Generator(inputs.device).manual_seed(1)
+    for _ in range(3):
+        along = [aim(slope, draw) for slope in slopes]
+        slope = torch.stack([(x * y).sum() for x, y in zip(along, slopes, strict=True)]).sum()
+        differences = differences_along(evaluate, weights, along)
+        rows.append((slope, differences[(differences - slope).abs().argmin()], differences))
+    found, expected, every = map(torch.stack, zip(*rows, strict=True))
+    if max(found.abs().max(), every.abs().max()) <= 1e-9 * evaluate().abs():
+        raise NotApplicable("the output does not move")
+    return found, expected, every
+
+
+def is_finite(model: Model, inputs: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the gradient of the outputs in this dtype is."""
+    other, x = convert(model, dtype), cast(inputs.detach(), dtype)
+    weights = weights_of(other, x.requires_grad_(inputs.requires_grad))
+    total = other(x)[0].sum()
+    slopes = torch.autograd.grad(total, weights, allow_unused=True, materialize_grads=True)
+    return all(bool(slope.isfinite().all()) for slope in slopes)
+
+
+def weigh(output: Tensor) -> Tensor:
+    """A loss: the sum of the outputs times factors without a pattern."""
+    return (output * torch.arange(output.numel()).to(output).square().sin().view_as(output)).sum()
+
+
+@network_law("module", tolerance=MOST, why=WHY, grad=True, exact=True)
+def gradients(model: Model, inputs: Tensor) -> Measured:
+    """The gradient in weights and features agrees with central differences."""
+    return differ(model, inputs, lambda: weigh(model(inputs)[0]))
+
+
+@network_law("module", "mask", tolerance=MOST, why=WHY, grad=True, exact=True)
+def gradients_with_padding(model: Model, inputs: Tensor) -> Measured:
+    """Behind padding, the gradient of a loss on other tokens agrees with central differences."""
+
+    def evaluate() -> Tensor:
+        padded, seen, positions = hide(inputs, 0, 4)
+        return weigh(model(padded, mask=seen, positions=positions)[0][seen == 1])
+
+    return differ(model, inputs, evaluate)
+
+
+def slopes_in_pieces(model: Model, inputs: Tensor, ends: Sequence[int]) -> Tensor:
+    """The gradient of a loss on the outputs of these pieces."""
+    weights = weights_of(model, inputs)
+    loss = weigh(in_pieces(model, inputs, ends, positions=count_positions(inputs)))
+    slopes = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+    return torch.cat([slope.flatten() for slope in slopes])
+
+
+@network_law("module", "cache", grad=True)
+def gradients_in_pieces(model: Model, inputs: Tensor) -> Pair:
+    """In pieces through the cache, one of them short, the gradient is that of the full pass."""
+    n = inputs.shape[1]
+    found = slopes_in_pieces(model, inputs, [n // 3, n // 3 + 2, n])
+    return found, slopes_in_pieces(model, inputs, [n])
+
+
+@network_law("module", "smooth", tolerance=MOST, why=WHY, grad=True, exact=True)
+def second_derivatives(model: Model, inputs: Tensor) -> Measured:
+    """The derivative of the gradient agrees with differences of the gradient, or is refused."""
+
+    def evaluate() -> Tensor:
+        loss, weights = weigh(model(inputs)[0].square()), weights_of(model, inputs)
+        slopes = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
+        return torch.stack([weigh(slope) for slope in slopes if slope is not None]).sum()
+
+    return differ(model, inputs, evaluate)

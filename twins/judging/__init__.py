@@ -1,0 +1,1 @@
+"""Checks of layers against solvers, and the problems that trained layers solve."""

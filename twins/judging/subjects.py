@@ -1,0 +1,329 @@
+"""The layer of a twin as the subject of laws, at parameters such as training leaves."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...unrolled.attention import Context, Operator, Positive
+from ...unrolled.sparse_coding import SparseCoding
+from ..heads import Array, Tensors
+from ..laws import Accuracy, Finding, Masks, Measurement, Subject, draw_inputs, findings
+from ..laws.outputs import output
+from ..laws.subject import N_HEADS, Way
+from ..pairs import solver_output, twin_context
+from ..registry import Twin, add_base_contexts, catalogue, is_exact, judging_twin, twins_of
+from ..relations import FixedPointLimit, Limit, Rate
+
+_N_ITER = (3, 5)
+_LIMIT_TOLERANCE = 1e-5  # of up to 10^4 iterations that stop when they change by at most 1e-10
+_EXACTNESS = {"identity": 0, "iterate": 0, "init": 1}
+_GENERAL_FIRST = ("any", "cross", "self")
+_SETTING_TYPES = (bool, int, str, type(None))
+_LARGE_CODES = {"n": 530, "width": 8}  # more than one block of 2^18 entries of the codes
+_WAYS: tuple[Way, ...] = ("backward", "torch.func")
+_WIDEST, _LEAST_SPREAD = 30.0, 1e-9  # range of logits, and size of tokens
+# Differences are only accurate to a percent at the parameters of a user's layer.
+_SLOPE_LAWS, _SLOPE_ACCURACY = ("gradient", "second derivative"), 1e-2
+_NAMES = ("inputs", "tokens", "q", "k", "v", "parameters", "context")
+
+
+def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
+    """Yield the findings of the laws for the twin's layer; its parameters differ between heads.
+
+    Several twins may have layers with the same settings. Then only the most general one whose
+    solver gives the output exactly yields the findings of all laws, and so does every twin of a
+    user that is as exact and as general. The others yield only those of their options. An option
+    has fewer findings: each law only in its hardest case.
+
+    Parameters
+    ----------
+    twin : Twin
+    seed : int, default=0
+        Seed of the inputs, masks, parameters and directions.
+
+    Yields
+    ------
+    Finding
+    """
+    all_laws = speaks_for_layer(twin)
+    for option, build in twin.options.items():
+        rng = np.random.default_rng([seed, *f"{option} of {twin.name}".encode()])
+        for finding in _findings_of_option(replace(twin, build=build), rng, all_laws=all_laws):
+            yield replace(finding, law=f"{option}: {finding.law}")
+    if all_laws:
+        yield from findings(make_subject(twin, np.random.default_rng([seed, *twin.name.encode()])))
+
+
+def _findings_of_option(
+    twin: Twin, rng: np.random.Generator, *, all_laws: bool
+) -> Iterator[Finding]:
+    subject = replace(as_built(twin, rng), brief=True)
+    if runs_to_limit(twin):
+        measure = partial(twin.relation.measure, twin, subject.layer, subject.inputs)
+        yield Finding("", measure, law=twin.relation.name)
+    elif all_laws:
+        yield from findings(subject)
+    else:
+        yield from output(replace(subject, declared=None))
+
+
+def runs_to_limit(twin: Twin) -> bool:
+    """Whether the layer and its solver agree only after many iterations."""
+    return isinstance(twin.relation, Limit | Rate | FixedPointLimit)
+
+
+def make_subject(twin: Twin, rng: np.random.Generator) -> Subject:
+    """Build the twin's layer for drawn inputs, and give each head its own parameters."""
+    subject = as_built(twin, rng)
+    return _with_layer(subject, twin, _move_parameters(twin, subject.layer, rng))
+
+
+def as_built(twin: Twin, rng: np.random.Generator) -> Subject:
+    """Build the twin's layer for drawn inputs; its solver is the reference."""
+
+    def build(inputs: Tensors, rng: np.random.Generator) -> nn.Module:
+        return _move_parameters(twin, _build_for(twin, inputs), rng)
+
+    inputs = draw_inputs(twin.inputs.kind, rng, same=twin.inputs.pairing == "self")
+    twice = {way: "right" if way in twin.derivatives.twice else "refused" for way in _WAYS}
+    return replace(
+        _make_subject_of(twin, _build_for(twin, inputs), inputs, rng, twice), build=build
+    )
+
+
+def _make_subject_of(
+    twin: Twin, layer: nn.Module, inputs: Tensors, rng: np.random.Generator, twice: dict[Way, str]
+) -> Subject:
+    """Return a layer on these inputs as a subject; the twin's solver is the reference."""
+
+    def context_of(inputs: Tensors) -> Context | None:
+        return twin_context(twin, inputs)
+
+    def solve(
+        layer: nn.Module, inputs: Tensors, context: Context | None, masks: Masks, rows: Array | None
+    ) -> Array:
+        own = twin if context is None else twin.with_context(lambda *_: context)
+        return solver_output(own, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
+
+    inexact = isinstance(twin.relation, Limit | Rate)
+    subject = Subject(
+        layer=layer,
+        inputs=inputs,
+        seed=tuple(int(x) for x in rng.integers(2**32, size=2)),
+        kind=twin.inputs.kind,  # type: ignore[arg-type]  # patches are of tasks
+        declared=_as_operator(twin, layer),
+        reference=solve,
+        apply=twin.inputs.apply,
+        make_context=context_of if twin.inputs.kind == "tokens" else lambda inputs: None,
+        accuracy=Accuracy(
+            tolerance=_LIMIT_TOLERANCE if inexact else twin.relation.tolerance,
+            passes=twin.numerics.passes,
+            logit_range=twin.numerics.logit_range,
+            rounded=twin.numerics.rounded,
+            continuous=not twin.numerics.chooses and getattr(layer, "step", None) != "support",
+            iterates=runs_to_limit(twin),
+            differences=not twin.numerics.scales_first,
+        ),
+        twice=twice if twin.derivatives.of is True else {},
+        same_points=twin.inputs.pairing == "self",
+        rows_apart=twin.inputs.by_rows,
+        large=_LARGE_CODES if twin.layer is SparseCoding else {},
+    )
+    return _with_layer(subject, twin, layer)
+
+
+def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
+    """Return the findings of the laws that a user's layer fails, by name.
+
+    The laws are tried on a float64 copy with the layer's present parameters and few iterations. Its
+    tokens are drawn, with as many heads and features as `inputs`, and scaled until the range of the
+    logits is small enough for accurate rounding and differences. The result is empty for a layer
+    whose twin gives a limit or a bound, and for one that iterates to a tolerance of its own.
+    """
+    twin = add_base_contexts(judging_twin(layer), layer)
+    if not is_exact(twin) or twin.numerics.promised is not None:
+        return {}
+    own = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
+    subject = _draw_like(twin, own, inputs)
+    broken = {}
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for finding in findings(subject):
+            try:
+                measured = finding.measure()
+            except (RuntimeError, ValueError, IndexError, TypeError):
+                measured = Measurement(math.inf, 0.0)
+            accurate = finding.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
+            if not (measured.passed or accurate):
+                broken[f"{finding.name} ({finding.dtype})"] = measured
+    return broken
+
+
+def advise_on_laws(names: Iterable[str]) -> str:
+    """Return the sentence of a report about a layer that breaks these laws."""
+    first, *others = names
+    more = f" and {len(others)} more" if others else ""
+    return f"breaks the law: {first}{more}; see twinsolve.twins.laws"
+
+
+def _draw_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
+    rng, kind, shape = np.random.default_rng(0), twin.inputs.kind, inputs[0].shape
+    kept: dict[str, Any] = {"channels": shape[1]} if kind == "image" else {"width": shape[-1]}
+    if kind == "tokens":
+        kept |= {"heads": len(inputs[0]), "spread": 1.0}
+
+    def draw() -> Tensors:
+        return draw_inputs(
+            kind, np.random.default_rng(0), same=twin.inputs.pairing == "self", **kept
+        )
+
+    while kind == "tokens" and kept["spread"] > _LEAST_SPREAD:
+        arrays = (x.numpy() for x in draw())
+        if float(twin.numerics.logit_range(layer, *arrays)) <= _WIDEST:
+            break
+        kept["spread"] /= 2
+    subject = _make_subject_of(twin, layer, draw(), rng, dict.fromkeys(_WAYS, "either"))
+    smooth = subject.accuracy.continuous and not any(_chooses(x) for x in layer.modules())
+    accuracy = replace(subject.accuracy, continuous=smooth)
+    return replace(subject, kept=kept, accuracy=accuracy)
+
+
+def _chooses(part: nn.Module) -> bool:
+    return isinstance(part, Operator) and any(t.numerics.chooses for t in twins_of(part))
+
+
+def _with_layer(subject: Subject, twin: Twin, layer: nn.Module) -> Subject:
+    """Return the subject with this layer and the names of what the layer has gradients by."""
+    declared: Any = _NAMES if twin.derivatives.of is True else twin.derivatives.of or ()
+    free = covers_nearby_parameters(twin, layer)
+    names = tuple(name for name in declared if name != "parameters" or free)
+    return replace(subject, layer=layer, declared=_as_operator(twin, layer), differentiable=names)
+
+
+def _as_operator(twin: Twin, layer: nn.Module) -> Operator | None:
+    return layer if twin.inputs.kind == "tokens" and isinstance(layer, Operator) else None
+
+
+def speaks_for_layer(twin: Twin) -> bool:
+    """Whether all laws are measured on this twin's layer, and not on that of a similar twin.
+
+    Among twins whose layers have the same class, settings and gradients it is the one whose solver
+    gives the output exactly, for the most general points and parameters. A twin of a user that is
+    as exact and as general speaks for its layer too.
+    """
+    settings = settings_of(_build_drawn(twin))
+    kind = twin.layer, twin.inputs.kind, twin.derivatives.of
+    others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
+    same = [t for t in others if t.name == twin.name or settings_of(_build_drawn(t)) == settings]
+    best = min(same, key=_rank, default=twin)
+    solve = getattr(twin.solve, "func", twin.solve)  # the function of a partial
+    users = not solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
+    return best.name == twin.name or (users and _rank(best) == _rank(twin))
+
+
+def _rank(twin: Twin) -> tuple[int, bool, int]:
+    layer = _build_drawn(twin)
+    bound = any(True for _ in layer.parameters()) and not covers_nearby_parameters(twin, layer)
+    return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.inputs.pairing)
+
+
+def settings_of(layer: nn.Module) -> tuple[Any, ...]:
+    """Return the names, classes and settings of all parts of a layer, without numbers."""
+    return tuple((name, type(x), *_list_settings(x)) for name, x in layer.named_modules())
+
+
+def _build_drawn(twin: Twin) -> nn.Module:
+    rng, same = np.random.default_rng(0), twin.inputs.pairing == "self"
+    return twin.build(*(x.numpy() for x in draw_inputs(twin.inputs.kind, rng, same=same)))
+
+
+def _list_settings(part: nn.Module) -> list[tuple[str, Any]]:
+    settings: list[tuple[str, Any]] = []
+    for name, value in sorted(vars(part).items()):
+        if name in ("_parameters", "_buffers"):
+            settings += [(key, x is None) for key, x in value.items()]
+        elif not name.startswith("_") and name not in ("training", "n_iter"):
+            plain = isinstance(value, _SETTING_TYPES) or callable(value)
+            settings.append((name, value if plain else type(value)))
+    return settings
+
+
+def _build_for(twin: Twin, inputs: Tensors) -> nn.Module:
+    return _few_iterations(twin, twin.build(*(x.numpy() for x in inputs)).double().eval())
+
+
+def _few_iterations(twin: Twin, layer: nn.Module) -> nn.Module:
+    """Return the layer with 3 to 5 iterations, or with those of its limit."""
+    n_iter = getattr(layer, "n_iter", None)
+    if not isinstance(n_iter, int):
+        return layer
+    changed: Any = copy.deepcopy(layer)
+    if isinstance(twin.relation, Limit | FixedPointLimit):
+        changed.n_iter = twin.relation.n_iter
+    else:
+        changed.n_iter = int(np.clip(n_iter, *_N_ITER))
+    return changed if twin.covers(changed) else layer
+
+
+def _move_parameters(twin: Twin, layer: nn.Module, rng: np.random.Generator) -> nn.Module:
+    """Return a copy of the layer with as many moved parameters as the twin covers."""
+    heads = None if _as_operator(twin, layer) is None else N_HEADS
+    numbers_moved = _draw_numbers(layer, heads, rng)
+    for candidate in (move_weights(numbers_moved, rng), numbers_moved):
+        if twin.covers(candidate):
+            return candidate
+    return layer
+
+
+def _draw_numbers(layer: nn.Module, heads: int | None, rng: np.random.Generator) -> nn.Module:
+    """Return a copy whose positive numbers are learnable and drawn anew, one for each head."""
+    layer = copy.deepcopy(layer)
+    for part in list(layer.modules()):
+        for name, number in list(part.named_children()):
+            if isinstance(number, Positive):
+                part.register_module(name, _draw_number(number, heads, rng))
+    return layer
+
+
+def _draw_number(number: Positive, heads: int | None, rng: np.random.Generator) -> Positive:
+    heads = heads or number.num_heads
+    drawn = Positive(number.initial, num_heads=heads, learnable=True, dtype=torch.float64)
+    assert drawn.log is not None
+    logs = torch.tensor(math.log(number.initial)) if number.log is None else number.log
+    shift = torch.from_numpy(rng.uniform(-0.4, 0.0, drawn.log.shape))
+    drawn.log.data = (logs.detach().double() + shift).expand(drawn.log.shape).clone()
+    return drawn
+
+
+def move_weights(layer: nn.Module, rng: np.random.Generator) -> nn.Module:
+    """Return a copy with noise of 20 % on all parameters except the positive numbers."""
+    layer = copy.deepcopy(layer)
+    logs = {id(x.log) for x in layer.modules() if isinstance(x, Positive)}
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            if id(parameter) not in logs:
+                size = float(parameter.square().mean().sqrt()) or 1.0
+                noise = torch.from_numpy(rng.standard_normal(parameter.shape))
+                parameter.add_(0.2 * size * noise)
+    return layer
+
+
+def covers_nearby_parameters(twin: Twin, layer: nn.Module) -> bool:
+    """Whether the layer has parameters and the twin covers it at nearby values of them."""
+    moved = copy.deepcopy(layer)
+    parameters = list(moved.parameters())
+    with torch.no_grad():
+        for index, parameter in enumerate(parameters):
+            places = torch.arange(parameter.numel(), dtype=parameter.dtype) + index
+            parameter.add_(1e-3 * places.cos().reshape(parameter.shape))
+    return len(parameters) > 0 and twin.covers(moved)
