@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from ...unrolled.generators import kept_generators, seeded
 from ...unrolled.users_code import import_object, reporting
 from .architectures import find_architecture, load_folder
+from .inputs import difference
 from .judging import hold
 from .laws import LAWS
-from .model import CACHES, CAUSAL, Convention, Model, difference, find_convention
+from .model import CACHES, CAUSAL, Convention, Model, find_convention
 from .report import Report, Row
 from .scripts import Origin
 from .weights import draw_weights

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .heads import find_mixing_maps
-from .inputs import cast, convert
+from .inputs import cast, convert, difference
 from .laws import NetworkLaw, NotApplicable
-from .model import Model, difference
+from .model import Model
 from .report import Row, Verdict
 from .scripts import Origin, write_script
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from . import laws
 from .architectures import Architecture
+from .inputs import difference
 from .laws import NetworkLaw
-from .model import Convention, Model, difference
+from .model import Convention, Model
 from .simplify import simplify
 from .weights import write_draw
 
