@@ -11,7 +11,7 @@ from sklearn.utils import check_array, column_or_1d
 
 from .clustering.eigenvectors import components, leading_eigenvectors
 from .clustering.spectral import check_affinity
-from .solution import Array, check_dense_or_sparse, check_matrix
+from .inputs import Array, check_dense_or_sparse, check_matrix
 
 __all__ = [
     "clustering_accuracy",

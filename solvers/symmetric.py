@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from scipy.linalg import LinAlgError, eigh
 
-from .solution import Array
+from .inputs import Array
 
 
 def leading_eigh(M: Array, k: int) -> tuple[Array, Array]:

@@ -24,7 +24,7 @@ from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import clustering_accuracy
 from twinsolve.solvers.clustering.spectral import embed_graph
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 from twinsolve.unrolled.clustering import LearnedAffinityClustering
 from twinsolve.unrolled.clustering.affinity_network import LabelledEdges, train_affinity_network
 

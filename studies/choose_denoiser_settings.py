@@ -17,7 +17,7 @@ from twinsolve.bench.vision.denoising.methods import METHODS, SETTINGS, Denoisin
 from twinsolve.bench.vision.denoising.training import N_VALIDATION
 from twinsolve.datasets import add_noise, fetch_train400
 from twinsolve.datasets.files import write_whole
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 
 SIGMA = 25 / 255
 _CROP = 128

@@ -29,8 +29,8 @@ from twinsolve.bench.terminal import progress
 from twinsolve.datasets import fetch_coil20, fetch_extended_yale_b, select_classes
 from twinsolve.solvers.clustering.affinity import keep_largest, symmetric_affinity
 from twinsolve.solvers.clustering.spectral import spectral_labels
+from twinsolve.solvers.inputs import Array
 from twinsolve.solvers.metrics import clustering_accuracy, subspace_preserving_error
-from twinsolve.solvers.solution import Array
 from twinsolve.unrolled import solved_lasso
 
 # First and last class of the design set, those trained on to choose, and the judging set.

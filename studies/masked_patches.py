@@ -27,7 +27,7 @@ from twinsolve.bench.vision.classification.measures import accuracies
 from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
 from twinsolve.solvers import locally_linear_weights, nadaraya_watson, sparse_code
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 
 ABOUT = "Hidden patches, solved and learned."
 ROWS = ("softmax", "sparse coding", "ViT:operator=locally_linear", "token graying")

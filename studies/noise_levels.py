@@ -24,7 +24,7 @@ from twinsolve.bench.vision.denoising.methods import METHODS, find_entry
 from twinsolve.bench.vision.denoising.networks import apply, in_tiles, shipped_classes
 from twinsolve.bench.vision.denoising.pictures import MARGIN
 from twinsolve.bench.vision.denoising.study import NoisyImages
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 
 SIGMAS = (15.0, 25.0, 50.0)
 TRAINED = 25.0

@@ -13,13 +13,14 @@ from twinsolve.bench.clustering.methods import Method, estimator
 from twinsolve.bench.jobs import Job, Options
 from twinsolve.datasets import homogeneous_coordinates
 from twinsolve.solvers import ThresholdingSubspaceClustering, sparse_self_expression
+from twinsolve.solvers.inputs import Array
 from twinsolve.solvers.self_expression import (
     admm_outlier_self_expression,
     admm_self_expression,
     lam_from_alpha,
     outlier_lams_from_alpha,
 )
-from twinsolve.solvers.solution import Array, Solution
+from twinsolve.solvers.solution import Solution
 
 KEEP = "keep-mass 0.7, scale-rows"
 

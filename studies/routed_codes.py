@@ -17,7 +17,7 @@ from twinsolve.bench.vision.denoising.methods import find_entry
 from twinsolve.bench.vision.denoising.networks import started
 from twinsolve.bench.vision.denoising.report import write_report
 from twinsolve.bench.vision.denoising.study import NoisyImages, denoise, middle
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
 from twinsolve.unrolled.models.denoisers import MixtureOfExpertsDenoiser
 from twinsolve.unrolled.sparse_coding.coding_step import PursuitStep

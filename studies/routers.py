@@ -40,7 +40,7 @@ from twinsolve.bench.vision.classification.report import write_report
 from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 from twinsolve.solvers import KSubspaces, SparseSubspaceClustering, clustering_accuracy
 from twinsolve.solvers.clustering import unit_rows
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 from twinsolve.unrolled import SparseMixtureOfExperts
 from twinsolve.unrolled.models import VisionTransformer
 

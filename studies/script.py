@@ -22,7 +22,7 @@ from twinsolve.bench.tables import Report
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import in_turns, seconds_of
 from twinsolve.solvers import clustering_accuracy
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 
 SUBSPACES = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.2"
 NOISY = "synthetic:n_samples=180,n_subspaces=8,dimension=5,noise=0.6"

@@ -32,8 +32,8 @@ from twinsolve.solvers.clustering.eigenvectors import leading_eigenvectors
 from twinsolve.solvers.clustering.ranking import rand_indices, rank_clusterings
 from twinsolve.solvers.clustering.score import score_of
 from twinsolve.solvers.clustering.spectral import check_affinity, embed_graph
+from twinsolve.solvers.inputs import Array
 from twinsolve.solvers.metrics import connectivity
-from twinsolve.solvers.solution import Array
 
 METHODS = (
     *POOL, "OMP", "LLE weights", "SSC nonnegative", "LSR zero diagonal", "kNN graph", "TSC",

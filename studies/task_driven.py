@@ -31,7 +31,7 @@ from twinsolve.bench.tables import Lines, Report, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.denoising.study import NoisyImages
 from twinsolve.datasets import fetch_train400
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 from twinsolve.solvers.sparse_coding import denoise_patches, ksvd
 from twinsolve.unrolled import LISTA
 from twinsolve.unrolled.solved import LassoEncoder

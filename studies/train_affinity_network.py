@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.preprocessing import normalize
 
 from twinsolve.datasets import make_rigid_motions, make_union_of_manifolds, make_union_of_subspaces
-from twinsolve.solvers.solution import Array
+from twinsolve.solvers.inputs import Array
 from twinsolve.unrolled.clustering.affinity_network import (
     LabelledEdges,
     save_affinity_network,

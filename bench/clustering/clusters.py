@@ -18,7 +18,7 @@ from ...datasets.root import data_root
 from ...solvers.clustering.order import reordered, row_order
 from ...solvers.clustering.score import score_of, trivial_share
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
-from ...solvers.solution import Array, check_dense_or_sparse
+from ...solvers.inputs import Array, check_dense_or_sparse
 from ..jobs import Job, JobFailed, Keep, Options, Part, run_jobs
 from .features import check_features, keep_costly_features, keep_features_in, load_features
 from .figures import draw_errors

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.preprocessing import normalize
 
 from ... import datasets
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ..jobs import Job, Options, Part, resume_parts, run_jobs
 from ..sources import code
 from .problems import Problem, make_problem

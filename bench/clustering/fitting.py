@@ -18,8 +18,8 @@ from sklearn.utils import gen_batches
 from ...datasets import make_union_of_subspaces
 from ...solvers import clustering_accuracy, sparse_self_expression
 from ...solvers.clustering.base import SubspaceClustering
+from ...solvers.inputs import Array
 from ...solvers.metrics import coefficient_distance, connectivity, subspace_preserving_error
-from ...solvers.solution import Array
 from ...solvers.sparse_coding import lasso_objective
 from ..timing import measured
 from .methods import Method, find_method

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...solvers.solution import check_folder
+from ...solvers.inputs import check_folder
 from ..jobs import Options
 from ..names import check_names
 from ..timing import Progress

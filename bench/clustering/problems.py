@@ -15,7 +15,7 @@ import numpy as np
 from ... import datasets
 from ...datasets.points import TARGET_NAMES, point_files
 from ...solvers.clustering.selection import check_distinct
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ...validation import check_integer
 from ..names import close_names, split_settings
 

@@ -18,7 +18,7 @@ from ...solvers.clustering import (
     symmetric_affinity,
     unit_rows,
 )
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ..names import close_names
 
 DENSE_ROWS = 10_000

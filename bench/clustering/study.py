@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from ...datasets.files import write_whole
 from ...datasets.root import data_root
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ..figures import forget
 from ..jobs import Options, Part, resume_parts
 from ..names import split_settings

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ...solvers.clustering.ranking import rank_clusterings
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ..tables import Lines, number
 from .steps import cut_of
 

@@ -35,7 +35,7 @@ from ...solvers import (
     twicing,
 )
 from ...solvers.conditioning import condition_number
-from ...solvers.solution import Array, check_folder
+from ...solvers.inputs import Array, check_folder
 from ..timing import Progress, in_turns, seconds_of, threads
 from .contest import OURS, Rounds, chosen, compete, installed, run_cases
 from .peers import Calls, Case, Contest, Method, on_threads

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ...solvers.sparse_coding import duality_gap
 from ...unrolled import Call, FixedPoint, SparseCoding, solved_lasso
 from ...unrolled.sparse_coding import SparsePenalty, accelerated, proximal_map

@@ -11,7 +11,8 @@ import numpy as np
 from scipy.sparse import issparse
 
 from ...solvers import sparse_code, sparse_self_expression
-from ...solvers.solution import Array, Solution
+from ...solvers.inputs import Array
+from ...solvers.solution import Solution
 from .contest import OURS, Entrant, installed
 
 _BLOCK_ROWS = 256

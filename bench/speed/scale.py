@@ -13,7 +13,7 @@ from sklearn.preprocessing import normalize
 
 from ...datasets import fetch_mnist, make_union_of_subspaces, pca_features, scattering_features
 from ...solvers import sparse_self_expression
-from ...solvers.solution import Array, check_folder
+from ...solvers.inputs import Array, check_folder
 from ...solvers.sparse_coding.row_blocks import MOST_STORED
 from ..timing import Progress, resident
 from .contest import OURS, Entrant, Rounds, alone, chosen, run_cases

@@ -17,7 +17,7 @@ from ...datasets import (
     make_union_of_subspaces,
     project_trajectories,
 )
-from ...solvers.solution import Array, check_folder
+from ...solvers.inputs import Array, check_folder
 from ...solvers.sparse_coding import lam_max
 from ..clustering.features import features_of
 from ..clustering.problems import make_problem

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...datasets import fetch_camvid
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ...unrolled import operator_names
 from ...unrolled.generators import seeded
 from ...unrolled.models import Segmenter

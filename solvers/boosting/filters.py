@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import sparray
 
 from ...validation import check_integer
-from ..solution import Array, check_dense_or_sparse, check_matrix, check_square
+from ..inputs import Array, check_dense_or_sparse, check_matrix, check_square
 
 Function = Callable[[Array], Array]
 Filter: TypeAlias = ArrayLike | sparray | Function

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array, frobenius_norm
+from ..inputs import Array
+from ..scales import frobenius_norm
 from .filters import Filter, bind, check_signal
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, check_one_or_each
+from ..inputs import Array, check_one_or_each
 from .filters import Callback, Filter, bind_layers, check_signal, iterate
 
 

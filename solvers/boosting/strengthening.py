@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array
+from ..inputs import Array
 from .filters import Callback, Filter, bind, check_signal, iterate
 
 

@@ -10,7 +10,7 @@ from sklearn.preprocessing import normalize
 from sklearn.utils import gen_batches
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, check_dense_or_sparse, narrow
+from ..inputs import Array, check_dense_or_sparse, narrow
 from ..symmetric import leading_eigh
 from .order import in_order_of_samples
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..solution import Array, check_dense_or_sparse, validate_points
+from ..inputs import Array, check_dense_or_sparse, validate_points
 from .affinity import symmetric_affinity
 from .order import reordered, row_order, samples_in
 from .selection import choose_settings

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...validation import check_positive
+from ..inputs import Array
 from ..self_expression import least_squares_self_expression, low_rank_self_expression
 from ..self_expression.low_rank import thin_svd
-from ..solution import Array
 from .affinity import low_rank_affinity
 from .base import Auto, Choices, SubspaceClustering
 

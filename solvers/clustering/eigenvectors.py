@@ -8,7 +8,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import normalize
 
-from ..solution import Array
+from ..inputs import Array
 from ..symmetric import leading_eigh
 from .krylov import EigenPairs, basis_size, residuals_of, search_eigenpairs
 

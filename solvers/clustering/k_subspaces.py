@@ -7,7 +7,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ...validation import check_integer
-from ..solution import Array, validate_points
+from ..inputs import Array, validate_points
 from ..symmetric import leading_eigh
 from .order import row_order
 from .spectral import check_n_clusters

@@ -5,8 +5,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import euclidean_distances
 from sklearn.utils import check_random_state
 
+from ..inputs import Array
 from ..kernels.compiled import jit_reordered
-from ..solution import Array
 
 _N_INIT = 20
 _MAX_ITER, _TOL = 300, 1e-4

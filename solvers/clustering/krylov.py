@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, eye_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
-from ..solution import Array
+from ..inputs import Array
 
 _BLOCK = 4  # copies of an eigenvalue that one block finds at once
 _DEPTH = 12  # blocks between restarts

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...validation import check_positive
+from ..inputs import Array
 from ..self_expression import low_rank_sparse_self_expression, robust_low_rank_self_expression
-from ..solution import Array, Solution
+from ..solution import Solution
 from .affinity import low_rank_affinity
 from .base import SubspaceClustering
 from .closed_form import map_linearly, relative_lam

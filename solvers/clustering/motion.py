@@ -9,8 +9,8 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.preprocessing import normalize
 from sklearn.utils.validation import check_is_fitted
 
+from ..inputs import Array, validate_points
 from ..self_expression import sparse_self_expression
-from ..solution import Array, validate_points
 from ..sparse_coding import lam_max
 from .affinity import keep_l1_mass, scale_by_row_maximum, symmetric_affinity
 from .order import reordered, row_order

@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 from sklearn.neighbors import NearestNeighbors
 
 from ...validation import check_integer
+from ..inputs import Array, narrow
 from ..locally_linear import locally_linear_weights
-from ..solution import Array, narrow
 from .affinity import unit_rows
 from .base import Auto, Choices, SubspaceClustering, mean_point
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.sparse import csr_array
 
-from ..solution import Array, check_dense_or_sparse, narrow
+from ..inputs import Array, check_dense_or_sparse, narrow
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 _order: ContextVar[Array | None] = ContextVar("order of the samples", default=None)

@@ -7,9 +7,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ...validation import check_positive
+from ..inputs import Array
 from ..self_expression import outlier_lams_from_alpha, outlier_self_expression
 from ..self_expression.outlier import solve_outlier
-from ..solution import Array, warn_unless_converged
+from ..solution import warn_unless_converged
 from .base import Auto, Choices, SubspaceClustering
 
 

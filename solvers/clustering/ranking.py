@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, hstack
 
-from ..solution import Array, as_numbers
+from ..inputs import Array, as_numbers
 
 _POWER = 24  # the weight of a clustering is its score to this power
 DIGITS = 12  # of scores and agreements; further ones are rounding

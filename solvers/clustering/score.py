@@ -7,7 +7,7 @@ from scipy.stats import entropy
 from sklearn.metrics import silhouette_score
 from sklearn.preprocessing import normalize
 
-from ..solution import Array, check_dense_or_sparse
+from ..inputs import Array, check_dense_or_sparse
 from .spectral import EmbeddedGraph, embed_graph
 
 _SAMPLE = 3000

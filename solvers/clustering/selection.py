@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid
 
-from ..solution import Array, check_dense_or_sparse
+from ..inputs import Array, check_dense_or_sparse
 from .order import reordered, row_order
 from .ranking import DIGITS, rank_clusterings
 from .score import selection_score, trivial_share

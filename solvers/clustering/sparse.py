@@ -8,9 +8,10 @@ import numpy as np
 from scipy.sparse import csr_array, diags_array
 
 from ...validation import check_integer, check_positive
+from ..inputs import Array
 from ..self_expression import omp_self_expression, sparse_self_expression
 from ..self_expression.constrained import affine_sparse_code
-from ..solution import Array, warn_unless_converged
+from ..solution import warn_unless_converged
 from ..sparse_coding import lam_max, sparse_code
 from ..sparse_coding.matching_pursuit import pursue_rows
 from ..sparse_coding.penalty import Penalty, check_l1_ratio

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import normalize
 
 from ...validation import check_integer
-from ..solution import Array, check_dense_or_sparse
+from ..inputs import Array, check_dense_or_sparse
 from .eigenvectors import components, leading_eigenpairs
 from .kmeans import RepeatedKMeans
 from .krylov import EigenPairs

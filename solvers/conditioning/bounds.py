@@ -10,7 +10,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, check_square, rounding_error, unit_size
+from ..inputs import Array, check_matrix, check_square, rounding_error
+from ..scales import unit_size
 from .spectrum import condition_number
 
 

@@ -7,7 +7,7 @@ import scipy.fft
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array
+from ..inputs import Array
 from .spectrum import EPS, check_tokens
 
 _LEAST_SQUARE = 1e-9

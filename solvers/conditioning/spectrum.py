@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 
-from ..solution import Array, check_matrix
+from ..inputs import Array, check_matrix
 
 EPS = np.finfo(np.float64).eps
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.ndimage import correlate1d
 
+from ..inputs import Array
 from ..kernels.window_average import WindowAverage, extend
-from ..solution import Array
 from .images import Planes, as_array, check_image, check_side, check_width
 from .level_average import average_levels
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, as_numbers
+from ..inputs import Array, as_numbers
 
 
 def embedded_means(

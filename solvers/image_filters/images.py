@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array
+from ..inputs import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from ..inputs import Array
 from ..kernels.compiled import inlined_reordered, jit_reordered
 from ..kernels.exponential import exp
 from ..kernels.workers import spread
-from ..solution import Array
 
 _QUERIES = 2**10
 _KEYS = 2**11

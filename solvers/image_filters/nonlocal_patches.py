@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
+from ..inputs import Array
 from ..kernels.window_average import WindowAverage, extend
-from ..solution import Array
 from .images import Planes, check_image
 
 

@@ -5,7 +5,8 @@ from numpy.typing import ArrayLike
 from scipy.ndimage import gaussian_filter
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, check_matrix, unit_under
+from ..inputs import Array, check_matrix
+from ..scales import unit_under
 from .regression import check_values, smooth
 from .weights import exact_weights
 

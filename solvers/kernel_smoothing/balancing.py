@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, check_matrix, rounding_error
+from ..inputs import Array, check_matrix, rounding_error
 
 
 def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) -> Array:

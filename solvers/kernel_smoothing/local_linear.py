@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array, unit_under
+from ..inputs import Array
+from ..scales import unit_under
 from .regression import (
     check_estimate,
     check_queries_and_keys,

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, unit_under
+from ..inputs import Array, check_matrix
+from ..scales import unit_under
 from .weights import (
     Kernel,
     Weights,

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
-from ..solution import Array, as_numbers
+from ..inputs import Array, as_numbers
 
 _NEWTON_STEPS = 100
 _ROUNDING = 4e-15  # of the sum of a row; smaller steps do not end

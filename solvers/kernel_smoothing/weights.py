@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
+from ..inputs import Array, check_matrix
 from ..kernels.compiled import jit_reordered
 from ..kernels.exponential import exp, exp2
 from ..kernels.workers import one_blas_thread, spread
-from ..solution import Array, check_matrix, unit_under
+from ..scales import unit_under
 
 Kernel = Callable[[Array], Array]
 

@@ -24,7 +24,7 @@ import numpy as np
 from sklearn.cluster import KMeans, MiniBatchKMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array
+from ..inputs import Array
 from .active_set import ZERO
 from .compiled import jit_reordered
 from .selection import bring_largest_first, smallest

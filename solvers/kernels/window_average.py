@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.spatial.distance import cdist
 
-from ..solution import Array
+from ..inputs import Array
 from .apart import add, put, read
 from .compiled import inlined_fused, jit_fused
 from .exponential import exp2_terms, exp2_to_zero

@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, check_dense_or_sparse
+from ..inputs import Array, check_dense_or_sparse
 from ..symmetric import leading_eigh
 
 _MOST_DENSE = 200

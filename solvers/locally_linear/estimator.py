@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..solution import Array, validate_points
+from ..inputs import Array, validate_points
 from .embedding import locally_linear_embedding
 from .weights import locally_linear_weights
 

@@ -3,9 +3,10 @@
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
+from ..inputs import Array
 from ..kernels.compiled import jit
 from ..kernels.workers import spread
-from ..solution import Array, unit_under
+from ..scales import unit_under
 
 _ROWS = 2048
 _LEAST = 1e-290  # smaller squares lose digits

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
 from ...validation import check_integer, check_positive
+from ..inputs import Array, check_dense_or_sparse, check_matrix, narrow
 from ..kernels.compiled import jit, jit_reordered
 from ..kernels.workers import spread
-from ..solution import Array, check_dense_or_sparse, check_matrix, narrow
 from .neighbors import nearest
 
 _ROWS = 2048

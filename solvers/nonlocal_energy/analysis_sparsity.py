@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, certified, check_matrix, warn_unless_converged
+from ..inputs import Array, check_matrix
+from ..solution import Solution, certified, warn_unless_converged
 from .filter_banks import FilterBank
 from .problem import MORE, default_tol
 

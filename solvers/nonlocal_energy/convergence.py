@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import ArpackNoConvergence
 from sklearn.exceptions import ConvergenceWarning
 
-from ..solution import Array, check_lam
+from ..inputs import Array, check_lam
 from .spectrum import SMALL, largest_moduli, smallest_eigenvalue
 from .weights import Transitions, check_transitions, check_weights, not_callable
 

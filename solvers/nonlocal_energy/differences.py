@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from ..inputs import Array
 from ..kernels.compiled import jit
-from ..solution import Array
 
 EPS = float(np.finfo(np.float64).eps)
 

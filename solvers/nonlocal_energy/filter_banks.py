@@ -9,7 +9,7 @@ from scipy.fft import dct
 from scipy.sparse import csr_array
 
 from ...validation import check_integer
-from ..solution import Array, as_numbers, check_one_or_each
+from ..inputs import Array, as_numbers, check_one_or_each
 
 BORDERS = ("inside", "circular", "zero")
 _N_FREQUENCIES = 512

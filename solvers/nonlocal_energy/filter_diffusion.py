@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, check_one_or_each
+from ..inputs import Array, check_matrix, check_one_or_each
 from .filter_banks import FilterBank, Potentials
 
 

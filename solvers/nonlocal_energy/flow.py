@@ -12,7 +12,8 @@ from scipy.special import exprel
 from sklearn.exceptions import ConvergenceWarning
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, certified
+from ..inputs import Array
+from ..solution import Solution, certified
 from .problem import EnergyProblem, check_energy_problem, default_tol, record
 from .weights import not_callable
 

@@ -8,7 +8,7 @@ from scipy.sparse import issparse
 from scipy.spatial.distance import cdist
 from sklearn.utils import gen_batches
 
-from ..solution import Array, check_matrix
+from ..inputs import Array, check_matrix
 from .problem import check_energy_problem
 from .weights import Weights, check_weights, common_dtype, not_callable
 

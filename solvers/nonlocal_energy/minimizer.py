@@ -7,7 +7,8 @@ from numpy.typing import ArrayLike
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from ...validation import check_integer
-from ..solution import Array, Solution, certified, warn_unless_converged
+from ..inputs import Array
+from ..solution import Solution, certified, warn_unless_converged
 from .problem import MORE, ROUNDING, EnergyProblem, check_energy_problem, default_tol, reciprocal
 
 

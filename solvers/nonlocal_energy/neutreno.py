@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer
-from ..solution import Array, Solution, certified, check_lam, check_matrix, warn_unless_converged
+from ..inputs import Array, check_lam, check_matrix
+from ..solution import Solution, certified, warn_unless_converged
 from .convergence import warn_if_diverging
 from .differences import EPS
 from .problem import MORE, ROUNDING, check_size, default_tol, record, relative_error

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array, Certify, check_matrix, rounding_error
+from ..inputs import Array, check_matrix, rounding_error
+from ..solution import Certify
 from .differences import EPS
 from .weights import Weights, check_weights, common_dtype
 

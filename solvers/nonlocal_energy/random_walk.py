@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, shortest_path
 
 from ...validation import check_integer
-from ..solution import Array, check_matrix
+from ..inputs import Array, check_matrix
 from .spectrum import largest_moduli
 from .state_reduction import irreducible_distribution
 from .weights import check_transitions, common_dtype, not_callable

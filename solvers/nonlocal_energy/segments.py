@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..inputs import Array, check_lam, check_matrix
 from ..kernels.total_variation import denoise_rows
-from ..solution import Array, Solution, certified, check_lam, check_matrix
+from ..solution import Solution, certified
 from .problem import default_tol
 
 

@@ -7,7 +7,7 @@ from scipy.linalg import eigvalsh
 from scipy.sparse import issparse
 from scipy.sparse.linalg import LinearOperator, eigs, eigsh
 
-from ..solution import Array
+from ..inputs import Array
 from .weights import Transitions, Weights
 
 SMALL = 1000

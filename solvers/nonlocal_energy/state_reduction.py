@@ -7,7 +7,7 @@ from scipy.linalg import solve_triangular
 from scipy.sparse import csr_array, diags_array, issparse
 from scipy.sparse.linalg import spsolve
 
-from ..solution import Array
+from ..inputs import Array
 
 _DENSE = 2000  # states up to which a sparse walk is treated as a dense one
 _BLOCK = 64

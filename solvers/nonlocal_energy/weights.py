@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from ..solution import (
-    Array,
-    check_dense_or_sparse,
-    check_row_sums,
-    check_square,
-    rounding_error,
-)
+from ..inputs import Array, check_dense_or_sparse, check_row_sums, check_square, rounding_error
 from .differences import EPS, weighted_differences
 
 Product = Callable[[Array], Array]

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer
-from ..solution import Array
+from ..inputs import Array
 from .sequences import check_array_of, check_sequences, check_share
 
 Statistics = tuple[ArrayLike, ArrayLike]

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, as_numbers
+from ..inputs import Array, as_numbers
 
 
 def check_array_of(x: ArrayLike, name: str, shape: tuple[int, ...]) -> Array:

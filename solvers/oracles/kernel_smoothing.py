@@ -4,7 +4,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array
+from ..inputs import Array
 
 
 def weighted_least_squares(weights: ArrayLike, values: ArrayLike) -> Array:

@@ -4,7 +4,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array
+from ..inputs import Array
 
 
 def reconstruction_weights(x: ArrayLike, neighbors: ArrayLike, *, reg: float = 1e-3) -> Array:

@@ -6,7 +6,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array
+from ..inputs import Array
 
 
 def minimize_energy(f: ArrayLike, k: ArrayLike, *, lam: float, fidelity: str = "constant") -> Array:

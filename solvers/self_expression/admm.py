@@ -5,7 +5,9 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, certified, squared_norms, warn_unless_converged
+from ..inputs import Array
+from ..scales import squared_norms
+from ..solution import Solution, certified, warn_unless_converged
 from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import certify, check_points
 from .constrained import affine_scale, certify_affine

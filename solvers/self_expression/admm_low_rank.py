@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, certified, warn_unless_converged
+from ..inputs import Array
+from ..solution import Solution, certified, warn_unless_converged
 from ..sparse_coding.problem import check_points
 from .admm import cure, how_admm_ended
 from .low_rank import thin_svd

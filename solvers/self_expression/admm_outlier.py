@@ -4,8 +4,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
+from ..inputs import Array
 from ..kernels.compiled import jit_reordered
-from ..solution import Array, Solution, certified, squared_norms, warn_unless_converged
+from ..scales import squared_norms
+from ..solution import Solution, certified, warn_unless_converged
 from ..sparse_coding.penalty import Penalty, soft_threshold
 from ..sparse_coding.problem import check_points
 from .admm import cure, how_admm_ended

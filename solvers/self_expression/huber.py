@@ -12,10 +12,10 @@ Lasso, which the active-set method solves.
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
+from ..inputs import Array
 from ..kernels.active_set import ZERO, Work, active_set, new_work
 from ..kernels.compiled import jit_reordered
 from ..kernels.workers import one_blas_thread, spread
-from ..solution import Array
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import certificate
 

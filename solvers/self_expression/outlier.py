@@ -4,7 +4,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, aim, certified, squared_norms, warn_unless_converged
+from ..inputs import Array
+from ..scales import squared_norms
+from ..solution import Solution, aim, certified, warn_unless_converged
 from ..sparse_coding.penalty import Penalty
 from ..sparse_coding.problem import check_points
 from .huber import certify_outlier, solve_huber

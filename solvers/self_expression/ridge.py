@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array, check_matrix
+from ..inputs import Array, check_matrix
 from ..sparse_coding.problem import check_points
 
 _ALONE = 1e-6  # share of the largest term of a projection under which an entry loses digits

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array, check_matrix
+from ..inputs import Array, check_matrix
 from ..sparse_coding import lam_max
 
 

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 from sklearn.utils import check_random_state
 
 from ...validation import check_integer
-from ..solution import Array, check_matrix
+from ..inputs import Array, check_matrix
 from .matching_pursuit import pursue_rows
 
 

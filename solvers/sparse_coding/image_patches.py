@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer
 from ..image_filters.images import check_image
-from ..solution import Array
+from ..inputs import Array
 
 _BAND_PATCHES = 2**14
 

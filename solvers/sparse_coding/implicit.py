@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
+from ..inputs import Array
 from ..kernels.support_systems import Supports, factor_rows, pull_rows
 from ..kernels.workers import spread
-from ..solution import Array
 from .penalty import Penalty
 from .problem import Energies, row_blocks
 from .row_blocks import Atoms, row_bounds, solve_rows

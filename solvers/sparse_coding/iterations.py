@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..solution import Array, Solution, as_numbers, certified, squared_norms
+from ..inputs import Array, as_numbers
+from ..scales import squared_norms
+from ..solution import Solution, certified
 from .penalty import Penalty
 from .problem import TOL, certify, check_signals
 

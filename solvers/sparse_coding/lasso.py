@@ -7,15 +7,9 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from ...validation import check_integer, check_positive
-from ..solution import (
-    Array,
-    Solution,
-    aim,
-    as_numbers,
-    certified,
-    squared_norms,
-    warn_unless_converged,
-)
+from ..inputs import Array, as_numbers
+from ..scales import squared_norms
+from ..solution import Solution, aim, certified, warn_unless_converged
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows

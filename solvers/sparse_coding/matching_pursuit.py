@@ -3,9 +3,9 @@
 import numpy as np
 from scipy.sparse import csr_array
 
+from ..inputs import Array, narrow
 from ..kernels.compiled import jit
 from ..kernels.workers import one_blas_thread, spread
-from ..solution import Array, narrow
 
 _BLOCK_ROWS = 256
 _BLOCK_ENTRIES = 2**22

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..solution import Array, as_numbers
+from ..inputs import Array, as_numbers
 from .image_patches import denoise_patches
 from .iterations import ista, repeated
 from .lasso import sparse_code

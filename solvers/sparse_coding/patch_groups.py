@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
 from ..image_filters.images import check_image
-from ..solution import Array
+from ..inputs import Array
 from .image_patches import patch_rows
 from .similar_patches import closest
 

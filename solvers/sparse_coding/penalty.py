@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
 from ...validation import check_positive
-from ..solution import Array, check_lam
+from ..inputs import Array, check_lam
 
 
 @dataclass(frozen=True, eq=False)

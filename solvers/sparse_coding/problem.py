@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
+from ..inputs import Array, check_dense_or_sparse, check_matrix
 from ..kernels.selection import strongest
 from ..kernels.slots import rounding32
-from ..solution import Array, check_dense_or_sparse, check_matrix
 from .penalty import Penalty
 
 TOL = 1e-6

@@ -16,13 +16,13 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
+from ..inputs import Array, check_folder, narrow
 from ..kernels import active_set, cell_rows, cells, compiled, row_pool, selection, slots
 from ..kernels.cell_rows import CellBlock
 from ..kernels.cells import Cells, make_cells
 from ..kernels.row_pool import Codes, solve_block
 from ..kernels.slots import Problem
 from ..kernels.workers import one_blas_thread, spread
-from ..solution import Array, check_folder, narrow
 from .penalty import Penalty
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ..inputs import Array
 from ..kernels.compiled import jit
-from ..solution import Array
 
 
 def similar_patches(planes: Array, patch_size: int, window: int, n_similar: int) -> Array:

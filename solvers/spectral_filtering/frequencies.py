@@ -4,7 +4,8 @@ import numpy as np
 import scipy.fft
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, check_square, frobenius_norm, unit_size
+from ..inputs import Array, check_matrix, check_square
+from ..scales import frobenius_norm, unit_size
 
 
 def split_frequencies(X: ArrayLike) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ import numbers
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..solution import Array, check_matrix, check_one_or_each, check_row_stochastic
+from ..inputs import Array, check_matrix, check_one_or_each, check_row_stochastic
 from .frequencies import split_frequencies
 
 

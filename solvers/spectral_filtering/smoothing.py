@@ -6,15 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
+from ..inputs import Array, check_matrix, check_row_stochastic, check_square
 from ..kernels.compiled import jit_reordered
-from ..solution import (
-    Array,
-    check_matrix,
-    check_row_stochastic,
-    check_square,
-    frobenius_norm,
-    unit_size,
-)
+from ..scales import frobenius_norm, unit_size
 from .frequencies import centre
 
 _BLOCK_ROWS = 16

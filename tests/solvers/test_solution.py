@@ -2,12 +2,8 @@ import numpy as np
 import pytest
 
 from twinsolve.solvers import low_rank_sparse_self_expression, sparse_self_expression
-from twinsolve.solvers.solution import (
-    check_row_stochastic,
-    frobenius_norm,
-    unit_size,
-    unit_under,
-)
+from twinsolve.solvers.inputs import check_row_stochastic
+from twinsolve.solvers.scales import frobenius_norm, unit_size, unit_under
 
 
 def test_a_solution_prints_in_a_line_what_one_asks_first():

@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-from ...solvers.solution import Array, narrow
+from ...solvers.inputs import Array, narrow
 from ..generators import seeded
 from .edge_features import Edges
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...solvers.clustering.base import Auto, Choices
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ..attention import check_positive
 from ..named_operators import OperatorLike, made_operator
 from .base import UnitRowClustering

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...solvers.clustering import unit_rows
 from ...solvers.clustering.base import SubspaceClustering
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 
 _MARGIN = 1.01  # allows for rounding in float32
 

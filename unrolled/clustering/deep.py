@@ -9,7 +9,7 @@ from scipy.linalg import svd
 from scipy.sparse import csr_array
 
 from ...solvers.clustering.base import Auto, Choices
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ...validation import check_positive
 from ..self_expression import DeepSelfExpression
 from .base import UnitRowClustering

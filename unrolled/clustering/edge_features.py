@@ -8,8 +8,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from ...solvers.clustering import scale_by_row_maximum, symmetric_affinity, unit_rows
 from ...solvers.clustering.eigenvectors import leading_eigenvectors
+from ...solvers.inputs import Array
 from ...solvers.self_expression import sparse_self_expression
-from ...solvers.solution import Array
 from ...solvers.sparse_coding import lam_max
 from ..block_size import block_size
 

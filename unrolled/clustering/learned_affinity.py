@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ...solvers.sparse_coding import lam_max, sparse_code
 from .affinity_network import AffinityNetwork, load_affinity_network
 from .base import UnitRowClustering

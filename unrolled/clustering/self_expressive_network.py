@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 from ...solvers.clustering import nearest_rows_affinity
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ...solvers.sparse_coding import duality_gap, lasso_objective
 from ..generators import seeded
 from ..self_expression import SelfExpressiveNetwork

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...solvers import sparse_self_expression
 from ...solvers.clustering.base import Auto, Choices
-from ...solvers.solution import Array
+from ...solvers.inputs import Array
 from ...solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 from ...validation import check_positive
 from ..block_size import block_size

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 from torch import nn
 
-from ....solvers.solution import Array
+from ....solvers.inputs import Array
 from ...figures import legend, log_ticks, panels, plain, save
 from .methods import SOLVER, find_entry
 from .networks import apply, first_layers, has_twin, layers_of, readable, started

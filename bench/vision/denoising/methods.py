@@ -15,8 +15,8 @@ from scipy.ndimage import gaussian_filter
 from torch import nn
 
 from ....solvers import bilateral_filter, l2_boosting, nonlocal_means, sos_boosting, twicing
+from ....solvers.inputs import Array
 from ....solvers.nonlocal_energy import FilterBank, dct_filters, l1_analysis, total_variation
-from ....solvers.solution import Array
 from ....solvers.sparse_coding import (
     dct_dictionary,
     denoise_ista,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ....solvers.solution import Array
+from ....solvers.inputs import Array
 from ....twins import twins_of
 from ....unrolled.generators import kept_generators, seeded
 from ....unrolled.models import denoisers

@@ -9,7 +9,7 @@ import tifffile
 from PIL import Image, ImageOps
 
 from ....datasets.files import Unsupported, naming, whole_file
-from ....solvers.solution import Array
+from ....solvers.inputs import Array
 
 FORMATS = {
     ".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF", ".jpg": "JPEG", ".jpeg": "JPEG",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from skimage.restoration import estimate_sigma
 
-from ....solvers.solution import Array
+from ....solvers.inputs import Array
 from ....unrolled.users_code import reporting
 from ...names import check_name
 from .methods import Entry, find_entry

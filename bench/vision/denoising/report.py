@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from torch import nn
 
+from ....solvers.inputs import Array
 from ....solvers.nonlocal_energy import filter_energy
-from ....solvers.solution import Array
 from ....twins.families.nonlocal_energy.filter_diffusion import energy_of
 from ....unrolled.models.denoisers import FilterDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion

@@ -19,7 +19,7 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from ....datasets import add_noise, fetch_camvid, fetch_set12, fetch_train400, load_photographs
 from ....datasets.image_folder import read_pictures
-from ....solvers.solution import Array
+from ....solvers.inputs import Array
 from ...jobs import Job, JobFailed, Options, run_jobs
 from ...timing import Progress
 from .methods import BUILT_IN, METHODS, Denoise, Entry, add_methods, find_entry, list_entries

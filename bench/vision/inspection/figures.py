@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from ....solvers.solution import Array
+from ....solvers.inputs import Array
 from ...figures import forget, panels, plain, save
 from .measures import Layer, eigenvalue_sizes, matrices_of, problems_of
 from .sources import Source

@@ -17,8 +17,8 @@ from ....solvers import (
     smoother_matrix,
     sparse_self_expression,
 )
+from ....solvers.inputs import Array
 from ....solvers.self_expression import lam_from_gamma
-from ....solvers.solution import Array
 from ....twins import Origin, compare, fit_origin
 from ....twins.laws.subject import map_tensors
 from ....unrolled import Gaussian, Kernel, LowRank, Ridge

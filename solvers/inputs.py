@@ -1,0 +1,231 @@
+"""What solvers accept: checks that they share, and the arrays that these return."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, get_index_dtype, issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array
+from sklearn.utils.validation import validate_data
+
+Array = np.ndarray
+
+
+def check_matrix(
+    X: ArrayLike, name: str, *, min_rows: int = 1, n_features: int | None = None
+) -> Array:
+    """Return `X` as a finite, dense, real 2-D array; float32 is kept, all else becomes float64.
+
+    Raises
+    ------
+    ValueError
+        If `X` is not two-dimensional, holds NaN, infinity or what is no real number (`as_numbers`),
+        or has too few rows or the wrong number of columns. The message starts with `name`.
+    """
+    matrix: Array = _check_by_sklearn(X, name, ensure_min_samples=min_rows)
+    if n_features is not None and matrix.shape[1] != n_features:
+        raise ValueError(f"{name}: has {matrix.shape[1]} columns, but {n_features} are needed")
+    return matrix
+
+
+def check_dense_or_sparse(X: ArrayLike | csr_array, name: str) -> Array | csr_array:
+    """Return `X` as `check_matrix` does, or as a csr_array if it is sparse.
+
+    Raises
+    ------
+    ValueError
+        As `check_matrix`; of a sparse `X` the stored entries are checked.
+    """
+    matrix = _check_by_sklearn(X, name, accept_sparse="csr")
+    return narrow(_canonical(csr_array(matrix))) if issparse(matrix) else matrix
+
+
+def _canonical(matrix: csr_array) -> csr_array:
+    """Return the matrix with sorted indices and without duplicates, a copy if it has others.
+
+    SciPy would sort in place, and so in the arrays of the caller, which matrices share.
+    """
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
+def narrow(matrix: csr_array) -> csr_array:
+    """Return the matrix with indices of 32 bits, which scikit-learn needs, if these suffice.
+
+    A matrix that already has such indices is returned itself. Another shares its data: it must be
+    the caller's own or in canonical format, as sorting permutes data with the indices.
+    """
+    kind = get_index_dtype(maxval=max(matrix.nnz, *matrix.shape))
+    if matrix.indices.dtype == kind == matrix.indptr.dtype:
+        return matrix
+    indices, indptr = (x.astype(kind, copy=False) for x in (matrix.indices, matrix.indptr))
+    return csr_array((matrix.data, indices, indptr), shape=matrix.shape)
+
+
+def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> Any:
+    """Return the result of scikit-learn's `check_array`; an error starts with `name`."""
+    if _is_plainly_valid(X, options.get("ensure_min_samples", 1)):
+        return X
+    try:
+        X = X if issparse(X) else _numbers(X)
+        return check_array(X, dtype=[np.float64, np.float32], input_name=name, **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def as_numbers(values: ArrayLike, name: str, dtype: Any = None) -> Array:
+    """Return `values` as an array, of `dtype` unless that is None, if they are numbers.
+
+    NumPy turns dates, durations, text and many objects into numbers. That is left to the caller.
+
+    Raises
+    ------
+    ValueError
+        On such values, and rows of unequal length; the message starts with `name`.
+    """
+    try:
+        return _numbers(values) if dtype is None else _numbers(values).astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _numbers(values: ArrayLike) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"must hold real numbers, got values of type {array.dtype}")
+    return array
+
+
+def validate_points(estimator: BaseEstimator, X: ArrayLike, **options: Any) -> Array:
+    """Return X as scikit-learn's `validate_data` does for an estimator of real numbers.
+
+    Raises
+    ------
+    ValueError
+        As `validate_data`, and on dates, durations and text. Objects may be numbers.
+    """
+    if not issparse(X):
+        kinds = {np.asarray(X).dtype.kind}
+        if kinds == {"O"}:
+            kinds |= {np.asarray(value).dtype.kind for value in np.ravel(np.asarray(X))}
+        if kinds & set("mMSTUV"):
+            raise ValueError("X: must hold real numbers, got dates, durations or text")
+    points: Array = validate_data(estimator, X, dtype=[np.float64, np.float32], **options)
+    return points
+
+
+def _is_plainly_valid(X: Any, min_rows: int) -> bool:
+    """Whether a quick test shows that the slower `check_array` would return X itself."""
+    if type(X) is not np.ndarray or X.ndim != 2 or X.dtype not in (np.float64, np.float32):
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return X.shape[0] >= min_rows and X.shape[1] > 0 and bool(np.isfinite(X.sum()))
+
+
+def check_square(matrix: Any, name: str, size: int | None = None) -> Any:
+    """Return `matrix`, dense or sparse, if it is square, and of size `size` unless that is None.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    rows, columns = matrix.shape
+    if size is None and rows != columns:
+        raise ValueError(f"{name}: must be square, got shape {matrix.shape}")
+    if size is not None and (rows, columns) != (size, size):
+        raise ValueError(
+            f"{name}: must be {size} x {size} to fit the other input, got shape {matrix.shape}"
+        )
+    return matrix
+
+
+def rounding_error(dtype: Any) -> float:
+    """Relative error that counts as rounding, as in exponentials of logits up to 1,000 in size."""
+    return 1e3 * float(np.finfo(dtype).eps)
+
+
+def check_row_sums(sums: Array, dtype: Any, name: str) -> None:
+    """Accept row sums of a matrix in `dtype` if they are 1, up to rounding in that dtype.
+
+    A deviation of 1e-6 is always accepted: a float32 softmax passes after a cast to float64.
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    off = np.abs(sums - 1).ravel()
+    if off.max() > max(rounding_error(dtype), 1e-6):
+        row = int(off.argmax())
+        raise ValueError(
+            f"{name}: every row must sum to 1, but row {row} is off by {off[row]:.3g}, more than "
+            f"rounding in {np.dtype(dtype)}"
+        )
+
+
+def check_row_stochastic(A: ArrayLike, name: str) -> tuple[Array, Any]:
+    """Return A in float64, rescaled to row sums of 1, and its own dtype.
+
+    Raises
+    ------
+    ValueError
+        If `check_matrix` or `check_row_sums` refuses it.
+    """
+    checked = check_matrix(A, name)
+    sums = checked.sum(axis=1, keepdims=True, dtype=np.float64)
+    check_row_sums(sums, checked.dtype, name)
+    return checked / sums, checked.dtype
+
+
+def check_folder(folder: str | os.PathLike[str] | None, name: str) -> Path | None:
+    """Return `folder` as a Path; None stays None.
+
+    Raises
+    ------
+    TypeError
+        If it is not a path; the message starts with `name`.
+    """
+    if folder is None:
+        return None
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"{name}: must be the path of a folder or None, got {folder!r}")
+    return Path(folder)
+
+
+def check_one_or_each(values: float | ArrayLike, name: str, count: int, what: str) -> Array:
+    """Return a number, or one for each layer, feature or row, as a finite array of shape (count,).
+
+    Raises
+    ------
+    ValueError
+        Otherwise; the message starts with `name`.
+    """
+    checked = as_numbers(values, name, np.float64)
+    if checked.shape not in ((), (count,)):
+        raise ValueError(
+            f"{name}: must be a number or hold one entry for each of the {count} {what}s, "
+            f"got shape {checked.shape}"
+        )
+    if not np.isfinite(checked).all():
+        raise ValueError(f"{name}: must be finite, got {values!r}")
+    return np.broadcast_to(checked, (count,)).copy()
+
+
+def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
+    """Return the penalty weight as an array of shape (n_rows,) with positive entries.
+
+    Raises
+    ------
+    ValueError
+        If an entry is not finite and positive, or `lam` is not a number or `n_rows` numbers.
+    """
+    values = check_one_or_each(lam, "lam", n_rows, "row")
+    if not (values > 0).all():
+        raise ValueError(f"lam: must be finite and > 0, got {lam!r}")
+    return values
