@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
+from twinsolve.bench.clustering.presets import PRESETS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -47,3 +48,31 @@ def test_every_option_exists(words):
 def test_lists_are_printed(words):
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
+
+
+def every_option(command):
+    for option in command.params:
+        yield from option.opts
+    for part in getattr(command, "commands", {}).values():
+        yield from every_option(part)
+
+
+PROSE = {page: page.read_text() for page in PAGES if "results" not in page.parts}
+
+
+def test_options_quoted_in_prose_exist():
+    known = {*every_option(typer.main.get_command(app)), "--help"}
+    for page in (ROOT / "studies").glob("*.py"):
+        known |= {*re.findall(r'"(--[a-z-]+)"', page.read_text())}
+    for page, text in PROSE.items():
+        assert {*re.findall(r"`(--[a-z-]+)[^`]*`", text)} <= known, page
+
+
+def test_presets_and_studies_quoted_in_prose_exist():
+    presets, scripts = set(), set()
+    for text in PROSE.values():
+        presets |= {*re.findall(r"--preset ([a-z][\w-]*)", text)}
+        scripts |= {*re.findall(r"(?<!tests/)studies/(\w+\.py)", text)}
+    assert {"design", "judge", "mnist"} <= presets <= {*PRESETS}
+    assert "hopkins.py" in scripts
+    assert scripts <= {path.name for path in (ROOT / "studies").glob("*.py")}
