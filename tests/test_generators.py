@@ -13,7 +13,7 @@ from torch import nn
 import twinsolve
 from twinsolve import bench
 from twinsolve.bench.vision.denoising.networks import build_network, shipped_classes
-from twinsolve.bench.vision.inspection.sources import at_start
+from twinsolve.bench.vision.inspection.sources import at_start, shipped
 from twinsolve.unrolled import Softmax
 from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
 from twinsolve.unrolled.generators import seeded
@@ -100,7 +100,7 @@ ENTRIES = {
     ),
     "load_denoiser": lambda folder: [bench.load_denoiser(name) for name in shipped_classes()],
     "build_network": lambda folder: build_network("ConvexRidgeDenoiser", sigma=0.1),
-    "inspect_model": lambda folder: at_start("digits"),
+    "inspect_model": lambda folder: (at_start("digits"), shipped("digits")),
     "clustering": lambda folder: SelfExpressiveSubspaceClustering(
         2, max_iter=1, random_state=0
     ).fit(ONES[0].numpy() + np.eye(21, 4)),

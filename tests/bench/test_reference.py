@@ -17,7 +17,8 @@ from twinsolve.bench import cluster
 
 REFERENCE = Path(__file__).parent / "reference" / "clusters.csv"
 RELATIVE = dict.fromkeys(["accuracy", "nmi", "objective", "nonzeros"], 1e-8)
-NUMBERS = RELATIVE | {"connectivity": 1e-6, "selection_score": 1e-6}
+# Attention runs in float32, whose rounding moves a score by 2e-6 where sums change their order.
+NUMBERS = RELATIVE | {"connectivity": 1e-6, "selection_score": 1e-5}
 
 
 def test_clusters_are_those_of_the_reference():

@@ -268,8 +268,8 @@ def test_what_auto_chooses_depends_on_no_unit_and_for_the_affine_on_no_origin():
             20, n_subspaces=3, n_features=9, dimension=2, affine=affine, noise=0.3, random_state=0
         )
         still = make().fit(X)
-        moved = [(1e5, make().fit(1e5 * X))] + [(1.0, make().fit(X + 100.0))] * affine
-        for unit, model in moved:
+        for unit, Z in [(1e5, 1e5 * X)] + [(1.0, X + 100.0)] * affine:
+            model = make().fit(Z)
             assert clustering_accuracy(still.labels_, model.labels_) == 1
             for parameter in still._choices:
                 power = 2 if parameter == "lam" else 0

@@ -277,9 +277,7 @@ def small_gpt2(name, share=1.0):
     return attach_huggingface(model, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "share"), [("softmax", 1.0), ("top_k", 1.0), ("re_attention", 0.1)]
-)
+@pytest.mark.parametrize(("name", "share"), [("softmax", 1.0), ("top_k", 1.0), ("gaussian", 20.0)])
 def test_no_operator_of_a_model_is_accused_of_rounding_nor_acquitted_of_more(name, share):
     """Where rounding would excuse a thousandth, a copy in float64 is judged."""
     model, ids = small_gpt2(name, share), torch.randint(0, 200, (2, 32), generator=GENERATOR)

@@ -183,10 +183,12 @@ def test_wrapped_attention_layers_and_models_run_operators(wrap, place, tmp_path
 
 
 def test_adapters_and_parametrizations_are_run_and_not_saved(tmp_path):
-    adapted, of_weights, of_operators = attached(), attached(), attached()
-    for model in (adapted, of_weights, of_operators):
+    adapted, enlarged, of_weights, of_operators = (attached() for _ in range(4))
+    for model in (adapted, enlarged, of_weights, of_operators):
         attention = model.layers[0].self_attn
-        if model is adapted:
+        if model is enlarged:
+            attention.register_parameter("gate", nn.Parameter(torch.ones(2)))
+        elif model is adapted:
             attention.q_proj = Held(attention.q_proj)
         elif model is of_weights:
             parametrize.register_parametrization(attention.q_proj, "weight", Twice())
@@ -194,7 +196,8 @@ def test_adapters_and_parametrizations_are_run_and_not_saved(tmp_path):
             parametrize.register_parametrization(attention.operator.lam, "log", Twice())
         with pytest.raises(ValueError, match=r"cannot be (loaded again|saved, it is not what)"):
             model.save_pretrained(tmp_path)
-    is_right(run(adapted))
+    for model in (adapted, enlarged):
+        is_right(run(model))
     assert all((run(model) - EXPECTED).abs().max() > 1e-3 for model in (of_weights, of_operators))
     assert not any(tmp_path.iterdir())
 
