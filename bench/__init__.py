@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .vision.denoising.study import denoise as denoise
     from .vision.denoising.training import train_denoiser as train_denoiser
     from .vision.inspection.study import inspect_model as inspect_model
-    from .vision.segmentation import segment as segment
+    from .vision.segmentation.study import segment as segment
 
 _MODULES = {
     "Classifier": "vision.classification.networks",
@@ -82,7 +82,7 @@ _MODULES = {
     "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
     "run_study": "study",
-    "segment": "vision.segmentation",
+    "segment": "vision.segmentation.study",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
     "time_scale": "speed.scale",

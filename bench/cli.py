@@ -13,7 +13,10 @@ from .longrange.cli import longrange
 from .speed.cli import app as speed
 from .terminal import Commands
 from .vectors.cli import vectors
-from .vision.cli import classify, denoise, inspect, segment, train_denoiser
+from .vision.classification.cli import classify
+from .vision.denoising.cli import denoise, train_denoiser
+from .vision.inspection.cli import inspect
+from .vision.segmentation.cli import segment
 
 app = typer.Typer(
     cls=Commands,

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.tables import markdown, number
-from twinsolve.bench.vision import segmentation_report as segmentation
 from twinsolve.bench.vision.classification.measures import hits
 from twinsolve.bench.vision.classification.report import (
     Paired,
@@ -25,6 +24,7 @@ from twinsolve.bench.vision.classification.report import (
     judge,
     paired_difference,
 )
+from twinsolve.bench.vision.segmentation import report as segmentation
 
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS / "results"

@@ -16,11 +16,11 @@ from twinsolve.bench.longrange import report as longrange
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.run_folder import read_metrics
 from twinsolve.bench.tables import markdown, read_table
-from twinsolve.bench.vision import segmentation_report as segmentation
 from twinsolve.bench.vision.classification import report as classification
 from twinsolve.bench.vision.denoising.report import differences, note_on_pairs, paired_lines
 from twinsolve.bench.vision.inspection import report as inspection
 from twinsolve.bench.vision.inspection.sources import shipped_folder
+from twinsolve.bench.vision.segmentation import report as segmentation
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = (ROOT / "docs/findings.md").read_text()

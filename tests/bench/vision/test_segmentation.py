@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, jaccard_sco
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from twinsolve.bench.vision.segmentation import (
+from twinsolve.bench.vision.segmentation.study import (
     SCALES,
     LabelledPictures,
     PixelClassifier,

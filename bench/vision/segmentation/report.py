@@ -8,12 +8,12 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from ...datasets import fetch_camvid
-from ..figures import panels, plain, save
-from ..paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
-from ..run_folder import load_model
-from ..tables import Lines, Report, write_table
-from .segmentation import PLAIN, levels, scores_of
+from ....datasets import fetch_camvid
+from ...figures import panels, plain, save
+from ...paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
+from ...run_folder import load_model
+from ...tables import Lines, Report, write_table
+from .study import PLAIN, levels, scores_of
 
 _N_SHOWN = 3
 _SCALES = {"miou": ("one", "pictures"), "miou_multi_scale": ("three", "pictures_multi_scale")}

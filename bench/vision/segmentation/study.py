@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...datasets import fetch_camvid
-from ...solvers.inputs import Array
-from ...unrolled import operator_names
-from ...unrolled.generators import seeded
-from ...unrolled.models import Segmenter
-from ..devices import device_of, find_device
-from ..jobs import Job, Options, run_jobs
-from ..names import close_names
-from ..parts import resolve_options
-from ..recipe import Recipe
-from ..timing import Progress
-from ..training import Listener, StudyListener, generator_of, operator_sources, train
+from ....datasets import fetch_camvid
+from ....solvers.inputs import Array
+from ....unrolled import operator_names
+from ....unrolled.generators import seeded
+from ....unrolled.models import Segmenter
+from ...devices import device_of, find_device
+from ...jobs import Job, Options, run_jobs
+from ...names import close_names
+from ...parts import resolve_options
+from ...recipe import Recipe
+from ...timing import Progress
+from ...training import Listener, StudyListener, generator_of, operator_sources, train
 
 _LARGEST = 1.5  # largest factor by which a picture is enlarged before it is cropped
 _MEAN, _SPREAD = 0.45, 0.25  # of levels in [0, 1], roughly
@@ -85,7 +85,7 @@ def class_weights(target: Array, n_classes: int) -> Tensor:
     Examples
     --------
     >>> import numpy as np
-    >>> from twinsolve.bench.vision.segmentation import class_weights
+    >>> from twinsolve.bench.vision.segmentation.study import class_weights
     >>> class_weights(np.array([[[0, 0, 0, 1]]]), 2)
     tensor([0.8165, 1.4142])
     """

@@ -1,0 +1,108 @@
+"""Command `twinsolve classify`."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...study_cli import (
+    Against,
+    DataHome,
+    Device,
+    ListAll,
+    Processes,
+    RecipeWords,
+    RowNames,
+    Seeds,
+    Steps,
+    list_rows,
+    report_mistakes,
+    study_options,
+)
+from ...terminal import Load, Output, load_modules
+
+
+def classify(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA", help="digits, cifar10, cifar10:n_train=10000, or a folder of classes."
+        ),
+    ] = "digits",
+    row: RowNames = None,
+    seeds: Seeds = 5,
+    steps: Steps = None,
+    recipe: RecipeWords = None,
+    attack: Annotated[
+        bool, typer.Option("--attack", help="Also test images attacked by FGSM and PGD.")
+    ] = False,
+    corruptions: Annotated[
+        bool, typer.Option("--corruptions", help="Also test noisy, blurred and faint images.")
+    ] = False,
+    against: Against = None,
+    n_jobs: Processes = 1,
+    device: Device = "auto",
+    data_home: DataHome = None,
+    output: Output = Path("results/classify"),
+    load: Load = None,
+    list_all: ListAll = False,
+) -> None:
+    """Train classifiers that differ in one part, and compare them over paired seeds.
+
+    DATA is digits (of scikit-learn) or cifar10 (from the data root), also with fewer training
+    images, digits:n_train=300; or a folder that has a folder of pictures for each class, all of one
+    size. If such folders lie in folders train, val and test, or in train and one of the others,
+    these are the parts. Parts that are not given are drawn from the training pictures, a fifth
+    each.
+
+    A row is a name of --list, or an architecture with settings after a colon, such as
+    ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,attention_skip=False.
+    A value may have further settings: token_graying=dct:eps=0.9, correction=neutreno:lam=0.4,
+    operator=Local:radius=1. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression, or a
+    network of your own, package.module:Class:NAME=VALUE,..., installed or in the current folder. It
+    returns a score for each class, and gets those of in_channels, num_classes and image_size that
+    its constructor names. An operator is given by name; --load may register more.
+
+    With one seed, all rows see the same batches and share the initial weights of common parts.
+    Learning rate, number of steps and scale of positions of each row are chosen on validation
+    images, among the same candidates. Other settings are those of the data set, or of
+    --recipe: patch_size, dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up,
+    ema_decay, label_smoothing, drop_path, shift (pixels), flip, precision (float32 or bfloat16) and
+    erasing, mixup, cutmix (shares of the images, and of the batches). torchrun --no-python
+    twinsolve classify shares each batch between processes.
+
+    Prints means over seeds, and differences to the row's backbone (softmax for rows of a ViT, CaiT
+    for rows of a CaiT, symmetric for "symmetric + NeuTRENO") or to --against. They come with 95 %
+    intervals over seeds and test images, verdicts corrected for the number of rows, the difference
+    that such a run would find with 80 % power, and the claims of papers. Differences of the last
+    tokens' cosine and condition number follow. Writes table.json (a line per row and seed),
+    means.csv and .tex, settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps
+    finished and interrupted runs.
+    """
+    from ...devices import processes
+    from ...tables import Report
+    from .report import write_report
+    from .study import IMAGES
+    from .study import classify as run
+
+    load_modules(load)
+    if list_all:
+        list_rows(IMAGES)
+        return
+    if n_jobs != 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise typer.BadParameter("torchrun has its own processes: leave --n-jobs at 1")
+    first = os.environ.get("RANK", "0") == "0"
+    settings = {
+        "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
+        "attack": attack, "corruptions": corruptions, "against": against, "device": device,
+    }  # fmt: skip
+    with report_mistakes(), processes(device) as place:
+        settings["device"] = str(place)
+        options = study_options(settings, output, n_jobs)
+        options |= {} if first else {"progress": None, "on_step": None}
+        table = run(
+            data, attack=attack, corruptions=corruptions, data_home=data_home, **options,
+        )  # fmt: skip
+    if first:
+        write_report(table, Report("twinsolve classify", settings, output))

@@ -1,0 +1,259 @@
+"""Commands `twinsolve denoise` and `twinsolve train-denoiser`."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...study_cli import (
+    DataHome,
+    ListAll,
+    Processes,
+    report_mistakes,
+)
+from ...terminal import Load, Output, console, load_modules, progress
+
+_BESIDE_LIKE = ("like", "output", "data", "data_home", "device")
+_BESIDE_NOISY = ("images", "noisy", "method", "sigma", "out", "load")
+
+
+def denoise(
+    context: typer.Context,
+    images: Annotated[
+        str,
+        typer.Argument(
+            metavar="IMAGES",
+            help="photographs, set12, held-out, or a folder of pictures; a picture with --noisy.",
+        ),
+    ] = "photographs",
+    noisy: Annotated[
+        bool, typer.Option("--noisy", help="Denoise one picture as it is, and save it.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --noisy: the picture to write [NAME-denoised beside it]."
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run this method only; may be given again. [with --noisy filter-diffusion]",
+        ),
+    ] = None,
+    sigma: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.1,
+            help="Noise, in grey levels of 255; may be given again. [25; with --noisy estimated]",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
+    colour: Annotated[bool, typer.Option("--colour", help="Images in colour.")] = False,
+    n_jobs: Processes = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/denoise"),
+    load: Load = None,
+    list_all: ListAll = False,
+) -> None:
+    """Add noise to images, denoise them by solved methods and by networks, and compare.
+
+    With --noisy, IMAGES is one picture that is noisy already: twinsolve denoise photo.png --noisy
+    denoises it as it is and writes photo-denoised.png, with the same bits and alpha. The noise is
+    estimated unless --sigma gives it. Only --sigma, --method, --out and --load go with it. PNG,
+    TIFF and JPEG are written; the picture itself is never overwritten.
+
+    Otherwise IMAGES is photographs (the middles of the two of scikit-learn), set12 (from the data
+    root), held-out (56 photographs on which no network was trained: the last 20 of train400, the
+    middles of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid), or a
+    folder of your own pictures. Pictures that cannot be read, or have a side under 16 pixels, are
+    left out. Without --colour, pictures become grey. All methods get the same white Gaussian noise.
+
+    --method takes a name of --list, or the short name of a trained network, such as
+    filter-diffusion; package.module:function, your own function of the noisy image and the noise
+    level, both in grey levels of [0, 1]; or the folder of a run of train-denoiser. Kinds are solved
+    (by the solvers of this package), peer (other packages, if installed), start (networks before
+    training), trained (with weights that come with the package, for a noise of 25, of
+    FilterDiffusionDenoiser also of 50), and own. A method "NAME, solver" is the solver of
+    the network NAME at the start, and gives the same result; it runs only if it is named.
+
+    Settings of solved methods and peers were chosen on the last 20 images of train400, on which
+    networks are validated too; no image of Set12 was used for that.
+
+    Prints for each method the mean PSNR and its range over the images, SSIM, processor seconds per
+    megapixel, parameters, and operations per pixel. Prints for each trained network its difference
+    to the best solved method or peer, paired by images, with a 95 % interval and a verdict that is
+    corrected for the number of comparisons; the deviation of its first layers from its solver at
+    the trained parameters; and, if it is convex, the certified distance to the minimiser. Writes
+    table.json (a row for each method, image and noise), means.csv and .tex, settings.json,
+    summary.md and figures as .png and .pdf: crops with the errors, quality against time and
+    parameters, dB after K layers, learned parameters, and filters. DIR/runs keeps finished images.
+    Exits with status 1 if a picture was left out, a method failed on an image, or a network, at the
+    start or trained, does not give its solver's answer.
+    """
+    from ...tables import Report
+    from .methods import method_names
+    from .report import write_report
+    from .study import NoisyImages
+    from .study import denoise as run
+
+    load_modules(load)
+    if list_all:
+        for kind, names in method_names().items():
+            for name in names:
+                console().print(f"{kind:8} {name}", highlight=False)
+        return
+    if noisy:
+        _refuse_others(context, "--noisy", _BESIDE_NOISY)
+        _denoise_picture(Path(images), method or [], sigma or [], out)
+        return
+    if out is not None:
+        raise typer.BadParameter("needs --noisy; --output is for other results", param_hint="--out")
+    if Path(images).is_file():
+        reason = f"{images} is one picture: --noisy denoises it as it is; or name its folder"
+        raise typer.BadParameter(reason, param_hint="IMAGES")
+    if Path(images).is_dir() and output.resolve().is_relative_to(Path(images).resolve()):
+        reason = f"{output} is inside the folder of pictures, and holds pictures"
+        raise typer.BadParameter(reason, param_hint="--output")
+    sigmas = list(dict.fromkeys(sigma or [25.0]))
+    with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
+        table = run(  # its warnings are in the report
+            images, methods=method, sigmas=sigmas, seed=seed, colour=colour, n_jobs=n_jobs,
+            data_home=data_home, directory=output / "runs", progress=progress("Denoising"),
+        )  # fmt: skip
+    given = NoisyImages(images, seed, data_home, colour)
+    settings = {
+        "images": images, "methods": method, "sigmas": sigmas, "seed": seed, "colour": colour,
+    }  # fmt: skip
+    if not write_report(table, given, sigmas, Report("twinsolve denoise", settings, output)):
+        raise typer.Exit(code=1)
+
+
+def _denoise_picture(path: Path, methods: list[str], sigmas: list[float], out: Path | None) -> None:
+    from .pictures import denoise_file
+
+    for given, option in ((methods, "--method"), (sigmas, "--sigma")):
+        if len(given) > 1:
+            raise typer.BadParameter("give one with --noisy", param_hint=option)
+    if not path.is_file():
+        raise typer.BadParameter(f"{path} is no file of a picture", param_hint="IMAGES")
+    options: dict[str, Any] = {"method": methods[0]} if methods else {}
+    with report_mistakes():
+        found, seconds, written = denoise_file(path, out, sigma=next(iter(sigmas), None), **options)
+    level = "" if found.trained_for is None else f" at {found.trained_for:g}"
+    console().print(
+        f"Noise: {found.sigma:.1f} of 255, {'estimated' if found.estimated else 'given'}\n"
+        f"Method: {found.method if found.denoised else 'none, as there is no noise'}{level}\n"
+        f"Time: {seconds:.1f} s\nWritten to {written}",
+        soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
+
+
+def train_denoiser(
+    context: typer.Context,
+    network: Annotated[
+        str | None, typer.Argument(metavar="NETWORK", help="Class; settings follow a colon.")
+    ] = None,
+    sigma: Annotated[float, typer.Option(min=0.1, help="Noise, in grey levels of 255.")] = 25.0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget of wall time [20 if --steps is not given].")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Patches of a step.")] = 16,
+    patch_size: Annotated[int, typer.Option(min=4, help="Side of a patch.")] = 48,
+    learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
+    precision: Annotated[
+        str, typer.Option(help="float32, or bfloat16 if the device is fast at it.")
+    ] = "float32",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of patches, noise and the network.")] = 0,
+    data: Annotated[
+        str, typer.Option(metavar="NAME", help="train400, or a folder of pictures.")
+    ] = "train400",
+    colour: Annotated[bool, typer.Option("--colour", help="Pictures of --data in colour.")] = False,
+    device: Annotated[
+        str, typer.Option(help="Device of torch; auto is a GPU if there is one.")
+    ] = "auto",
+    like: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Repeat the run of this folder.")
+    ] = None,
+    data_home: DataHome = None,
+    output: Output = Path("results/train-denoiser"),
+    load: Load = None,
+) -> None:
+    """Train a denoising network, which starts as the iterate of a classical method.
+
+    NETWORK is a class of twinsolve.unrolled.models.denoisers; or package.module:Class, installed or
+    in the current folder, which must keep the arguments of its constructor as attributes. Settings
+    follow a colon: FilterDiffusionDenoiser:n_layers=5.
+
+    The last 20 images of the data are not used for training: they measure the PSNR of the averaged
+    weights. The number of steps that fit into --minutes is found once, at the start. The same
+    command continues an interrupted run. torchrun --no-python twinsolve train-denoiser shares each
+    batch between processes; OMP_NUM_THREADS sets torch's number of threads.
+
+    Writes to DIR settings.json, metrics.jsonl, start.safetensors, weights.safetensors (averaged)
+    and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes;
+    it only allows --output, --data-home, --device, and --data (if pictures were moved) beside it.
+    """
+    from ...devices import processes
+    from ...recipe import Recipe
+    from ..denoising import training
+    from .networks import build_network
+
+    load_modules(load)
+    if (network is None) == (like is None):
+        raise typer.BadParameter("name one: NETWORK or --like FOLDER", param_hint="NETWORK")
+    if like is not None:
+        _refuse_others(context, "--like", _BESIDE_LIKE)
+    options: dict[str, Any] = {
+        "directory": output, "data_home": data_home,
+        "progress": progress("Steps"), "on_validation": _print_validation,
+    }  # fmt: skip
+    try:
+        with report_mistakes(), processes(device) as place:
+            if like is not None:
+                moved = data if "data" in _given_names(context) else None
+                training.repeat_training(like, data=moved, device=place, **options)
+            else:
+                recipe = Recipe(
+                    n_steps=steps,
+                    minutes=20.0 if minutes is None and steps is None else minutes,
+                    batch_size=batch_size, learning_rate=learning_rate, precision=precision,
+                    seed=seed,
+                )  # fmt: skip
+                training.train_denoiser(
+                    build_network(str(network), sigma=sigma / 255, seed=seed).to(place),
+                    sigma=sigma / 255, recipe=recipe, patch_size=patch_size, data=data,
+                    colour=colour, **options,
+                )  # fmt: skip
+    except FloatingPointError as error:
+        console().print(f"Stopped: {error}", soft_wrap=True)
+        raise typer.Exit(code=1) from error
+    if os.environ.get("RANK", "0") == "0":
+        console().print(f"Written to {output}/")
+
+
+def _given_names(context: typer.Context) -> list[str]:
+    """Parameters that stand on the command line."""
+    return [
+        name for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]  # fmt: skip
+
+
+def _refuse_others(context: typer.Context, option: str, beside: Sequence[str]) -> None:
+    if more := [name for name in _given_names(context) if name not in beside]:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in more)
+        raise typer.BadParameter(f"leaves no choice of {words}", param_hint=option)
+
+
+def _print_validation(row: dict[str, Any]) -> None:
+    loss = "-" if row["loss"] is None else f"{row['loss']:.4f}"
+    console().print(
+        f"step {row['step']} of {row['n_steps']}: {row['validation_db']:.3f} dB, loss {loss}, "
+        f"rate {row['rate']:.2g}, {row['seconds']:.0f} s"
+    )

@@ -1,0 +1,1 @@
+"""Train networks that segment scenes, and compare them over paired seeds."""
