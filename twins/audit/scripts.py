@@ -277,6 +277,9 @@ def _output_of(model: Model, cache: str) -> str:
     return "output if isinstance(output, tuple) else (output, None)"
 
 
+_WRITTEN = (laws.__name__, difference.__module__)  # whose functions scripts contain
+
+
 def write_sources(objects: Iterable[Any]) -> str:
     """The source of functions and classes, after the functions of this package that they call."""
     called = dict.fromkeys(x for y in objects for x in _objects_of(y))
@@ -289,8 +292,8 @@ def _objects_of(thing: Any) -> list[Any]:
     known = map(thing.__globals__.get, _names_of(thing.__code__))
     parts = (x for x in known if isinstance(x, FunctionType | type) and x is not thing)
     home = thing.__module__
-    home = laws.__name__ if home.startswith(laws.__name__) else home
-    own = [x for x in parts if f"{x.__module__}.".startswith(f"{home}.")]
+    homes = _WRITTEN if home.startswith(_WRITTEN) else (home,)
+    own = [x for x in parts if f"{x.__module__}.".startswith(tuple(f"{home}." for home in homes))]
     return [*dict.fromkeys(y for x in own for y in _objects_of(x)), thing]
 
 
