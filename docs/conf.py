@@ -75,6 +75,7 @@ html_sidebars = {
     for page in (
         "index",
         "errata",
+        "clustered",
         "findings",
         "layers",
         "methods",

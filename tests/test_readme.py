@@ -27,12 +27,8 @@ ROWS = {
     "8568 of 8568": r"^{figure} rows passed",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
-    "6.96": r"^\| nlm-7-21-float64 \| scikit-image fast mode, 7 / 21 \|.*\| {figure} \(",
     "1.15": r"^\| tokens-1024 \| gaussian \| fused \| float32 \| 1 \| [^|]+ \| {figure} \(",
     "2.57": r"^\| mnist:subset=all \| .*\| EnSC \| .*\| nearest-rows 3 \| {figure} \|",
-    "29.97": r"^\| FilterDiffusionDenoiser, trained \| trained \| {figure} \|",
-    "96.77": r"^\| one ISTA step a layer \| 5 \| {figure} \|",
-    "99.87": r"^\| subspaces-50 \| 1,000,000 \| .*\| {figure}% \|",
 }
 
 

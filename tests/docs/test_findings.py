@@ -1,4 +1,4 @@
-"""What docs/findings.md quotes stands in the committed results."""
+"""What docs/findings.md and docs/clustered.md quote stands in the committed results."""
 
 import itertools
 import json
@@ -24,6 +24,7 @@ from twinsolve.bench.vision.segmentation import report as segmentation
 
 ROOT = Path(__file__).parents[2]
 FINDINGS = (ROOT / "docs/findings.md").read_text()
+CLUSTERED = (ROOT / "docs/clustered.md").read_text()
 
 
 def summary_of(name):
@@ -63,7 +64,7 @@ def test_digits_quoted_stand_in_the_committed_results():
         cells = f"{error:.2f}", score, gap, f"{seconds:.0f}", f"{memory:.0f}"
         rows.add("| " + " | ".join((method, settings, steps, *cells)) + " |")
     names = "|".join(table.method.unique())
-    assert set(re.findall(rf"^\| (?:{names}) \| \w+=.*\|$", FINDINGS, re.M)) == rows
+    assert set(re.findall(rf"^\| (?:{names}) \| \w+=.*\|$", CLUSTERED, re.M)) == rows
 
 
 def test_regression_quoted_for_avx2_stands_in_the_committed_results():
@@ -170,10 +171,10 @@ def test_quality_quoted_on_denoising_stands_in_the_committed_results():
     assert {verdict.words for verdict in verdicts} == {"ahead"}
     assert max(verdict.p for verdict in verdicts) < 0.01
     assert "for these six, each p over images is under 0.01." in " ".join(page.split())
-    readme = (ROOT / "README.md").read_text()
-    (told,) = re.findall(r"learned diffusion steps.* \| ([\d.]+) \|", readme)
-    assert float(told) == db["FilterDiffusionDenoiser, trained"]
-    assert f"(BM3D has {db['BM3D']:.2f};" in readme
+    told = rf"learned diffusion steps .* a PSNR of {number} dB\. BM3D has (\d+\.\d+)\."
+    ((own, other),) = re.findall(told, " ".join(FINDINGS.split()))
+    assert float(own) == db["FilterDiffusionDenoiser, trained"]
+    assert other == f"{db['BM3D']:.2f}"
 
 
 def _paired(folder):
@@ -232,9 +233,8 @@ def test_pairs_quoted_on_denoising_stand_in_the_committed_results():
     experts, means = (pairs[x, "packaged"][1] for x in ("MixtureOfExperts", "NonLocalMeans"))
     assert f"neither experts ({experts}) nor non-local means ({means})" in page
     apart, p, word = pairs["FilterDiffusion", "all"]
-    readme = (ROOT / "README.md").read_text()
-    told = f"BM3D is {apart.removeprefix('+')} behind, uncorrected; corrected p"
-    assert (word, f"{told} {p})" in readme) == ("ahead", True)
+    told = f"BM3D is {apart.removeprefix('+')} dB behind, uncorrected; corrected p {p}."
+    assert (word, told in " ".join(FINDINGS.split())) == ("ahead", True)
     psnr = table.pivot(index="image", columns="method", values="psnr")
     plain = "FilterDiffusionDenoiser, trained"
     seconds = table.groupby("method").seconds.sum()
@@ -250,6 +250,23 @@ def test_pairs_quoted_on_denoising_stand_in_the_committed_results():
     assert f"The codes pay {times[0]:.1f} times" in page
     larger = numbers["GroupCodingDenoiser, trained"] / numbers[plain]
     assert f"{larger:.1f} times its parameters; the windows pay {times[1]:.1f} times" in page
+
+
+def test_scale_and_digits_quoted_stand_in_the_committed_results():
+    text = " ".join(FINDINGS.split())
+    (skipped,) = re.findall(r"skips (\d+\.\d+) % of the inner products", text)
+    row = rf"^\| subspaces-50 \| 1,000,000 \| .*\| {skipped}% \|"
+    assert re.search(row, summary_of("speed-scale"), re.M)
+    number = r"(\d+\.\d+)"
+    told = (
+        rf"with ([\d,]+) parameters, has a top-1 of {number} %\. Softmax attention with ([\d,]+) "
+        rf"parameters has {number} %\. The difference is inconclusive at ± {number} points"
+    )
+    ((size, top1, plain_size, plain, least),) = re.findall(told, text)
+    steps = rf"one ISTA step a layer \| 5 \| {top1} \|.* inconclusive at ± {least} \|.* {size} \|"
+    softmax = rf"softmax \| 5 \| {plain} \|.* {plain_size} \|"
+    for row in (steps, softmax):
+        assert re.search(rf"^\| {row}", summary_of("classify-path"), re.M), row
 
 
 def test_noise_levels_quoted_on_denoising_stand_in_the_committed_results():
@@ -474,9 +491,9 @@ NAMES = {
 }  # fmt: skip
 QUOTED = [
     ("findings", "twin", "check", 5), ("findings", "case | solver", "speed-s*", 12),
-    ("findings", "recipe", "cluster-hopkins", 9), ("findings", "subjects", "cluster-yaleb", 13),
-    ("findings", "data | steps", "cluster-*", 14),
-    ("findings", "data | method", "cluster-synthetic", 15),
+    ("clustered", "recipe", "cluster-hopkins", 9), ("clustered", "subjects", "cluster-yaleb", 13),
+    ("clustered", "data | steps", "cluster-*", 14),
+    ("clustered", "data | method", "cluster-synthetic", 15),
     ("findings", "case | method", "speed-filters", 30), ("scale", "points", "speed-scale", 9),
     ("denoising", "method | noise", "noise-levels", 13), ("denoising", "router", "denoise-r*", 3),
     ("language", "row", "language", 8), ("classification", "", "classify*", 30),

@@ -23,7 +23,7 @@ from twinsolve.solvers.sparse_coding import lasso, row_blocks
 
 from .test_names import JOB, SUBSPACES
 
-FINDINGS = Path(__file__).parents[3] / "docs/findings.md"
+CLUSTERED = Path(__file__).parents[3] / "docs/clustered.md"
 
 
 def test_splits_are_seeded_parts_of_all_points():
@@ -152,5 +152,5 @@ def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits():
         labels = spectral_labels(symmetric_affinity(unit_rows(coef)), 10, random_state=0)
         errors.append(100 * (1 - clustering_accuracy(problem.labels, labels)))
     said = r"error\s+of\s+(\S+)\s+%\s+instead\s+of\s+(\S+)\s+%"
-    quoted = [float(number) for number in re.search(said, FINDINGS.read_text()).groups()]
+    quoted = [float(number) for number in re.search(said, CLUSTERED.read_text()).groups()]
     assert quoted == pytest.approx(errors, abs=1)  # the seeds of k-means matter less
