@@ -22,7 +22,8 @@ def read_table(name):
 
 
 def read_page(name):
-    return " ".join((DOCS / name).read_text().split())
+    """Text of a page, or of all that a pattern names, on one line."""
+    return " ".join(" ".join(page.read_text() for page in sorted(DOCS.glob(name))).split())
 
 
 def test_smoothness_and_gradients_over_depth():
@@ -32,11 +33,11 @@ def test_smoothness_and_gradients_over_depth():
         r"J of what attention puts out is ([\d., ]+) in layers", read_page("inspection.md")
     )
     assert [f"{x:.3f}" for x in found] == quoted[1].split(", ")
-    quoted = re.search(r"sum of the weights, J is ([\d., and]+):", read_page("inspection.md"))
+    quoted = re.search(r"sum of the weights, J is ([\d., and]+)\. The", read_page("inspection.md"))
     sums = table[table.J.notna()].sort_values("layer").J_sum
     assert [f"{x:,.0f}" for x in sums] == re.split(", | and ", quoted[1])
     rises = [x.iloc[-1] / x.iloc[0] for x in (sums, found)]
-    said = "the last is {:.1f} times the first, where J is {:.1f} times."
+    said = "The last is {:.1f} times the first, where J is {:.1f} times."
     assert said.format(*rises) in read_page("inspection.md")
     cosines = table[table.J.notna()].sort_values("layer").gradient_cosine
     quoted = re.search(
@@ -62,7 +63,7 @@ def test_networks_with_and_without_featscale():
     for table, words in ((digits, "on digits"), (cifar10, "on CIFAR-10")):
         first = table[table.layer == 1].mean(numeric_only=True)
         parts = first.logits_position_position, first.logits_token_token
-        assert re.search("{:.2f} and [^.]*{:.2f} {}".format(*parts, words), page)
+        assert re.search(r"by {:.2f} and (?:the second by )?{:.2f} {}".format(*parts, words), page)
         cosine = table[table.layer == 6].set_index("model").token_cosine
         changes = [
             cosine[f"ViT-scale=FeatScale-seed-{k}"] - cosine[f"ViT-seed-{k}"] for k in range(3)
@@ -93,13 +94,13 @@ def test_token_cosine_of_random_weights():
     assert said.format(plain.iloc[0], plain.iloc[-1]) in page
     assert plain.is_monotonic_increasing
     assert pulled.iloc[0] == plain.iloc[0]
-    assert f"it ends at {pulled.iloc[-1]:.2f}." in page
+    assert f"the cosine ends at {pulled.iloc[-1]:.2f}." in page
     alike = read_table("inspect-untrained").query("layer == 1").map_similarity
     assert "map similarity is {:.2f} without and {:.2f} with it.".format(*alike) in page
 
 
 def test_cosines_and_times_of_digits():
-    table, page = read_table("classify-digits"), read_page("classification.md")
+    table, page = read_table("classify-digits"), read_page("classification*.md")
     cosine = table.pivot(index="seed", columns="row", values="token_cosine")
     rise = cosine.sub(cosine["softmax"], axis=0).mean()
     assert f"rises by {rise['AttnScale']:.3f} with it" in page
@@ -120,7 +121,7 @@ def test_cosines_and_times_of_digits():
 
 
 def test_depth_and_scales():
-    page, depths = read_page("classification.md"), (6, 12, 24)
+    page, depths = read_page("classification*.md"), (6, 12, 24)
     tables = {depth: read_table(f"classify-depth-{depth}") for depth in depths}
     plain = [tables[d][tables[d].row == "softmax"].mean(numeric_only=True) for d in depths]
     cosines, scores = (
@@ -146,11 +147,11 @@ def test_depth_and_scales():
     moved = [depth_differences(table, "token_cosine") for table in tables.values()]
     assert max(abs(x.mean) for each in moved for x in each.values()) < 0.006
     seen = [each.detectable for each in (ahead, *verdicts.values())]
-    assert f"at {min(seen):.2f} to {max(seen):.2f} points" in page
+    assert f"differences of {min(seen):.2f} to {max(seen):.2f} points" in page
 
 
 def test_scales_of_24_layers():
-    table, page = read_table("inspect-depth-24"), read_page("classification.md")
+    table, page = read_table("inspect-depth-24"), read_page("classification*.md")
     learned = table.groupby("model", sort=False)[["learned_omega", "learned_t_minus_s"]]
     (omega, _), (_, apart) = (
         (own.learned_omega, own.learned_t_minus_s) for _, own in list(learned)[1:]
@@ -187,7 +188,7 @@ def test_perplexities():
 
 
 def test_tokens_and_accuracy_without_skips():
-    table, page = read_table("classify-skips-cifar10"), read_page("classification.md")
+    table, page = read_table("classify-skips-cifar10"), read_page("classification*.md")
     means = table.groupby("row")[["token_cosine", "log10_condition"]].mean()
     attention, other = means.loc["no attention skip"], means.loc["ViT:feed_forward_skip=False"]
     assert f"cosine {attention.token_cosine:.4f}, and their condition number" in page
@@ -200,7 +201,7 @@ def test_tokens_and_accuracy_without_skips():
     found = judge(differences(table))
     first, second = (-found[row].apart.mean for row in rows)
     assert f"accuracy falls by {first:.2f} points" in page
-    assert f"hardly needed, by {second:.2f}." in page
+    assert f"feed-forward parts it falls by {second:.2f}." in page
     assert f"as well**, by {-found['ConvMixer, no skip'].apart.mean:.2f} points" in page
     for name in ("classify-skips-cifar10-300", "classify-skips-cifar10-3000"):
         other = judge(differences(read_table(name)))
@@ -211,15 +212,15 @@ def test_tokens_and_accuracy_without_skips():
         paired_difference(hits(own, rows[0]), hits(own, rows[1]))
         for own in (table, *(read_table(f"classify-skips-cifar10-{n}") for n in (300, 3000)))
     ]
-    words = "apart by {} points after 600 steps and by {} after 300, each a comparison on its own; "
-    assert (words + "on 3,000 photographs by {}.").format(*apart) in page
+    words = "apart by {} points after 600 steps and by {} after 300, each a comparison on its own. "
+    assert (words + "On 3,000 photographs they are apart by {}.").format(*apart) in page
     layers = read_table("inspect-skips").groupby("model").log10_condition_after
     both, without, others = (
         ", ".join(f"{x:.1f}" for x in layers.get_group(name).dropna())
         for name in ("ViT", "ViT-attention_skip=False", "ViT-feed_forward_skip=False")
     )
-    assert f"{both} with both skips; {without} without the one around attention, and" in page
-    assert f"{others} without the other." in page
+    assert f"{both} with both skips; - {without} without the one around attention, and" in page
+    assert f"- {others} without the other." in page
     digits = [judge(differences(read_table(f"classify-skips-{n}"))) for n in (600, 300)]
     assert {x.words.split()[0] for each in digits for x in each.values()} == {"inconclusive"}
     of_digits = [f"{each[row].apart.mean:.2f}" for row in rows for each in digits]
@@ -228,7 +229,7 @@ def test_tokens_and_accuracy_without_skips():
 
 
 def test_hidden_patches():
-    table, page = read_table("masked-patches"), read_page("classification.md")
+    table, page = read_table("masked-patches"), read_page("classification*.md")
     error = table.errors.map(np.mean).groupby(table.row + " " + table.kind).mean()
     error = 100 * error / error["mean image solved"]
     rows = ("non-local means solved", "LLE solved", "sparse coding (SSC) solved", "ridge solved")
@@ -244,11 +245,11 @@ def test_hidden_patches():
     gain_by_seed = by_row["pretrained"] - by_row["from scratch"]
     found = {row: paired_difference(own) for row, own in gain_by_seed.groupby("row")}
     assert f"changes by {found['softmax']} points against random" in page
-    assert f"token graying by {found['token graying']}, inconclusive" in page
+    assert f"Token graying changes by {found['token graying']}, inconclusive" in page
 
 
 def test_costs_at_published_sizes():
-    table, page = read_table("costs"), read_page("classification.md")
+    table, page = read_table("costs"), read_page("classification*.md")
     flops, speed = (
         table.pivot(index="size", columns="row", values=x) for x in ("flops", "inference")
     )
@@ -262,7 +263,7 @@ def test_costs_at_published_sizes():
 
 
 def test_weights_of_neutreno():
-    table, page = read_table("classify-neutreno"), read_page("classification.md")
+    table, page = read_table("classify-neutreno"), read_page("classification*.md")
     means = table.groupby("row", sort=False)[["token_cosine", "top1"]].mean()
     plain, *_, last = means.token_cosine
     assert f"a cosine of {last:.2f} at 1.5 where softmax has {plain:.2f}" in page
@@ -273,7 +274,7 @@ def test_weights_of_neutreno():
 
 
 def test_sparse_attention_of_as_many_nonzeros():
-    table, page = read_table("classify-sparsity"), read_page("classification.md")
+    table, page = read_table("classify-sparsity"), read_page("classification*.md")
     halves = [each.apart.half_width for each in judge(differences(table)).values()]
     assert {each.words.split()[0] for each in judge(differences(table)).values()} == {
         "inconclusive"
@@ -297,7 +298,7 @@ def test_sparse_attention_of_as_many_nonzeros():
     (_, sparse, local, criss_cross, five, seven) = shares.mean()
     low, high = (getattr(shares, x)()["ViT-operator=sparse_coding"] for x in ("min", "max"))
     assert f"leaves {sparse:.2f} in" in page
-    assert f"{low:.2f} to {high:.2f} by layer; top-5 attention keeps {five:.2f}," in page
+    assert f"{low:.2f} to {high:.2f} by layer. There top-5 attention keeps {five:.2f}," in page
     assert f"local attention {local:.2f}, criss-cross and top-7 attention {seven:.2f}." in page
     assert criss_cross == seven
     means = table.groupby("row")[["token_cosine", "training"]].mean()
@@ -315,7 +316,7 @@ def test_neutreno_on_other_kernels():
         name: paired_difference(cosine[f"ViT:operator={name},correction=neutreno"], cosine[base])
         for name, base in (("kernel", "kernel"), ("elliptical", "elliptical"))
     }
-    assert f"{apart['elliptical'].mean:.2f} of the cosine" in read_page("classification.md")
+    assert f"{apart['elliptical'].mean:.2f} of the cosine" in read_page("classification*.md")
     assert abs(apart["kernel"].mean) < 0.05
     linear = paired_difference(
         cosine["ViT:operator=linear,correction=neutreno"], cosine["ViT:operator=linear"]
@@ -324,7 +325,7 @@ def test_neutreno_on_other_kernels():
 
 
 def test_token_graying():
-    page = read_page("classification.md")
+    page = read_page("classification*.md")
     table, linear = read_table("classify-graying"), read_table("classify-linear")
     found = judge(differences(table))
     halves = [each.apart.half_width for each in found.values()]
@@ -337,7 +338,7 @@ def test_token_graying():
     worse = depth_differences(table, "log10_condition")
     first = [worse[f"ViT:token_graying=svd:eps={eps}"] for eps in (0.5, 0.7)]
     assert "changes by {} and {} by SVD at 0.5 and 0.7".format(*first) in page
-    assert f"and by {min(worse.values(), key=lambda x: x.mean)} at best" in page
+    assert f"At best it changes by {min(worse.values(), key=lambda x: x.mean)}." in page
     own = depth_differences(linear, "log10_condition")
     second = [own[f"ViT:operator=linear,token_graying={kind}"] for kind in ("dct", "svd")]
     assert "by {} and {} on linear attention by DCT and SVD".format(*second) in page
@@ -348,8 +349,8 @@ def test_token_graying():
     rows.append("ViT-token_graying=dct-eps=0.5")
     for column, words in (
         ("jacobian_attention_condition", "in {}, {} and {} of 18 layers by SVD at 0.9, 0.7 and 0.5 "
-         "and in {} by DCT at 0.5;"),
-        ("jacobian_block_condition", "included, in {}, {}, {} and {}."),
+         "and in {} by DCT at 0.5."),
+        ("jacobian_block_condition", "included, has a lower one in {}, {}, {} and {}."),
     ):  # fmt: skip
         of_rows = layers.pivot(index=["seed", "layer"], columns="row", values=column)
         counts = of_rows[rows].lt(of_rows["ViT"], axis=0).sum()
@@ -360,14 +361,16 @@ def test_untrained_networks_of_published_sizes():
     page = read_page("inspection.md")
     means = read_table("untrained").groupby(["network", "operator", "layer"]).token_cosine.mean()
     ends = [means[name, "softmax", layer] for name in ("DeiT-Ti", "BERT-base") for layer in (0, 12)]
-    words = "from {:.3f} before the first layer to {:.3f} behind the last in DeiT-Ti, and from "
+    words = (
+        "from {:.3f} before the first layer to {:.3f} behind the last in DeiT-Ti. It rises from "
+    )
     assert (words + "{:.3f} to {:.3f} in BERT.").format(*ends) in page
     last = [means[name, "NeuTRENO", 12] for name in ("BERT-base", "DeiT-Ti")]
     assert "the same weights: {:.3f} and {:.3f} behind the last layer".format(*last) in page
 
 
 def test_scales_on_other_backbones():
-    table, page = read_table("classify-backbones"), read_page("classification.md")
+    table, page = read_table("classify-backbones"), read_page("classification*.md")
     found = judge(differences(table))
     on_cait = [found[f"CaiT:{x}"].words for x in ("correction=attn_scale", "scale=FeatScale")]
     assert on_cait == ["equal within 1", "equal within 1"]
@@ -389,17 +392,17 @@ def test_large_weights_of_neutreno():
     assert {each.words for each in judge(differences(table)).values()} == {"equal within 1"}
     means = table.groupby("row").token_cosine.mean()
     cosines = (f"{means[f'ViT:correction=neutreno:lam={lam}']:.2f}" for lam in ("1.0", "2.0"))
-    assert "with a cosine of {} and {}.".format(*cosines) in read_page("classification.md")
+    assert "with a cosine of {} and {}.".format(*cosines) in read_page("classification*.md")
 
 
 def test_locally_linear_and_low_rank_attention():
-    table, page = read_table("classify-lle"), read_page("classification.md")
+    table, page = read_table("classify-lle"), read_page("classification*.md")
     rows = [f"ViT:operator={name}" for name in ("locally_linear", "low_rank")]
     found, moved = judge(differences(table)), depth_differences(table, "token_cosine")
     assert all(found[row].words.startswith("inconclusive") for row in rows)
     widths = (found[row].apart.half_width for row in rows)
     assert "at ± {:.2f} and ± {:.2f} points. LLE".format(*widths) in page
-    words = "LLE brings tokens together, {} of the cosine, low-rank codes keep them apart, {}."
+    words = "LLE brings tokens together, {} of the cosine. Low-rank codes keep them apart, {}."
     assert words.format(*(moved[row] for row in rows)) in page
     speed = table.groupby("row").training.mean()[rows[0]]
     assert f"LLE trains at {speed:.2f} of softmax's speed" in page
