@@ -50,8 +50,8 @@ class Wrong(Cauchy):
 TWIN = '''
 """Twin: regression with the Cauchy kernel."""
 
-from ....solvers.cauchy import cauchy_regression
-from ...cauchy import Cauchy, Wrong
+from ...solvers.cauchy import cauchy_regression
+from ...unrolled.cauchy import Cauchy, Wrong
 from ..heads import head_value
 from ..registry import Twin, register
 from ..relations import Identity

@@ -28,7 +28,7 @@ def built(twin, inputs):
 def no_laws(monkeypatch):
     """For what depends on the data: laws are tried on drawn tokens, the same for every data."""
     for place in ("report", "model_check"):
-        monkeypatch.setattr(f"twinsolve.twins.{place}.broken_laws", lambda *given: {})
+        monkeypatch.setattr(f"twinsolve.twins.judging.{place}.broken_laws", lambda *given: {})
 
 
 TWINS = {twin.name: twin for twin in catalogue()}
