@@ -219,7 +219,7 @@ def test_findings_of_the_judging_set_stand_in_its_results():
     overview = cells("\n".join(markdown(*overview_lines(joined([TABLES["_rows"](folder)])))))
     means = {name: float(row[-1]) for name, row in overview.items() if row[-1][0].isdigit()}
     assert means["EnSC"] == min(means.values()) == float(best)
-    words = r"deep self-expression at (\S+) %, .*? comes to (\S+) %\."
+    words = r"deep self-expression at (\S+) %\. .*? comes to (\S+) %\."
     deep, affinity = map(float, re.search(words, findings).groups())
     assert (deep, affinity) == (means["deep self-expression"], means["learned affinity"])
     ahead = [row[10] for row in rows if len(row) == 12 and row[10] in ("yes", "no")]
