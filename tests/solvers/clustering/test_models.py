@@ -97,7 +97,7 @@ def test_new_corrupted_points_take_the_cluster_of_smallest_residual_without_outl
 
 
 def test_nonnegative_coefficients_are_those_of_the_solver():
-    X, _ = data()
+    X = in_order(data()[0])
     new = data(seed=1)[0]
     lam = lam_max(X, X, zero_diagonal=True) / 20
     model = SparseSubspaceClustering(3, gamma=20, nonnegative=True).fit(X)
