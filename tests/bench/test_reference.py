@@ -17,8 +17,7 @@ from twinsolve.bench import cluster
 
 REFERENCE = Path(__file__).parent / "reference" / "clusters.csv"
 RELATIVE = dict.fromkeys(["accuracy", "nmi", "objective", "nonzeros"], 1e-8)
-# Attention runs in float32, whose rounding moves a score by 2e-6 where sums change their order.
-NUMBERS = RELATIVE | {"connectivity": 1e-6, "selection_score": 1e-5}
+NUMBERS = RELATIVE | {"connectivity": 1e-6, "selection_score": 1e-6}
 
 
 def test_clusters_are_those_of_the_reference():
@@ -33,6 +32,10 @@ def test_clusters_are_those_of_the_reference():
     )
     words = [name for name in expected if name not in NUMBERS]
     assert table[words].to_numpy().tolist() == expected[words].to_numpy().tolist()
+    # Attention runs in float32: without AVX-512 its rounding moves a score by 2e-6.
+    attends = expected.method.str.startswith("attention")
     for name, tolerance in NUMBERS.items():
-        actual = table[name].astype(np.float64)
-        assert_allclose(actual, expected[name], rtol=tolerance, atol=tolerance, err_msg=name)
+        for rows, factor in ((attends, 10 if name == "selection_score" else 1), (~attends, 1)):
+            allowed = factor * tolerance
+            actual = table[name][rows].astype(np.float64)
+            assert_allclose(actual, expected[name][rows], allowed, allowed, err_msg=name)

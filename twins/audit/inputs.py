@@ -1,6 +1,7 @@
 """Inputs and networks as laws give them: packed, padded, in another dtype; what differs.
 
-Scripts that show a broken law contain the source of these functions: they use torch alone.
+Scripts that show a broken law contain the source of what it calls here, which uses torch alone.
+`difference`, which judges, is in no script.
 """
 
 from __future__ import annotations

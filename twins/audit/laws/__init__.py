@@ -2,7 +2,7 @@
 
 A law takes `model`, a `Model`, and a batch of inputs: token ids of shape (batch, tokens), features
 of shape (batch, tokens, width), or images. It returns what was found and what was expected. Laws
-use torch and each other alone, since the scripts that show a broken law contain their source.
+use torch, each other and `inputs` alone, since scripts that show a broken law contain the source.
 """
 
 from . import caches, generation, gradients, packing, padding, precision, settings, sources, tokens
