@@ -131,8 +131,8 @@ def _fit_columns(widths: dict[int, int], room: int) -> list[list[int]]:
     return parts
 
 
-class Report:
-    """The results of a command, which are printed and written to a folder with a summary."""
+class Results:
+    """What a command found, printed and written to a folder with a summary."""
 
     def __init__(self, command: str, settings: dict[str, Any], directory: Path) -> None:
         self.command, self.settings, self.directory = command, settings, directory

@@ -219,14 +219,14 @@ def draw_adaptation(table: pd.DataFrame, directory: Path) -> None:
 
 
 def main() -> None:
-    rows, given, report = read_options(__file__, "A trained network becomes each row.")
+    rows, given, results = read_options(__file__, "A trained network becomes each row.")
     table = adapt(rows=rows, **given)
-    write_table(table, report.directory)
-    title = str(report.settings["data"])
-    report.add_table(title, adapted_lines(table), heading="", file="means")
-    report.add_sentences(adapted_notes(table))
-    draw_adaptation(table, report.directory)
-    report.write(["adaptation"])
+    write_table(table, results.directory)
+    title = str(results.settings["data"])
+    results.add_table(title, adapted_lines(table), heading="", file="means")
+    results.add_sentences(adapted_notes(table))
+    draw_adaptation(table, results.directory)
+    results.write(["adaptation"])
 
 
 if __name__ == "__main__":

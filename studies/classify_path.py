@@ -100,14 +100,14 @@ def draw_path(table: pd.DataFrame, directory: Path) -> None:
 
 
 def main() -> None:
-    rows, given, report = read_options(__file__, "From non-local means to softmax attention.")
+    rows, given, results = read_options(__file__, "From non-local means to softmax attention.")
     table = classify(rows=rows or PATH | ISTA, against=PLAIN, **given)
     lines = path_lines(table)
     if lines:
-        draw_path(table, report.directory)
+        draw_path(table, results.directory)
     write_report(
         table,
-        report,
+        results,
         parts={"Part by part": lines} if lines else {},
         sentences=notes_of_path(table),
         pictures=["differences"] if lines else [],

@@ -12,7 +12,7 @@ import torch
 
 from twinsolve.bench.costs import size_measures, speed_ratios
 from twinsolve.bench.study import PLAIN
-from twinsolve.bench.tables import Lines, Report, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.classification.study import ROWS
@@ -87,11 +87,13 @@ def main() -> None:
     table = pd.DataFrame(
         [measure_costs(*pair) for pair in progress("Measuring")(pairs, len(pairs))]
     )
-    report = Report("python studies/costs.py", {"size": given.size, "row": given.row}, given.output)
-    write_table(table, report.directory)
-    report.add_table("Images of 224 x 224, 1,000 classes", lines_of(table), heading="")
-    report.add_sentences([NOTE])
-    report.write()
+    results = Results(
+        "python studies/costs.py", {"size": given.size, "row": given.row}, given.output
+    )
+    write_table(table, results.directory)
+    results.add_table("Images of 224 x 224, 1,000 classes", lines_of(table), heading="")
+    results.add_sentences([NOTE])
+    results.write()
 
 
 if __name__ == "__main__":

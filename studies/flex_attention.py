@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from twinsolve.bench.devices import find_device
 from twinsolve.bench.speed.attention import DTYPES, REFERENCE, Setting, TimedAttention
 from twinsolve.bench.speed.contest import Entrant, compete
-from twinsolve.bench.tables import Lines, Report, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import seconds_of
 
@@ -128,18 +128,18 @@ def main() -> None:
     asked = [pair for pair in layers if pair[0] in (given.layer or NAMES)]
     jobs = [(*pair, shape, dtype) for dtype in dtypes for pair in asked for shape in SHAPES]
     settings = {name: getattr(given, name) for name in ("layer", "dtype", "rounds", "device")}
-    report, rows = Report("python studies/flex_attention.py", settings, given.output), []
+    results, rows = Results("python studies/flex_attention.py", settings, given.output), []
     for job in progress("Timing")(jobs, len(jobs)):
         rows.append(measure(*job, given.device, given.rounds))
         write_table(pd.DataFrame(rows), given.output)
-    write_report(report, pd.DataFrame(rows))
+    write_report(results, pd.DataFrame(rows))
 
 
-def write_report(report: Report, table: pd.DataFrame) -> None:
+def write_report(results: Results, table: pd.DataFrame) -> None:
     """Print and write the table."""
-    report.add_table("16,384 tokens, eight heads of width 64", lines_of(table), heading="")
-    report.add_sentences([NOTE])
-    report.write()
+    results.add_table("16,384 tokens, eight heads of width 64", lines_of(table), heading="")
+    results.add_sentences([NOTE])
+    results.write()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from twinsolve.bench.jobs import Options, run_jobs
 from twinsolve.bench.paired import judge, paired_difference
-from twinsolve.bench.tables import Lines, Report, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.datasets import fetch_coil20, fetch_extended_yale_b, select_classes
 from twinsolve.solvers.clustering.affinity import keep_largest, symmetric_affinity
@@ -238,19 +238,19 @@ def main() -> None:
 
 
 def write_report(table: pd.DataFrame, settings: dict[str, Any], output: Path) -> None:
-    report = Report("python studies/learned_embedding.py", settings, output)
+    results = Results("python studies/learned_embedding.py", settings, output)
     write_table(table, output)
     if settings["design"]:
-        report.add_table("Best settings on the design set, by labels", design_lines(table))
+        results.add_table("Best settings on the design set, by labels", design_lines(table))
     else:
         for data in CHOSEN:
-            report.add_table(f"Judging set: {data}", judge_lines(table, data))
-        report.add_sentences([
+            results.add_table(f"Judging set: {data}", judge_lines(table, data))
+        results.add_sentences([
             f"{N_GROUPS} groups of classes that no embedding has seen. Errors are of one spectral "
             "clustering a group; intervals are 95 % over seeds and groups. A group counts as "
             "better by its mean over seeds."
         ])  # fmt: skip
-    report.write()
+    results.write()
 
 
 if __name__ == "__main__":

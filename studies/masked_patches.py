@@ -301,13 +301,13 @@ def notes(table: pd.DataFrame) -> Iterator[str]:
 
 
 def main() -> None:
-    rows, given, report = read_options(__file__, ABOUT)
+    rows, given, results = read_options(__file__, ABOUT)
     table = run(rows, **given)
-    write_table(table, report.directory)
-    report.add_table("Hidden patches filled", filled_lines(table), file="filled")
-    report.add_table(f"Classes from {FEW} labels", tuned_lines(table), file="tuned")
-    report.add_sentences(notes(table))
-    report.write()
+    write_table(table, results.directory)
+    results.add_table("Hidden patches filled", filled_lines(table), file="filled")
+    results.add_table(f"Classes from {FEW} labels", tuned_lines(table), file="tuned")
+    results.add_sentences(notes(table))
+    results.write()
 
 
 if __name__ == "__main__":

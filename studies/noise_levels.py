@@ -18,7 +18,7 @@ from torch import nn
 
 from twinsolve.bench import DenoisingMethod, denoise, load_denoiser, register_denoiser
 from twinsolve.bench.paired import judge, paired_difference
-from twinsolve.bench.tables import Lines, Report, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.denoising.methods import METHODS, find_entry
 from twinsolve.bench.vision.denoising.networks import apply, in_tiles, shipped_classes
@@ -146,21 +146,21 @@ def main() -> None:
     ])  # fmt: skip
     given = NoisyImages("set12", data_home=said.data_home)
     settings = {"images": "set12", "sigmas": list(SIGMAS), "seed": 0, "runs": len(said.run)}
-    report = Report("python studies/noise_levels.py", settings, said.output)
-    write_table(table, report.directory)
+    results = Results("python studies/noise_levels.py", settings, said.output)
+    write_table(table, results.directory)
     estimates = pd.DataFrame(measure_estimates(given))
-    write_table(estimates, report.directory, "estimates.json")
-    report.add_table("Mean dB on Set12", quality_lines(table))
-    report.add_table("Paired differences", paired_lines(table))
-    report.add_sentences([
+    write_table(estimates, results.directory, "estimates.json")
+    results.add_table("Mean dB on Set12", quality_lines(table))
+    results.add_table("Paired differences", paired_lines(table))
+    results.add_sentences([
         "Intervals are 95 % over images and not corrected; verdicts are, by Holm for this table."
     ])  # fmt: skip
-    report.add_table("Estimates of the noise, mean (range) over Set12", estimate_lines(estimates))
-    report.add_table(
+    results.add_table("Estimates of the noise, mean (range) over Set12", estimate_lines(estimates))
+    results.add_table(
         f"Tiles of {_TILE} pixels with {MARGIN} around them, beside the whole",
         tile_lines(given.noisy(0, TRAINED / 255)),
     )
-    report.write()
+    results.write()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from twinsolve.bench.tables import Report, number
+from twinsolve.bench.tables import Results, number
 from twinsolve.bench.vision.denoising.methods import find_entry
 from twinsolve.bench.vision.denoising.networks import started
 from twinsolve.bench.vision.denoising.report import write_report
@@ -197,8 +197,8 @@ def main() -> None:
     given = NoisyImages(said.images, 0, said.data_home, False)
     parts = {"Codes of the router beside those of pursuit": (ROUTED, routed_lines(table, given))}
     settings = {"images": said.images, "methods": list(METHODS)}
-    report = Report("python studies/routed_codes.py", settings, said.output)
-    write_report(table, given, [25.0], report, parts)
+    results = Results("python studies/routed_codes.py", settings, said.output)
+    write_report(table, given, [25.0], results, parts)
 
 
 if __name__ == "__main__":

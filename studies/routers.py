@@ -455,16 +455,16 @@ def _choices(layer: SparseMixtureOfExperts, tokens: torch.Tensor) -> np.ndarray:
 
 
 def main() -> None:
-    rows, given, report = read_options(__file__, "Routers beside clusterings of their tokens.")
+    rows, given, results = read_options(__file__, "Routers beside clusterings of their tokens.")
     options = rows_with_plain(IMAGES, rows or ROWS)
     rows_with_experts(options)  # before anything is trained
     table = classify(rows=options, against=PLAIN, **given)
     kept = {name: given[name] for name in ("recipe", "n_jobs", "data_home", "directory")}
     routed = compare_routers(table, options, progress=progress("Routers"), **kept)
-    write_table(routed, report.directory, "routers.json")
-    draw_routers(routed, report.directory)
+    write_table(routed, results.directory, "routers.json")
+    draw_routers(routed, results.directory)
     parts, remarks = router_parts(routed), router_remarks(routed)
-    write_report(table, report, parts=parts, sentences=remarks, pictures=["routers"])
+    write_report(table, results, parts=parts, sentences=remarks, pictures=["routers"])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from twinsolve.bench.clustering.study import rules, run_studies, write_studies
 from twinsolve.bench.clustering.summary import Cell
 from twinsolve.bench.jobs import Job, Options, run_jobs
 from twinsolve.bench.names import split_settings
-from twinsolve.bench.tables import Report
+from twinsolve.bench.tables import Results
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import in_turns, seconds_of
 from twinsolve.solvers import clustering_accuracy
@@ -180,8 +180,8 @@ def over_seeds(column: str) -> Cell:
     return cell
 
 
-def read_options(script: str, about: str) -> tuple[list[str] | None, dict[str, Any], Report]:
-    """Rows, other arguments of `classify`, and the report, of a script that trains classifiers."""
+def read_options(script: str, about: str) -> tuple[list[str] | None, dict[str, Any], Results]:
+    """Rows, other arguments of `classify`, and the results, of a script that trains classifiers."""
     name = Path(script).stem
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("data", nargs="?", default="digits", help="as in twinsolve classify")
@@ -200,4 +200,4 @@ def read_options(script: str, about: str) -> tuple[list[str] | None, dict[str, A
         "directory": output / "runs",
         "progress": progress("Training"),
     }
-    return arguments.pop("row"), arguments, Report(f"python studies/{name}.py", settings, output)
+    return arguments.pop("row"), arguments, Results(f"python studies/{name}.py", settings, output)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from twinsolve.bench.jobs import Options, run_jobs
 from twinsolve.bench.paired import judge, paired_difference
-from twinsolve.bench.tables import Lines, Report, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.denoising.study import NoisyImages
 from twinsolve.datasets import fetch_train400
@@ -248,17 +248,17 @@ def main() -> None:
     table = run_jobs(compare, jobs, options)
     settings = {"tasks": tasks, "seeds": said.seeds or SEEDS, "seconds": said.seconds or SECONDS,
                 "lam": LAMS, "rate": RATES, "n_atoms": N_ATOMS, "batch": BATCH}  # fmt: skip
-    report = Report("python studies/task_driven.py", settings, said.output)
-    write_table(table, report.directory)
+    results = Results("python studies/task_driven.py", settings, said.output)
+    write_table(table, results.directory)
     for task in tasks:
-        report.add_table(task.capitalize(), result_lines(table, task))
-    report.add_sentences([
+        results.add_table(task.capitalize(), result_lines(table, task))
+    results.add_sentences([
         "Networks of a seed share data, start and batches. Training takes the same processor time, "
         "so that faster encoders make more steps. Intervals are 95 % over seeds (and images) and "
         "not corrected; p and verdicts are, by Holm for each table.",
         "Patches: the middle 128 x 128 pixels of the images of Set12, at a noise of 25.",
     ])  # fmt: skip
-    report.write()
+    results.write()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 from twinsolve.bench.figures import legend, panels, plain, save
-from twinsolve.bench.tables import Lines, Report, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.unrolled import Neutreno, Softmax, attach_huggingface
 from twinsolve.unrolled.diagnostics import token_similarity
 
@@ -101,16 +101,16 @@ def main() -> None:
         for row in measure_cosines(name, operator, seed, _N_LAYERS, _N_WORDS)
     )
     settings = {"seeds": given.seeds, "layers": _N_LAYERS, "words": _N_WORDS}
-    report = Report("python studies/untrained.py", settings, given.output)
-    write_table(table, report.directory)
-    report.add_table("Mean cosine of two tokens, by layer", lines_of(table), heading="")
-    report.add_sentences([
+    results = Results("python studies/untrained.py", settings, given.output)
+    write_table(table, results.directory)
+    results.add_table("Mean cosine of two tokens, by layer", lines_of(table), heading="")
+    results.add_sentences([
         "Weights are drawn as transformers draws them, with a standard deviation of 0.02; nothing "
         "is trained. 0 is what enters the first layer. DeiT-Ti is shown two photographs, BERT "
         f"{_N_SENTENCES} sentences of {_N_WORDS} words drawn at random."
     ])  # fmt: skip
-    draw_cosines(table, report.directory)
-    report.write(["cosines"])
+    draw_cosines(table, results.directory)
+    results.write(["cosines"])
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def language(
     DIR/runs.
     """
     from ..devices import find_device
-    from ..tables import Report
+    from ..tables import Results
     from .data import load_text
     from .report import write_report
     from .study import TEXT, train_language_models
@@ -87,4 +87,4 @@ def language(
             data, data_home=data_home, **options
         )  # fmt: skip
         text = load_text(data, data_home)
-    write_report(table, Report("twinsolve language", settings, output), text)
+    write_report(table, Results("twinsolve language", settings, output), text)

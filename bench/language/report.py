@@ -5,7 +5,7 @@ import pandas as pd
 
 from ..comparison import DEPTH, RECIPE, SIZE, Column, baselines_of, compared_lines, draw_differences
 from ..paired import Paired, note_on_verdicts, paired_difference
-from ..tables import Lines, Report, number, write_table
+from ..tables import Lines, Results, number, write_table
 from .data import UNKNOWN, Text
 from .study import SWAPPED
 
@@ -19,14 +19,14 @@ _UNIT = "% of perplexity"
 _SWAPPED = {"perplexity": _AFTER["swapped"]}
 
 
-def write_report(table: pd.DataFrame, report: Report, text: Text) -> None:
+def write_report(table: pd.DataFrame, results: Results, text: Text) -> None:
     """Print and write what was found."""
-    write_table(table, report.directory)
-    report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
-    report.add_table("With swapped words", swapped_lines(table), file="swapped")
-    report.add_sentences(notes(table, text))
-    draw_differences(table, differences(table), report.directory, "perplexity, % below")
-    report.write(["differences"])
+    write_table(table, results.directory)
+    results.add_table(str(results.settings["data"]), lines_of(table), heading="", file="means")
+    results.add_table("With swapped words", swapped_lines(table), file="swapped")
+    results.add_sentences(notes(table, text))
+    draw_differences(table, differences(table), results.directory, "perplexity, % below")
+    results.write(["differences"])
 
 
 def lines_of(table: pd.DataFrame) -> Lines:

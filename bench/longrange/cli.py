@@ -69,7 +69,7 @@ def longrange(
     and .pdf. Finished and interrupted runs are kept in DIR/runs.
     """
     from ..devices import find_device
-    from ..tables import Report
+    from ..tables import Results
     from .report import write_report
     from .study import SEQUENCES, classify_sequences
 
@@ -88,4 +88,4 @@ def longrange(
         table = classify_sequences(
             data, data_home=data_home, **options
         )  # fmt: skip
-    write_report(table, Report("twinsolve longrange", settings, output))
+    write_report(table, Results("twinsolve longrange", settings, output))

@@ -13,22 +13,22 @@ from ..comparison import (
     draw_differences,
 )
 from ..paired import note_on_verdicts
-from ..tables import Lines, Report, number, write_table
+from ..tables import Lines, Results, number, write_table
 from ..vision.classification.report import differences
 
 _BEFORE: dict[str, Column] = {"accuracy %": lambda _, mean: number(mean.accuracy, ".2f")}
 _AFTER: dict[str, Column] = {**RECIPE, **SIZE, "token cosine": DEPTH["token cosine"]}
 
 
-def write_report(table: pd.DataFrame, report: Report) -> None:
+def write_report(table: pd.DataFrame, results: Results) -> None:
     """Print and write what was found."""
-    write_table(table, report.directory)
-    report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
-    report.add_sentences(notes(table))
-    draw_differences(table, differences(table), report.directory, "accuracy, points to")
+    write_table(table, results.directory)
+    results.add_table(str(results.settings["data"]), lines_of(table), heading="", file="means")
+    results.add_sentences(notes(table))
+    draw_differences(table, differences(table), results.directory, "accuracy, points to")
     floor = {"most frequent class": table.most_frequent.iloc[0]}
-    draw_curves(table, report.directory, "accuracy, %", floor)
-    report.write(["differences", "curves"])
+    draw_curves(table, results.directory, "accuracy, %", floor)
+    results.write(["differences", "curves"])
 
 
 def lines_of(table: pd.DataFrame) -> Lines:

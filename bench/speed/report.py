@@ -15,7 +15,7 @@ _NAMES = ("solver", "method", "operator", "kernel")
 _Reader = str | Callable[[Any], str]  # "column:format", or a function of a row
 
 
-class Report(NamedTuple):
+class Layout(NamedTuple):
     """How a command's table is printed: an explanation, and readers of cells by heading.
 
     Rows without a number in the column `timed` are left out.
@@ -64,7 +64,7 @@ def _describe_result(row: Any) -> str:
     return f"log kappa {row.log_kappa:.2f}" if pd.notna(row.log_kappa) else ""
 
 
-_SOLVERS = Report(
+_SOLVERS = Layout(
     (
         "Milliseconds a row, and multiples of our time in the same round: median over the rounds,",
         "with the lowest and highest. Gap: the worst certified one on the rows timed. Non-zeros",
@@ -87,7 +87,7 @@ _SOLVERS = Report(
         "MiB": "memory_mib:.0f",
     },
 )
-_SCALE = Report(
+_SCALE = Layout(
     (
         "Rows of unit norm, each from the others, at a penalty of 0.1 and a gap of at most 1e-4.",
         "s: wall time on the threads; processor s: of all threads. Growth: the exponent of N by",
@@ -116,7 +116,7 @@ _SCALE = Report(
         "MiB in all": "peak_mib:.0f",
     },
 )
-_METHODS = Report(
+_METHODS = Layout(
     (
         "Milliseconds, and multiples of the first method's time in the same round: medians over",
         "the rounds, the latter with the lowest and highest. Images: PSNR in dB and SSIM, means",
@@ -140,7 +140,7 @@ _METHODS = Report(
         "MiB": "memory_mib:.1f",
     },
 )
-_OPERATORS = Report(
+_OPERATORS = Layout(
     (
         "Multiples of the time of scaled_dot_product_attention in the same round: medians over the",
         "rounds, with the lowest and highest. Inference: forward without gradients; training:",
@@ -167,7 +167,7 @@ _OPERATORS = Report(
         "kernel": "kernel",
     },
 )
-_LAYERS = Report(
+_LAYERS = Layout(
     (
         "Milliseconds a signal, forward and backward in float64, and multiples of our time in the",
         "same round: medians over the rounds, the latter with the lowest and highest. A peer codes",
@@ -193,7 +193,7 @@ _LAYERS = Report(
         "MiB": "memory_mib:.1f",
     },
 )
-REPORTS = {
+LAYOUTS = {
     "lasso-layer": _LAYERS,
     "self-expression": _SOLVERS,
     "sparse-coding": _SOLVERS,
@@ -205,13 +205,13 @@ REPORTS = {
 
 def write_report(name: str, table: pd.DataFrame, settings: dict[str, Any], directory: Path) -> None:
     """Print the table of the command `name`, and write it with a summary."""
-    report = REPORTS[name]
-    lines, noted = report.lines(table), _list_notes(table)
+    layout = LAYOUTS[name]
+    lines, noted = layout.lines(table), _list_notes(table)
     screen = console()
     screen.print(_format_table(*lines))
     screen.print(*noted, sep="\n")
     write_table(table, directory)
-    text = [*report.explanation, "", *markdown(*lines), *(f"\n{line}" for line in noted)]
+    text = [*layout.explanation, "", *markdown(*lines), *(f"\n{line}" for line in noted)]
     write_summary(f"twinsolve speed {name}", text, settings, directory)
 
 

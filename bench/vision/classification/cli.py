@@ -81,7 +81,7 @@ def classify(
     finished and interrupted runs.
     """
     from ...devices import processes
-    from ...tables import Report
+    from ...tables import Results
     from .report import write_report
     from .study import IMAGES
     from .study import classify as run
@@ -105,4 +105,4 @@ def classify(
             data, attack=attack, corruptions=corruptions, data_home=data_home, **options,
         )  # fmt: skip
     if first:
-        write_report(table, Report("twinsolve classify", settings, output))
+        write_report(table, Results("twinsolve classify", settings, output))

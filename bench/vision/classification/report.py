@@ -26,7 +26,7 @@ from ...paired import (
     paired_difference,
 )
 from ...study import PLAIN
-from ...tables import Lines, Report, number, write_table
+from ...tables import Lines, Results, number, write_table
 from .measures import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, hits, matched_difference
 
 # Gains in top-1 that papers state, in points over their plain networks, on other data and at other
@@ -49,7 +49,7 @@ _AFTER: dict[str, Column] = {
 
 def write_report(
     table: pd.DataFrame,
-    report: Report,
+    results: Results,
     *,
     parts: Mapping[str, Lines] | None = None,
     sentences: Sequence[str] = (),
@@ -59,21 +59,21 @@ def write_report(
 
     Differences are drawn unless `pictures` names them.
     """
-    write_table(table, report.directory)
-    report.add_table(str(report.settings["data"]), lines_of(table), heading="", file="means")
+    write_table(table, results.directory)
+    results.add_table(str(results.settings["data"]), lines_of(table), heading="", file="means")
     for title, lines in (parts or {}).items():
-        report.add_table(title, lines)
+        results.add_table(title, lines)
     if robust := robust_lines(table):
-        report.add_table("Attacked and corrupted images, top-1 %", robust, file="robust")
+        results.add_table("Attacked and corrupted images, top-1 %", robust, file="robust")
         title = f"Difference to {name_baseline(table)} on images that both get right as they are"
-        report.add_table(f"{title}, points", matched_lines(table))
+        results.add_table(f"{title}, points", matched_lines(table))
     curves = [CURVES.format("images")] if "curve" in table else []
-    report.add_sentences([*remarks(table), *notes(table), *curves, *sentences])
+    results.add_sentences([*remarks(table), *notes(table), *curves, *sentences])
     if "differences" not in pictures:
-        draw_differences(table, differences(table), report.directory)
+        draw_differences(table, differences(table), results.directory)
     if curves:
-        draw_curves(table, report.directory, "top-1 on validation images, %")
-    report.write(["differences", *(["curves"] if curves else []), *pictures])
+        draw_curves(table, results.directory, "top-1 on validation images, %")
+    results.write(["differences", *(["curves"] if curves else []), *pictures])
 
 
 def lines_of(table: pd.DataFrame) -> Lines:

@@ -95,7 +95,7 @@ def denoise(
     Exits with status 1 if a picture was left out, a method failed on an image, or a network, at the
     start or trained, does not give its solver's answer.
     """
-    from ...tables import Report
+    from ...tables import Results
     from .methods import method_names
     from .report import write_report
     from .study import NoisyImages
@@ -121,7 +121,7 @@ def denoise(
         raise typer.BadParameter(reason, param_hint="--output")
     sigmas = list(dict.fromkeys(sigma or [25.0]))
     with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
-        table = run(  # its warnings are in the report
+        table = run(  # its warnings are in the results
             images, methods=method, sigmas=sigmas, seed=seed, colour=colour, n_jobs=n_jobs,
             data_home=data_home, directory=output / "runs", progress=progress("Denoising"),
         )  # fmt: skip
@@ -129,7 +129,7 @@ def denoise(
     settings = {
         "images": images, "methods": method, "sigmas": sigmas, "seed": seed, "colour": colour,
     }  # fmt: skip
-    if not write_report(table, given, sigmas, Report("twinsolve denoise", settings, output)):
+    if not write_report(table, given, sigmas, Results("twinsolve denoise", settings, output)):
         raise typer.Exit(code=1)
 
 

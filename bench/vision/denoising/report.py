@@ -18,7 +18,7 @@ from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
 from ...figures import forget
 from ...paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
-from ...tables import Lines, Report, number, write_table
+from ...tables import Lines, Results, number, write_table
 from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
 from .methods import SOLVER, find_entry
 from .networks import deviations, has_twin, started
@@ -32,30 +32,30 @@ def write_report(
     table: pd.DataFrame,
     given: NoisyImages,
     sigmas: Sequence[float],
-    report: Report,
+    results: Results,
     parts: Mapping[str, Lines] | None = None,
 ) -> bool:
     """Print and write all; False if a picture or number is missing, or a check fails."""
-    folder = report.directory
+    folder = results.directory
     write_table(table, folder)
     found = means(table)
     for sigma in sigmas:
         title = f"{given.images}, noise {sigma:g}, means over {len(given.names)} images"
         name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
         lines = lines_of(found[found.sigma == sigma])
-        report.add_table(title, lines, heading=f"## Noise {sigma:g}", file=name)
+        results.add_table(title, lines, heading=f"## Noise {sigma:g}", file=name)
         own = table[table.sigma == sigma]
         if (lines := paired_lines(own))[1]:
             title = f"Paired differences, noise {sigma:g}"
-            report.add_table(title, lines, heading=f"### {title}")
-            report.add_sentences([note_on_pairs(own)])
-    report.add_sentences([*remarks(table), *(f"Left out: {x}." for x in given.left_out)])
+            results.add_table(title, lines, heading=f"### {title}")
+            results.add_sentences([note_on_pairs(own)])
+    results.add_sentences([*remarks(table), *(f"Left out: {x}." for x in given.left_out)])
     if given.others:
-        report.add_sentences([f"Left out, as no pictures: {', '.join(given.others)}."])
+        results.add_sentences([f"Left out, as no pictures: {', '.join(given.others)}."])
     checks = verify(table, given)
-    report.add_table("Trained networks against their solvers", (CHECKED, checked_lines(checks)))
+    results.add_table("Trained networks against their solvers", (CHECKED, checked_lines(checks)))
     for title, lines in (parts or {}).items():
-        report.add_table(title, lines)
+        results.add_table(title, lines)
     drawn = ("crops", "quality", "layers", "learned", "filters")
     for name in drawn:
         forget(folder / f"{name}.png")
@@ -65,7 +65,7 @@ def write_report(
     draw_layers(table, given, folder, sigma=sigmas[0])
     draw_learned(table, folder, sigma=sigmas[0])
     draw_filters(table, folder, sigma=sigmas[0])
-    report.write(drawn)
+    results.write(drawn)
     equal = starts(table).within.all() and all(row["passed"] for row in checks)
     return bool(equal and table.psnr.notna().all() and not given.left_out)
 

@@ -64,32 +64,32 @@ def _inspect_model(model: str, images: str | None, untrained: bool, output: Path
         layers = observe(source.model, source.images)
         null = None if untrained else random_layers(model, images)
         table = measure(source, layers, null, progress=progress("Layers"))
-    from ...tables import Report, write_table
+    from ...tables import Results, write_table
     from .figures import draw_page, draw_training
     from .report import add_parts
 
     settings = {"model": model, "images": images, "weights": source.weights}
-    report = Report("twinsolve inspect", settings, output)
+    results = Results("twinsolve inspect", settings, output)
     write_table(table, output)
-    add_parts(report, table, f"{model}, {source.weights}; shown {source.shown}.")
+    add_parts(results, table, f"{model}, {source.weights}; shown {source.shown}.")
     draw_page(table, layers, source, model, output)
     draw_training(source.metrics, output)
-    report.write(["inspect", "training"])
+    results.write(["inspect", "training"])
     if not table.passed.dropna().all():
         raise typer.Exit(code=1)
 
 
 def _compare_models(models: list[str], images: str | None, untrained: bool, output: Path) -> None:
-    from ...tables import Report, write_table
+    from ...tables import Results, write_table
     from .comparison import comparison_parts, draw_comparison, measure_models
 
     with report_mistakes(LookupError):
         table, shown = measure_models(models, images, untrained, progress("Models"))
     settings = {"models": models, "images": images, "untrained": untrained}
-    report = Report("twinsolve inspect", settings, output)
+    results = Results("twinsolve inspect", settings, output)
     write_table(table, output)
-    report.add_sentences(shown)
+    results.add_sentences(shown)
     for title, lines in comparison_parts(table).items():
-        report.add_table(title, lines)
+        results.add_table(title, lines)
     draw_comparison(table, output)
-    report.write(["compare"])
+    results.write(["compare"])

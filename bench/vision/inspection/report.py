@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ...tables import Lines, Report, number
+from ...tables import Lines, Results, number
 from .measures import UNDETERMINED
 
 _Columns = dict[str, tuple[str, str]]  # heading and format
@@ -53,11 +53,11 @@ _COSINES = {
 }  # fmt: skip
 
 
-def add_parts(report: Report, table: pd.DataFrame, shown: str) -> None:
+def add_parts(results: Results, table: pd.DataFrame, shown: str) -> None:
     """Print and write the sentence `shown`, the verdicts and the tables on a model."""
-    report.add_sentences([shown, *verdicts(table)])
+    results.add_sentences([shown, *verdicts(table)])
     for title, lines in parts(table).items():
-        report.add_table(title, lines)
+        results.add_table(title, lines)
 
 
 def parts(table: pd.DataFrame) -> dict[str, Lines]:

@@ -43,7 +43,7 @@ def segment(
     run (settings, metrics, weights), from which an interrupted command continues.
     """
     from ...devices import find_device
-    from ...tables import Report
+    from ...tables import Results
     from .report import write_report
     from .study import segment as run
 
@@ -59,4 +59,4 @@ def segment(
         "models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps,
         "device": str(find_device(device)),
     }  # fmt: skip
-    write_report(table, Report("twinsolve segment", settings, output), data_home=data_home)
+    write_report(table, Results("twinsolve segment", settings, output), data_home=data_home)

@@ -12,7 +12,7 @@ from ....datasets import fetch_camvid
 from ...figures import panels, plain, save
 from ...paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from ...run_folder import load_model
-from ...tables import Lines, Report, write_table
+from ...tables import Lines, Results, write_table
 from .study import PLAIN, levels, scores_of
 
 _N_SHOWN = 3
@@ -22,15 +22,15 @@ _CLASSES = "mean class accuracy %"  # missing in tables of old runs
 _SIZE = ("parameters", "ms / picture", "seeds")
 
 
-def write_report(table: pd.DataFrame, report: Report, *, data_home: str | None) -> None:
+def write_report(table: pd.DataFrame, results: Results, *, data_home: str | None) -> None:
     """Print and write the results."""
-    write_table(table, report.directory)
-    report.add_table("CamVid, test pictures", lines_of(table), file="models")
-    report.add_table("IoU of each class, %", class_lines(table))
-    report.add_sentences(notes(table))
-    draw_quality(table, report.directory)
-    draw_scenes(table, report.directory, data_home=data_home)
-    report.write(["quality", "scenes"])
+    write_table(table, results.directory)
+    results.add_table("CamVid, test pictures", lines_of(table), file="models")
+    results.add_table("IoU of each class, %", class_lines(table))
+    results.add_sentences(notes(table))
+    draw_quality(table, results.directory)
+    draw_scenes(table, results.directory, data_home=data_home)
+    results.write(["quality", "scenes"])
 
 
 def lines_of(table: pd.DataFrame) -> Lines:
