@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from io import BytesIO
 from numbers import Integral
@@ -59,7 +59,8 @@ def resume_parts(
 
 
 def _digest(key: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    words = json.dumps(key, sort_keys=True, default=asdict)
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
 def _pack(parts: list[Part], name: str) -> bytes:
@@ -145,9 +146,9 @@ def run_jobs(
 ) -> pd.DataFrame:
     """Rows of ``function(**job)`` for every job, kept as soon as the job is finished.
 
-    A job has everything that decides its result, as values that JSON can hold. Jobs run in
-    `options.n_jobs` processes, or as ``joblib.parallel_config`` says, with one thread each. If
-    `options.directory` has a job from a run of the same source and versions, it is read instead.
+    A job has everything that decides its result, as dataclasses and values that JSON can hold. Jobs
+    run in `options.n_jobs` processes, or as ``joblib.parallel_config`` says, with one thread each.
+    If `options.directory` has a job from a run of the same source and versions, it is read instead.
     The source is what the function's module and `modules` import, or the whole package for a
     script. If jobs have ``seeds``, the function also gets ``keep=``, a `Keep` whose key leaves them
     out. Each process first calls `setup`. `content` are hashes of the data files that the jobs

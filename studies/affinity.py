@@ -15,10 +15,10 @@ import pandas as pd
 from script import prose, run_script, run_seeded
 from train_affinity_network import training_problems
 
+from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit
 from twinsolve.bench.clustering.methods import METHODS, STEPS
-from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import affinity_of
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.tables import Lines
@@ -77,20 +77,19 @@ def learned_affinity_study(
 
 def errors_of(
     *,
-    data: str,
+    data: Data,
     seed: int,
-    data_home: str | None,
     method: str = "",
     walk: Sequence[int] = (),
     n_each: int = 0,
     n_epochs: int = 0,
 ) -> list[dict[str, Any]]:
     """A row for each subset, setting and chain, by a solved method or a trained network."""
-    n_trials = _N_MOTION_TRIALS if data.startswith("hopkins") else _N_TRIALS
+    n_trials = _N_MOTION_TRIALS if data.name.startswith("hopkins") else _N_TRIALS
     rows = []
-    for trial in trials_of(data, n_trials=n_trials, seed=seed, data_home=data_home):
-        problem = make_problem(data, trial, seed=seed, data_home=data_home)
-        X, k = features_of(DATA[data], problem), problem.n_clusters
+    for trial in data.trials(n_trials, seed):
+        problem = data.problem(trial, seed)
+        X, k = features_of(DATA[data.name], problem), problem.n_clusters
         if method:
             found = _solved(method, X, k)
         else:
@@ -101,7 +100,7 @@ def errors_of(
         for name, settings, coef in found:
             for steps in STEPS:
                 error = _error(affinity_of(steps, coef, k), problem.labels, k)
-                about = {"data": data, "trial": trial, "learned": not method, "method": name}
+                about = {"data": data.name, "trial": trial, "learned": not method, "method": name}
                 rows.append(about | {"settings": str(settings), "steps": steps, "error": error})
     return rows
 

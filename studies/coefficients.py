@@ -14,6 +14,7 @@ from pictures import draw_coefficients
 from scipy.sparse import csr_array
 from script import NOISY, prose, run_seeded, shuffled_points
 
+from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
@@ -36,7 +37,7 @@ def coefficient_study(
     Parameters
     ----------
     data : sequence of str
-        Names as `make_problem` knows them; those whose files are missing are left out.
+        Names as `find_data` knows them; those whose files are missing are left out.
     max_iter : int, default=1000
         Training steps of the self-expressive network; the unrolled layers take a fifth.
     """
@@ -46,11 +47,9 @@ def coefficient_study(
     return Study("coefficients", prose(__doc__), run, coefficient_lines, figures)
 
 
-def sorted_coefficients(
-    *, data: str, max_iter: int, seed: int, data_home: str | None
-) -> list[dict[str, Any]]:
+def sorted_coefficients(*, data: Data, max_iter: int, seed: int) -> list[dict[str, Any]]:
     """A row for each method and point, the points sorted by class."""
-    X, y = shuffled_points(data, seed=seed, data_home=data_home)
+    X, y = shuffled_points(data, seed=seed)
     rows = np.concatenate([np.flatnonzero(y == label)[:_A_CLASS] for label in range(_N_CLASSES)])
     X, y = X[rows], y[rows]
     found: list[dict[str, Any]] = []
@@ -61,7 +60,7 @@ def sorted_coefficients(
             objective = lasso_objective(X, X, C, **problem).mean()
             best = best or objective
             about = {
-                "data": data,
+                "data": data.name,
                 "method": name,
                 "objective_ratio": float(objective / best),
                 "nonzeros": float((C != 0).sum(axis=1).mean()),

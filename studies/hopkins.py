@@ -32,8 +32,8 @@ from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import kneighbors_graph
 
 from twinsolve import solvers
+from twinsolve.bench.clustering.data import Data, find_data
 from twinsolve.bench.clustering.figures import draw_dots
-from twinsolve.bench.clustering.problems import load_sequences, trials_of
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import Cell, folded, lines_of
 from twinsolve.bench.jobs import Options
@@ -119,8 +119,8 @@ def motion_study(recipes: Sequence[str] | None = None) -> Study:
         raise ValueError(f"recipes: must be among {list(RECIPES)}, got {sorted(unknown)}")
 
     def run(options: Options) -> pd.DataFrame:
-        sequences = trials_of("hopkins", data_home=options.data_home)
-        problems = [("hopkins", sequences, [RECIPES[name] for name in chosen])]
+        data = find_data("hopkins", options.data_home)
+        problems = [(data, data.trials(), [RECIPES[name] for name in chosen])]
         table = run_recipes(problems, options).drop(columns="tuned")
         return table.rename(columns={"n_clusters": "n_motions", "trial": "sequence"})
 
@@ -129,7 +129,7 @@ def motion_study(recipes: Sequence[str] | None = None) -> Study:
 
 def frames_study(sequences: Sequence[str] = _SHOWN) -> Study:
     """Points of the first frame of a few sequences with their true and found motions, drawn."""
-    jobs = [{"sequence": name} for name in sequences]
+    jobs = [{"data": "hopkins", "sequence": name} for name in sequences]
     return Study(
         "frames",
         f"Sequences segmented by the recipe {_OURS}, drawn over the points of the first frame.",
@@ -139,19 +139,19 @@ def frames_study(sequences: Sequence[str] = _SHOWN) -> Study:
     )
 
 
-def segmented_points(sequence: str, data_home: str | None, seed: int = 0) -> list[dict[str, Any]]:
+def segmented_points(data: Data, sequence: str, seed: int = 0) -> list[dict[str, Any]]:
     """A row for each point: where it is in the first frame, its motion and the one found."""
-    known = load_sequences(data_home)
+    known = data.source.load(data)
     if sequence not in known:
         raise ValueError(f"sequences: Hopkins 155 has no {sequence!r}")
-    data = known[sequence]
-    model = solvers.MotionSegmentation(data.n_motions, assign_labels="cluster_qr").fit(data.X)
-    labels = spectral_labels(model.affinity_matrix_, data.n_motions, random_state=seed)
-    true, name = linear_sum_assignment(confusion_matrix(data.labels, labels), maximize=True)
+    tracks = known[sequence]
+    model = solvers.MotionSegmentation(tracks.n_motions, assign_labels="cluster_qr").fit(tracks.X)
+    labels = spectral_labels(model.affinity_matrix_, tracks.n_motions, random_state=seed)
+    true, name = linear_sum_assignment(confusion_matrix(tracks.labels, labels), maximize=True)
     found = true[np.argsort(name)][labels]  # by the names that agree best with the true ones
-    width, height = data.width or 2, data.height or 2
-    x, y = ((data.X[:, :2] + 1) * (width / 2, height / 2)).T
-    points = pd.DataFrame({"sequence": sequence, "x": x, "y": y, "true": data.labels})
+    width, height = tracks.width or 2, tracks.height or 2
+    x, y = ((tracks.X[:, :2] + 1) * (width / 2, height / 2)).T
+    points = pd.DataFrame({"sequence": sequence, "x": x, "y": y, "true": tracks.labels})
     points = points.assign(found=found, width=width, height=height)
     return points.to_dict(orient="records")
 

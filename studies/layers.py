@@ -23,6 +23,7 @@ from pictures import draw_lines
 from script import SUBSPACES, prose, run_seeded, shuffled_points, with_times
 from torch import Tensor, nn
 
+from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
@@ -76,15 +77,15 @@ class Coder:
     training_s: float = 0.0
 
 
-def coding_problem(data: str, gamma: float, *, seed: int, data_home: str | None = None) -> Problem:
+def coding_problem(data: Data | str, gamma: float, *, seed: int) -> Problem:
     """A dictionary of half the points, a quarter to learn on, and a quarter of new points.
 
     `lam` is the median over atoms of the penalty above which an atom's code in the others is zero,
     over `gamma`. Of the Gaussian problem it is ``2 / gamma``, and ``max_j |y . d_j| = 1``.
     """
-    if data == GAUSSIAN:
+    if isinstance(data, str):
         return _gaussian(gamma, seed)
-    X, _ = shuffled_points(data, seed=seed, data_home=data_home)
+    X, _ = shuffled_points(data, seed=seed)
     D, T, Y = np.split(X, [len(X) // 2, 3 * len(X) // 4])
     D = D[:_MOST_ATOMS]
     lam = float(np.median(lam_max(D, D, zero_diagonal=True))) / gamma
@@ -289,17 +290,16 @@ def layers_study(
 
 def code_new_points(
     *,
-    data: str,
+    data: Data | str,
     gamma: float,
     n_iters: list[int],
     n_steps: int,
     rounds: int,
     batch: int,
     seed: int,
-    data_home: str | None,
 ) -> list[dict[str, Any]]:
     """Rows of one data set: a method at K iterations or at a tolerance each."""
-    problem = coding_problem(data, gamma, seed=seed, data_home=data_home)
+    problem = coding_problem(data, gamma, seed=seed)
     coders = solved_coders(problem)
     for n_iter in n_iters:
         coders += iterated_coders(problem, n_iter)
@@ -307,7 +307,7 @@ def code_new_points(
     gap = partial(gaps, problem, bound=lower_bound(problem))
     rows = [
         {
-            "data": data,
+            "data": data if isinstance(data, str) else data.name,
             "gamma": gamma,
             "n_atoms": len(problem.dictionary),
             "n_new": len(problem.new),

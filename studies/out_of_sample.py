@@ -20,6 +20,7 @@ from pictures import draw_lines
 from script import NOISY, halves, prose, run_seeded, with_deviation, with_times
 
 from twinsolve import solvers
+from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.tables import Lines
@@ -59,7 +60,7 @@ def out_of_sample_study(
     Parameters
     ----------
     data : sequence of str
-        Names as `make_problem` knows them; those whose files are missing are left out.
+        Names as `find_data` knows them; those whose files are missing are left out.
     n_splits : int, default=5
         Random splits into halves.
     n_points : int, default=600
@@ -90,10 +91,10 @@ _draw = partial(
 
 
 def predict_held_out(
-    *, data: str, seed: int, n_points: int, rounds: int, batch: int, data_home: str | None
+    *, data: Data, seed: int, n_points: int, rounds: int, batch: int
 ) -> list[dict[str, Any]]:
     """A row for each method on one split."""
-    split = halves(data, n_points, seed=seed, data_home=data_home)
+    split = halves(data, n_points, seed=seed)
     models: list[SubspaceClustering] = []
     rows: list[dict[str, Any]] = []
     for name, method in METHODS.items():
@@ -102,7 +103,7 @@ def predict_held_out(
         seconds = time.perf_counter() - start
         rows.append(
             {
-                "data": data,
+                "data": data.name,
                 "seed": seed,
                 "method": name,
                 "fit_s": seconds,

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.clustering.clusters import Pipeline, jobs_of, run_pipelines
+from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.methods import Method, estimator
 from twinsolve.bench.jobs import Job, Options
 from twinsolve.datasets import homogeneous_coordinates
@@ -75,7 +76,7 @@ class _Coefficients:
 
 
 def run_recipes(
-    problems: Iterable[tuple[str, Sequence[str], Sequence[Recipe]]], options: Options
+    problems: Iterable[tuple[Data, Sequence[str], Sequence[Recipe]]], options: Options
 ) -> pd.DataFrame:
     """Error in % of each recipe by trial and seed of k-means, with its gap and processor seconds.
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from twinsolve.bench.clustering.data import Data, find_data
 from twinsolve.bench.clustering.features import features_of
-from twinsolve.bench.clustering.problems import content_of, is_at_hand, make_problem, trials_of
 from twinsolve.bench.clustering.study import rules, run_studies, write_studies
 from twinsolve.bench.clustering.summary import Cell
 from twinsolve.bench.jobs import Job, Options, run_jobs
@@ -48,14 +48,14 @@ class Halves:
         }
 
 
-def halves(data: str, n_points: int, *, seed: int, data_home: str | None = None) -> Halves:
+def halves(data: Data, n_points: int, *, seed: int) -> Halves:
     """Two random halves of at most so many points."""
-    X, y = shuffled_points(data, seed=seed, data_home=data_home)
+    X, y = shuffled_points(data, seed=seed)
     n_clusters, half = len(np.unique(y)), min(n_points, len(X)) // 2
     return Halves(X[:half], y[:half], X[half:n_points], y[half:n_points], n_clusters)
 
 
-def shuffled_points(data: str, *, seed: int, data_home: str | None = None) -> tuple[Array, Array]:
+def shuffled_points(data: Data, *, seed: int) -> tuple[Array, Array]:
     """Features `FEATURES` and labels of a data set's first trial, in random order.
 
     Raises
@@ -63,8 +63,7 @@ def shuffled_points(data: str, *, seed: int, data_home: str | None = None) -> tu
     FileNotFoundError
         If its files are missing.
     """
-    trial = trials_of(data, seed=seed, data_home=data_home)[0]
-    problem = make_problem(data, trial, seed=seed, data_home=data_home)
+    problem = data.problem(data.trials()[0], seed)
     order = np.random.default_rng(seed).permutation(len(problem.X))
     return features_of(FEATURES, problem)[order], problem.labels[order]
 
@@ -116,21 +115,22 @@ def run_seeded(
 ) -> Callable[[Options], pd.DataFrame]:
     """The `run` of a study: rows of ``function(seed=, **job)``, for each job and seed of a split.
 
-    The jobs that read `data` sets get a ``data_home=`` as well; those of a set whose files are
-    missing are left out.
+    A job that names one of the `data` gets it as `find_data` reads the name, and is left out if its
+    files are missing.
     """
 
     def run(options: Options) -> pd.DataFrame:
-        home = options.data_home
-        missing = [name for name in data if not is_at_hand(name, home)]
+        found = {name: find_data(name, options.data_home) for name in data}
+        missing = [name for name, one in found.items() if not one.at_hand]
         seeded = [
-            job | ({"data_home": home} if data else {}) | {"seed": options.seed + split}
+            job
+            | ({"data": found[job["data"]]} if job.get("data") in found else {})
+            | {"seed": options.seed + split}
             for job in jobs
             if job.get("data") not in missing
             for split in range(n_splits)
         ]
-        content = {name: content_of(name, home) for name in data}
-        return run_jobs(function, seeded, options, content=content)
+        return run_jobs(function, seeded, options)
 
     return run
 

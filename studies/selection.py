@@ -19,10 +19,10 @@ from scipy.stats import rankdata
 from script import prose, run_script, run_seeded
 from sklearn.metrics import adjusted_rand_score
 
+from twinsolve.bench.clustering.data import Data, find_data
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit, scores, split_rows
 from twinsolve.bench.clustering.methods import find_method
-from twinsolve.bench.clustering.problems import make_problem, trials_of
 from twinsolve.bench.clustering.steps import affinity_of
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import CANDIDATE, POOL
@@ -52,7 +52,7 @@ def criteria_study(data: Sequence[Sequence[Any]], *, methods: Sequence[str] = ME
     Parameters
     ----------
     data : sequence of (name, features, n_trials)
-        As `make_problem` and `features_of` know them.
+        As `find_data` and `features_of` know them.
     methods : sequence of str
         All candidates.
     """
@@ -61,7 +61,7 @@ def criteria_study(data: Sequence[Sequence[Any]], *, methods: Sequence[str] = ME
         jobs = [
             {"data": name, "features": features, "trial": trial, "method": method}
             for name, features, n in data
-            for trial in trials_of(name, n_trials=n, seed=options.seed, data_home=options.data_home)
+            for trial in find_data(name, options.data_home).trials(n, options.seed)
             for method in methods
         ]
         names = [name for name, _, _ in data]
@@ -71,10 +71,10 @@ def criteria_study(data: Sequence[Sequence[Any]], *, methods: Sequence[str] = ME
 
 
 def judge_candidates(
-    *, data: str, features: str, trial: str, method: str, seed: int, data_home: str | None
+    *, data: Data, features: str, trial: str, method: str, seed: int
 ) -> list[dict[str, Any]]:
     """A row for each setting and chain of a method: what is known of its clusters unseen."""
-    problem = make_problem(data, trial, seed=seed, data_home=data_home)
+    problem = data.problem(trial, seed)
     X, k = features_of(features, problem), problem.n_clusters
     subsets = [split_rows(len(X), int(_SHARE * len(X)), seed + i)[0] for i in range(_SUBSETS)]
     rows = []
@@ -91,7 +91,7 @@ def judge_candidates(
             ]
             rows.append(
                 {
-                    "data": data, "trial": trial, "method": method, "steps": steps,
+                    "data": data.name, "trial": trial, "method": method, "steps": steps,
                     "settings": ", ".join(f"{name}={value}" for name, value in settings.items()),
                     "accuracy": scores(problem.labels, labels)["accuracy"],
                     "score": score_of(graph, labels, k),

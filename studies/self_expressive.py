@@ -17,6 +17,7 @@ import pandas as pd
 from script import NOISY, halves, prose, run_seeded, with_deviation
 
 from twinsolve import solvers
+from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.figures import describe_data, draw_dots
 from twinsolve.bench.clustering.fitting import make_empty_affinity
 from twinsolve.bench.clustering.study import Study
@@ -49,7 +50,7 @@ def self_expressive_study(
     Parameters
     ----------
     data : sequence of str
-        Names as `make_problem` knows them; those whose files are missing are left out.
+        Names as `find_data` knows them; those whose files are missing are left out.
     gamma : float, default=200.0
         As in `SelfExpressiveNetwork`; the solved elastic net is at ``lam = 2 / gamma``.
     n_splits : int, default=5
@@ -67,10 +68,10 @@ def self_expressive_study(
 
 
 def express(
-    *, data: str, seed: int, gamma: float, n_points: int, max_iter: int, data_home: str | None
+    *, data: Data, seed: int, gamma: float, n_points: int, max_iter: int
 ) -> list[dict[str, Any]]:
     """Rows of one split: the network and the solver with each affinity step, and raw 3-NN."""
-    split = halves(data, n_points, seed=seed, data_home=data_home)
+    split = halves(data, n_points, seed=seed)
     X, new, n_clusters = split.X, split.new, split.n_clusters
     problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
     start = time.perf_counter()
@@ -103,7 +104,7 @@ def express(
     graph = solvers.NearestNeighborClustering(n_clusters, n_neighbors=3, random_state=seed).fit(X)
     found = split.accuracies(graph.labels_, graph.predict(new))
     rows.append({"method": NEIGHBORS, "step": "", **found})
-    return [{"data": data, "seed": seed, **row} for row in rows]
+    return [{"data": data.name, "seed": seed, **row} for row in rows]
 
 
 def _relative(Y: Array, X: Array, coef: Any, best: Array, problem: dict[str, Any]) -> float:

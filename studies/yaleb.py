@@ -16,8 +16,8 @@ from recipes import Recipe, by_name, outlier_admm, run_recipes
 from script import over_seeds, prose, run_script
 
 from twinsolve import solvers
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.clustering.presets import DESIGN, SIX_STEPS, preset_study
-from twinsolve.bench.clustering.problems import trials_of
 from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.jobs import Options
@@ -81,14 +81,12 @@ def _run(
     """Of numbers of subjects in `whole` all trials are taken, of others `n_trials`."""
 
     def run(options: Options) -> pd.DataFrame:
-        problems = [
-            (
-                f"yaleb-{count}",
-                trials_of(f"yaleb-{count}", n_trials=None if count in whole else n_trials),
-                [RECIPES[name] for name in recipes if count <= RECIPES[name].most_clusters],
-            )
-            for count in sorted(n_subjects, reverse=True)  # the longest first
-        ]
+        problems = []
+        for count in sorted(n_subjects, reverse=True):  # the longest first
+            data = find_data(f"yaleb-{count}", options.data_home)
+            trials = data.trials(None if count in whole else n_trials)
+            own = [RECIPES[name] for name in recipes if count <= RECIPES[name].most_clusters]
+            problems.append((data, trials, own))
         table = run_recipes(problems, options)
         table["trial"] = table.trial.str.replace("+", " ")
         return table.rename(columns={"n_clusters": "n_subjects", "trial": "subjects"})

@@ -19,9 +19,9 @@ from ..provenance import provenance
 from ..tables import Lines, number
 from ..timing import Progress
 from .clusters import Pipeline, jobs_of, run_pipelines
+from .data import find_data
 from .features import check_features, features_of, is_costly
 from .methods import BUILT_IN, find_method
-from .problems import make_problem, trials_of
 from .steps import chain_key, is_dense
 from .summary import POOL, choice_rule, rank_candidates
 
@@ -135,14 +135,15 @@ def choose_clusters(
     """
     folder = check_folder(directory, "directory")
     options = Options(seed, 1, n_jobs, data_home, folder, progress)
-    data, features = check_name(data, "data"), check_features(check_name(features, "features"))
+    name, features = check_name(data, "data"), check_features(check_name(features, "features"))
     methods, steps = check_names(methods, "methods"), check_names(steps, "steps")
-    trial = trials_of(data, n_trials=1, seed=seed, data_home=data_home)[0]
-    problem = make_problem(data, trial, seed=seed, data_home=data_home)
+    found = find_data(name, data_home)
+    trial = found.trials(1, seed)[0]
+    problem = found.problem(trial, seed)
     X = problem.X if is_costly(features) else features_of(features, problem)
     check_distinct(X, problem.n_clusters, "data")
     ways, notes = _list_pipelines(methods, features, steps, len(X))
-    table = run_pipelines(ways, list(jobs_of(data, [trial], ways, options)), options, labels=True)
+    table = run_pipelines(ways, list(jobs_of(found, [trial], ways, options)), options, labels=True)
     table = rank_candidates(table, table).sort_values("rank", kind="stable", ignore_index=True)
     if not (table["rank"] == 1).any():
         reasons = table.reindex(columns=["note"]).note.dropna().unique()

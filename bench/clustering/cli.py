@@ -258,10 +258,10 @@ def _print_group(title: str, lines: "Lines") -> None:
 
 
 def _print_names() -> None:
+    from .data import DATA
     from .features import ABOUT
     from .methods import METHODS
     from .presets import PRESETS
-    from .problems import DATA
     from .steps import CUTS, STEPS
 
     groups: dict[str, dict[str, Any]] = {

@@ -14,13 +14,19 @@ import numpy as np
 import pandas as pd
 
 from ...datasets.files import NotWritten
-from ...datasets.root import data_root
 from ...solvers.clustering.order import reordered, row_order
 from ...solvers.clustering.score import score_of, trivial_share
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.inputs import Array, check_dense_or_sparse
 from ..jobs import Job, JobFailed, Keep, Options, Part, run_jobs
-from .features import check_features, keep_costly_features, keep_features_in, load_features
+from .data import Data, find_data
+from .features import (
+    Points,
+    check_features,
+    keep_costly_features,
+    keep_features_in,
+    load_features,
+)
 from .figures import draw_errors
 from .fitting import (
     QUALITY,
@@ -34,7 +40,6 @@ from .fitting import (
     warm_up,
 )
 from .methods import BUILT_IN, Method, code_of, find_method, know
-from .problems import content_of, reads_files, trials_of
 from .steps import (
     DENSE_ROWS,
     NO_STEPS,
@@ -97,7 +102,7 @@ def clusters_study(
     Parameters
     ----------
     data, methods, features : sequence of str
-        Names that `make_problem`, `find_method` and `features_of` take.
+        Names that `find_data`, `find_method` and `features_of` take.
     steps : sequence of str, optional
         Chains of affinity steps for every method with coefficients; None takes each method's own
         chains, both with k-means and with ``cluster-qr``.
@@ -135,11 +140,9 @@ def clusters_study(
 
     def run(options: Options) -> pd.DataFrame:
         jobs: list[Job] = []
-        for source in data:
-            trials = trials_of(
-                source, n_trials=n_trials, seed=options.seed, data_home=options.data_home
-            )
-            jobs += jobs_of(source, trials, ways, options, n_fits=n_fits)
+        for found in [find_data(name, options.data_home) for name in data]:
+            trials = found.trials(n_trials, options.seed)
+            jobs += jobs_of(found, trials, ways, options, n_fits=n_fits)
         table = run_pipelines(ways, jobs, options, n_fit_points=n_fit_points, labels=not tuned)
         if tuned:
             return table.assign(selection="labels")
@@ -171,18 +174,17 @@ class Pipeline:
 
 
 def jobs_of(
-    data: str, trials: Sequence[str], ways: Sequence[Pipeline], options: Options, *, n_fits: int = 1
+    data: Data,
+    trials: Sequence[str],
+    ways: Sequence[Pipeline],
+    options: Options,
+    *,
+    n_fits: int = 1,
 ) -> Iterator[Job]:
     """Jobs for `cluster_job`: one for each trial, pipeline and seed of a fit."""
-    home, seed = str(data_root(options.data_home)), options.seed
-    about: dict[str, Any] = {
-        "data": data,
-        "seed": seed,
-        "data_home": home if reads_files(data) else None,
-        "content": content_of(data, home),
-    }
+    seed = options.seed
     for trial, way in product(trials, ways):
-        points = about | {"trial": trial, "features": way.features}
+        points = Points(data, trial, way.features, seed)
         for fit_seed in range(seed, seed + (n_fits if way.method.random else 1)):
             yield {
                 "points": points,
@@ -222,7 +224,7 @@ def _set_up_worker(methods: Sequence[Method], folder: Path | None) -> None:
 
 def cluster_job(
     *,
-    points: dict[str, Any],
+    points: Points,
     method: str,
     code: str | None,
     settings: dict[str, Any],
@@ -235,9 +237,9 @@ def cluster_job(
 ) -> list[dict[str, Any]]:
     """Rows of one method with one setting on one problem: a row for each chain and seed.
 
-    `points` are the arguments of `load_features`; `code` tells versions of a user's method apart.
-    Rows hold the clusters of points without classes, and, `with_labels`, of all points by the first
-    seed. `keep` keeps fits, unless the fitted estimator has to label further points.
+    `code` tells versions of a user's method apart. Rows hold clusters of points without classes,
+    and, `with_labels`, of all points by the first seed. `keep` keeps fits, unless the fitted
+    estimator has to label further points.
     """
     problem, X = load_features(points)
     way = find_method(method)
@@ -247,14 +249,14 @@ def cluster_job(
         "n_points": len(X),
         "n_features": X.shape[1],
         "n_clusters": problem.n_clusters,
-        "features": points["features"],
+        "features": points.features,
         "method": method,
         "family": way.family,
         "settings": ", ".join(f"{key}={value}" for key, value in settings.items()),
         "fit_seed": fit_seed,
     }
     try:
-        fitted, others = split_rows(len(X), n_fit_points, points["seed"])
+        fitted, others = split_rows(len(X), n_fit_points, points.seed)
         true, n_fit = problem.labels[[*fitted, *others]], len(fitted)
         case = _Case(way, X[fitted], true[:n_fit], problem.n_clusters, settings, X[others])
         if len(others) or keep is None:

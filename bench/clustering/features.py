@@ -1,8 +1,8 @@
 """Features of a problem's points by name; costly features are kept for other jobs."""
 
-import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from ... import datasets
 from ...solvers.inputs import Array
 from ..jobs import Job, Options, Part, resume_parts, run_jobs
 from ..sources import code
-from .problems import Problem, make_problem
+from .data import Data
+from .problems import Problem
 
 
 def features_of(name: str, problem: Problem) -> Array:
@@ -133,42 +134,41 @@ def keep_features_in(folder: Path | None) -> None:
     _folder = folder
 
 
-def load_features(points: dict[str, Any]) -> tuple[Problem, Array]:
-    """The problem of a job and its features, which are read if the folder of the run has them.
+@dataclass(frozen=True)
+class Points:
+    """The features of a trial's points, as a job names them."""
 
-    `points` holds the arguments of `make_problem`, the name of the `features`, and `content`, a
-    hash of the files that are read.
-    """
-    return _load_features(json.dumps(points))
+    data: Data
+    trial: str
+    features: str
+    seed: int
+
+    @property
+    def problem(self) -> Problem:
+        return self.data.problem(self.trial, self.seed)
 
 
 @lru_cache(maxsize=2)
-def _load_features(words: str) -> tuple[Problem, Array]:
-    points = json.loads(words)
-    features = points["features"]
-    asked = {name: points[name] for name in ("data", "trial", "seed", "data_home")}
-    problem = make_problem(**asked)
+def load_features(points: Points) -> tuple[Problem, Array]:
+    """The problem of a job and its features, which are read if the folder of the run has them."""
+    problem = points.problem
 
     def make() -> list[Part]:
-        return [({}, {"X": features_of(features, problem)})]
+        return [({}, {"X": features_of(points.features, problem)})]
 
-    folder = _folder if is_costly(features) else None
-    ((_, kept),) = resume_parts(make, points | code(__name__), folder)
+    folder = _folder if is_costly(points.features) else None
+    ((_, kept),) = resume_parts(make, {"points": points} | code(__name__), folder)
     return problem, kept["X"]
 
 
 def keep_costly_features(jobs: list[Job], options: Options, setup: Callable[[], None]) -> None:
     """Compute and keep each of the jobs' costly features once, before the jobs run."""
-    costly = {
-        json.dumps(job["points"]): {"points": job["points"]}
-        for job in jobs
-        if is_costly(job["points"]["features"])
-    }
+    costly = dict.fromkeys(job["points"] for job in jobs if is_costly(job["points"].features))
     if costly and options.directory is not None:
-        run_jobs(keep_features, list(costly.values()), options, setup=setup)
+        run_jobs(keep_features, [{"points": points} for points in costly], options, setup=setup)
 
 
-def keep_features(points: dict[str, Any]) -> list[dict[str, Any]]:
+def keep_features(points: Points) -> list[dict[str, Any]]:
     """Compute and keep the features of one problem; return a row with their shape."""
     _, X = load_features(points)
     return [{"n_points": len(X), "n_features": X.shape[1]}]

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 
 from ..figures import legend, panels, plain, save
 from ..names import split_settings
-from .problems import DATA
+from .data import DATA
 from .steps import without_cut
 
 _QUANTILE = 0.99  # of the sizes, as the end of the colour scale

@@ -11,7 +11,6 @@ import pandas as pd
 from scipy.sparse import csr_array
 
 from ...datasets.files import write_whole
-from ...datasets.root import data_root
 from ...solvers.inputs import Array
 from ..figures import forget
 from ..jobs import Options, Part, resume_parts
@@ -19,11 +18,11 @@ from ..names import split_settings
 from ..sources import code
 from ..tables import Lines, markdown, write_lines, write_summary, write_table
 from ..terminal import progress
-from .features import load_features
+from .data import Data, find_data
+from .features import Points, load_features
 from .figures import describe_data, draw_matrices
 from .fitting import fit
 from .methods import code_of, find_method
-from .problems import DATA, content_of, found_in, make_problem
 from .steps import NO_STEPS, OWN, affinity_of, without_cut
 
 _MOST_ROWS = 540  # most rows of a table in summary.md
@@ -107,26 +106,25 @@ def with_clusters(data: Sequence[str], n_clusters: int | None) -> tuple[list[str
     ValueError
         If a number of clusters is given, but no file.
     """
-    own = [name for name in data if _is_file(name)]
-    if n_clusters and not own:
+    found = [find_data(name) for name in data]
+    if n_clusters and not any(one.own for one in found):
         raise ValueError("data: --n-clusters is for files of points")
-    word = f"n_clusters={n_clusters}" if n_clusters else ""
-    named = {name: f"{name}{',' if ':' in name else ':'}{word}" for name in own if word}
-    about = " ".join(_describe_reading(named.get(name, name)) for name in own)
-    return [named.get(name, name) for name in data], about
+    if n_clusters:
+        word = f"n_clusters={n_clusters}"
+        named = [
+            f"{x.name}{',' if ':' in x.name else ':'}{word}" if x.own else x.name for x in found
+        ]
+        found = [find_data(name) for name in named]
+    about = " ".join(_describe_reading(one) for one in found if one.own)
+    return [one.name for one in found], about
 
 
-def _is_file(name: str) -> bool:
-    base = name.partition(":")[0]
-    return base not in DATA and Path(base).is_file()
-
-
-def _describe_reading(name: str) -> str:
+def _describe_reading(data: Data) -> str:
     """Say how a file is read; without labels, also what to do if rows and columns are swapped."""
-    problem = make_problem(name)
+    problem = data.problem()
     (n, d), k = problem.X.shape, problem.n_clusters
-    read, other = ("columns", "rows") if "transpose=True" in name else ("rows", "columns")
-    reading = f"{name}: {n:,} points ({read}) of {d:,} features, {k} clusters; {found_in(name)}."
+    read, other = ("columns", "rows") if data.settings.get("transpose") else ("rows", "columns")
+    reading = f"{data.name}: {n:,} points ({read}) of {d:,} features, {k} clusters; {data.found}."
     if problem.labelled:
         return reading
     cure = "add" if read == "rows" else "leave out"
@@ -172,7 +170,7 @@ def forget_own(directory: Path) -> None:
 
 def _write_clusters(row: pd.Series, clusters: Array, options: Options, path: Path) -> None:
     """Write the clusters of a row beside the numbers of the points in the whole data set."""
-    problem = make_problem(row.data, row.trial, seed=options.seed, data_home=options.data_home)
+    problem = find_data(row.data, options.data_home).problem(row.trial, options.seed)
     written = pd.DataFrame({"point": problem.rows, "cluster": clusters})
     write_whole(path, written.to_csv(index=False))
 
@@ -187,26 +185,27 @@ def draw_best(rows: pd.DataFrame, clusters: Array | None, options: Options, path
     fits = fits[fits.selection_score.notna()]
     fits = fits[(fits.n_points <= _MOST_POINTS) & (fits.fit_seconds <= _MOST_SECONDS)]
     best = fits.drop_duplicates("method").head(_MOST_METHODS)
+    if best.empty:
+        return
+    data, seed = find_data(best.data.iloc[0], options.data_home), options.seed
     found = {}
     for _, row in best.iterrows():
         name = f"{_name_row(row)}\n{row.steps}{_describe_error(row, rows)}"
-        found[name] = _compute_matrices(row, options)
-    if not found:
-        return
-    data, trial = str(best.data.iloc[0]), best.trial.iloc[0]
-    problem = make_problem(data, trial, seed=options.seed, data_home=options.data_home)
+        points = Points(data, row.trial, row.features, seed)
+        found[name] = _compute_matrices(points, row, options.directory)
+    problem = data.problem(best.trial.iloc[0], seed)
     labels, order = problem.labels, "class"
     if clusters is not None and not problem.labelled:
         labels, order = clusters, "cluster"
-    title = f"{describe_data(data)}: coefficients and affinities, points sorted by {order}"
+    title = f"{describe_data(data.name)}: coefficients and affinities, points sorted by {order}"
     draw_matrices(found, labels, path, title)
 
 
-def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
+def _compute_matrices(
+    points: Points, row: pd.Series, directory: Path | None
+) -> tuple[Array, Array]:
     """Coefficients and affinity of a row of the table, read if kept, else fitted again."""
-    home, way = str(data_root(options.data_home)), find_method(row.method)
-    points: dict[str, Any] = {name: str(row[name]) for name in ("data", "trial", "features")}
-    points |= {"seed": options.seed, "data_home": home, "content": content_of(row.data, home)}
+    way = find_method(row.method)
 
     def make() -> list[Part]:
         problem, X = load_features(points)
@@ -222,7 +221,7 @@ def _compute_matrices(row: pd.Series, options: Options) -> tuple[Array, Array]:
         "method code": code_of(way),
         **about,
     }
-    folder = options.directory and options.directory / "matrices"
+    folder = directory and directory / "matrices"
     ((_, arrays),) = resume_parts(make, key | code(__name__), folder)
     return arrays["coef"], arrays["affinity"]
 

@@ -19,8 +19,8 @@ from ...datasets import (
 )
 from ...solvers.inputs import Array, check_folder
 from ...solvers.sparse_coding import lam_max
+from ..clustering.data import find_data
 from ..clustering.features import features_of
-from ..clustering.problems import make_problem
 from ..timing import Progress, seconds_of
 from .contest import OURS, Entrant, Rounds, alone, chosen, compete, run_cases
 from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer, SparseProblem
@@ -66,7 +66,7 @@ def _coil20(seed: int, share: int) -> SparseProblem:
 
 def _mnist(seed: int, n_points: int) -> SparseProblem:
     """A random part of MNIST, with the features of `twinsolve cluster --preset mnist`."""
-    digits = make_problem(f"mnist:subset=all,n_points={n_points}", seed=seed)
+    digits = find_data(f"mnist:subset=all,n_points={n_points}").problem(seed=seed)
     return _self_expression(features_of("relative-scattering-500", digits), 200)
 
 

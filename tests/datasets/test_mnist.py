@@ -6,7 +6,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from twinsolve.bench.clustering.problems import is_at_hand
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.datasets import fetch_emnist, fetch_fashion_mnist, fetch_mnist, mnist
 from twinsolve.datasets.idx import read_idx
 
@@ -187,10 +187,10 @@ def test_what_scikit_learn_kept_by_itself_serves_offline(tmp_path, openml, monke
     before = sorted(tmp_path.rglob("*"))
     for root in (str(tmp_path), "."):
         assert fetch_mnist(data_home=root).target.tolist() == [1]
-    assert is_at_hand("mnist", str(tmp_path))
+    assert find_data("mnist", str(tmp_path)).at_hand
     with pytest.raises(FileNotFoundError, match="cut off"):
         fetch_fashion_mnist(data_home=str(tmp_path))
-    assert not is_at_hand("fashion-mnist", str(tmp_path))
+    assert not find_data("fashion-mnist", str(tmp_path)).at_hand
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -15,9 +15,9 @@ from hopkins import (
 from scipy.io import savemat
 from scipy.sparse import csr_array
 
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit
-from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.jobs import Options
 from twinsolve.datasets import make_union_of_subspaces
 
@@ -74,10 +74,7 @@ def test_labels_decide_nothing_but_the_error(options, tmp_path):
         home = str(tmp_path / name)
         options = Options(n_seeds=1, data_home=home)
         errors.append(motion_study(["motion segmentation"]).run(options).error[0])
-        way, problem = (
-            RECIPES["motion segmentation"].way(),
-            make_problem("hopkins", "a", data_home=home),
-        )
+        way, problem = RECIPES["motion segmentation"].way(), find_data("hopkins", home).problem("a")
         X = features_of(way.features, problem)
         model = fit(way.method, X, problem.n_clusters, 0, way.settings).model
         coefs.append(csr_array(getattr(model, "coef_", getattr(model, "affinity_matrix_", None))))
@@ -121,7 +118,7 @@ def test_summary_by_hand():
 
 
 def test_frames_in_pixels_and_figures(options, tmp_path):
-    points = pd.DataFrame(segmented_points("s1", options.data_home))
+    points = pd.DataFrame(segmented_points(find_data("hopkins", options.data_home), "s1"))
     X, y = make_union_of_subspaces(
         15, n_subspaces=3, n_features=20, dimension=3, noise=0.0, random_state=1
     )

@@ -22,6 +22,7 @@ from layers import (
     support_codes,
 )
 
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import read_table, write_table
 from twinsolve.solvers import fista, ista
@@ -141,7 +142,7 @@ def test_equal_terms_count_only_what_was_run():
 
 
 def test_problems_keep_what_is_learned_on_apart_from_what_is_coded():
-    problem = coding_problem("digits", 10.0, seed=3)
+    problem = coding_problem(find_data("digits"), 10.0, seed=3)
     parts = [problem.dictionary, problem.training, problem.new]
     for i in range(3):
         for j in range(i):

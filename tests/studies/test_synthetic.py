@@ -21,7 +21,7 @@ from self_expressive import (
     self_expressive_study,
 )
 
-from twinsolve.bench.clustering.problems import content_of
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import read_table, write_table
 from twinsolve.solvers import SparseSubspaceClustering
@@ -69,7 +69,7 @@ def test_held_out_points(tmp_path, monkeypatch):
 
 
 def test_gaps_of_held_out_points_grow_as_the_solver_is_stopped_early():
-    X, _ = shuffled_points(NOISY, seed=0)
+    X, _ = shuffled_points(find_data(NOISY), seed=0)
     assert np.allclose(np.linalg.norm(X, axis=1), 1)
     X, new = X[:100], X[100:150]
     loose, tight = (
@@ -82,7 +82,7 @@ def test_gaps_of_held_out_points_grow_as_the_solver_is_stopped_early():
 
 def test_a_forward_pass_is_held_against_the_problem_of_the_new_points():
     """At K layers, untrained, the gap falls as K grows: the penalty is that of the layers."""
-    X, _ = shuffled_points(NOISY, seed=0)
+    X, _ = shuffled_points(find_data(NOISY), seed=0)
     X, new = X[:100], X[100:150]
     few, many = (
         held_out_gap(UnrolledSubspaceClustering(8, n_layers=k, max_iter=0).fit(X), X, new)
@@ -91,12 +91,12 @@ def test_a_forward_pass_is_held_against_the_problem_of_the_new_points():
     assert many < 0.01 * few
 
 
-def reading(**job):
-    return [job]
+def reading(data, seed):
+    return [{"data": data.name, "seed": seed, "home": data.home}]
 
 
 def test_points_are_shuffled_by_seed_and_sets_without_files_are_not_at_hand(tmp_path):
-    first, again, other = (shuffled_points("digits", seed=s) for s in (0, 0, 1))
+    first, again, other = (shuffled_points(find_data("digits"), seed=s) for s in (0, 0, 1))
     assert (first[0] == again[0]).all()
     assert (first[1] != other[1]).any()
     assert sorted(first[1]) == sorted(other[1])
@@ -105,10 +105,9 @@ def test_points_are_shuffled_by_seed_and_sets_without_files_are_not_at_hand(tmp_
     table = study(Options(seed=5, data_home=str(tmp_path)))
     expected = [(name, seed) for name in ("digits", NOISY) for seed in (5, 6)]
     assert list(zip(table.data, table.seed, strict=True)) == expected
-    assert set(table.data_home) == {str(tmp_path)}
     (tmp_path / "hopkins155" / "a").mkdir(parents=True)
     (tmp_path / "hopkins155" / "a" / "a_truth.mat").write_bytes(b"a")
-    assert content_of("hopkins", str(tmp_path))  # of the files in a folder
+    assert find_data("hopkins", str(tmp_path)).content  # of the files in a folder
 
 
 def test_the_network_beside_its_problem(tmp_path):

@@ -12,7 +12,7 @@ from yaleb import (
     summarize_faces,
 )
 
-from twinsolve.bench.clustering.problems import trials_of
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.jobs import Options
 
 
@@ -30,19 +30,20 @@ def data_home(tmp_path_factory):
 
 
 def test_trials_are_the_standard_subsets():
-    counts = [len(trials_of(f"yaleb-{n}")) for n in (2, 3, 5, 8, 10, 38)]
+    counts = [len(find_data(f"yaleb-{n}").trials()) for n in (2, 3, 5, 8, 10, 38)]
     assert counts == [163, 416, 812, 136, 3, 1]
-    assert trials_of("yaleb-10")[1] == "+".join(map(str, range(11, 21)))
-    chosen = trials_of("yaleb-5", n_trials=60)
+    assert find_data("yaleb-10").trials()[1] == "+".join(map(str, range(11, 21)))
+    chosen = find_data("yaleb-5").trials(60)
     assert len(set(chosen)) == 60
-    assert chosen == trials_of("yaleb-5", n_trials=60)
-    assert set(chosen) <= set(trials_of("yaleb-5"))
+    assert chosen == find_data("yaleb-5").trials(60)
+    assert set(chosen) <= set(find_data("yaleb-5").trials())
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_trial_runs_every_recipe_on_every_seed(data_home):
     options = Options(n_seeds=2, data_home=data_home)
-    rows = run_recipes([("yaleb-3", ["2+4+11"], list(RECIPES.values()))], options)
+    data = find_data("yaleb-3", data_home)
+    rows = run_recipes([(data, ["2+4+11"], list(RECIPES.values()))], options)
     assert len(rows) == 2 * len(RECIPES)
     assert list(rows.recipe.unique()) == list(RECIPES)
     assert (rows.trial == "2+4+11").all()
@@ -106,7 +107,11 @@ def test_summary_says_what_was_measured():
 @pytest.mark.slow
 def test_optimum_and_admm_agree_on_faces(real_data):
     known = [RECIPES[name] for name in ("SSC optimum", "SSC ADMM, paper")]
-    problem = ("yaleb-2", trials_of("yaleb-2", n_trials=8), known)
-    error = run_recipes([problem], Options(n_seeds=1)).groupby("recipe").error.mean()
+    data = find_data("yaleb-2")
+    error = (
+        run_recipes([(data, data.trials(8), known)], Options(n_seeds=1))
+        .groupby("recipe")
+        .error.mean()
+    )
     assert abs(error["SSC optimum"] - error["SSC ADMM, paper"]) < 0.5
     assert error["SSC optimum"] < 6

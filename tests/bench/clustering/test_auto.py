@@ -15,8 +15,8 @@ from twinsolve.bench import choose_clusters, cluster
 from twinsolve.bench.clustering import auto
 from twinsolve.bench.clustering.auto import write_choice
 from twinsolve.bench.clustering.cli import cluster as cluster_command
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.clustering.methods import find_method
-from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.clustering.steps import cut_of, is_dense
 from twinsolve.bench.clustering.summary import POOL
 from twinsolve.datasets import make_union_of_subspaces
@@ -124,7 +124,7 @@ def test_labels_say_of_which_points_they_are(folder):
     written = pd.read_csv("out/labels.csv")
     assert list(written) == ["point", "cluster"]
     digits = load_digits()
-    assert_array_equal(digits.data[written.point], make_problem(name).X)
+    assert_array_equal(digits.data[written.point], find_data(name).problem().X)
     assert set(digits.target[written.point]) == {1, 2, 3}
     error = 1 - clustering_accuracy(digits.target[written.point], written.cluster)
     assert f"an error of {100 * error:.2f} %" in result
@@ -292,9 +292,9 @@ def test_labels_of_one_class_are_refused(folder):
     X = np.random.default_rng(0).standard_normal((20, 4))
     np.savez(folder / "one.npz", X=X, y=np.full(20, 7))
     data = f"{folder / 'one.npz'}"
-    for call in (lambda: choose_clusters(data), lambda: make_problem(data)):
+    for call in (lambda: choose_clusters(data), lambda: find_data(data).problem()):
         with pytest.raises(ValueError, match=r"data: all labels of .* are of one class"):
             call()
     with pytest.raises(ValueError, match="of one class, so that there is nothing to tell apart"):
-        make_problem("digits:classes=3")
-    assert make_problem(f"{data}:n_clusters=2").n_clusters == 2
+        find_data("digits:classes=3").problem()
+    assert find_data(f"{data}:n_clusters=2").problem().n_clusters == 2

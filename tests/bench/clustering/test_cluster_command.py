@@ -18,8 +18,9 @@ from scipy.io import savemat
 from sklearn.preprocessing import normalize
 
 from twinsolve.bench import cluster, provenance
-from twinsolve.bench.clustering import features, problems
+from twinsolve.bench.clustering import features
 from twinsolve.bench.clustering.clusters import clusters_study
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.clustering.methods import METHODS, STEPS
 from twinsolve.bench.clustering.summary import GROUP
 from twinsolve.bench.tables import read_table
@@ -231,7 +232,7 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
     table = table[table.settings == table.settings.iloc[0]]
     assert table.steps.unique().tolist() == chains
     assert len(calls) == 3 * 2  # settings, affinities
-    problem = problems.make_problem("digits:n_points=80")
+    problem = find_data("digits:n_points=80").problem()
     own = cluster(["own.npz"], methods=["own_methods:Graph", "own_methods:Slow"], n_seeds=2)
     cuts = {name: set(rows.steps) for name, rows in own.groupby("method")}
     assert cuts["own_methods:Graph"] == {"own affinity", "own affinity, cluster-qr"}
@@ -323,8 +324,7 @@ def test_data_of_another_content_are_clustered_anew(folder):
         (folder / "data").mkdir(exist_ok=True)
         savemat(folder / "data" / "Yale_32x32.mat", content)
         for _ in range(2):
-            problems._load_data.cache_clear()
-            features._load_features.cache_clear()
+            features.load_features.cache_clear()
             cluster(
                 ["yale"], methods=["own_methods:Slow"], steps=["symmetrize"], n_seeds=1,
                 data_home="data", directory=folder / "runs",

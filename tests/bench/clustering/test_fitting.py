@@ -11,10 +11,10 @@ from sklearn.metrics import adjusted_rand_score
 from twinsolve import solvers
 from twinsolve.bench.clustering import features, fitting
 from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import scores, split_rows, warm_up
 from twinsolve.bench.clustering.methods import METHODS
-from twinsolve.bench.clustering.problems import make_problem
 from twinsolve.bench.clustering.steps import with_both_cuts
 from twinsolve.bench.jobs import Keep, Options
 from twinsolve.solvers import clustering_accuracy, omp_self_expression
@@ -47,7 +47,7 @@ def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
             assert row["new_ms"] > 0
             both = (16 * row["accuracy_fit"] + 8 * row["accuracy_new"]) / 24
             assert row["accuracy"] <= both + 1e-12  # one match for all points
-        problem = make_problem(SUBSPACES, "0")
+        problem = find_data(SUBSPACES).problem("0")
         X = features_of("unit", problem)
         fitted, new = split_rows(24, 16, 0)
         model = METHODS[name].make(2, 0, 1, **chosen).fit(X[fitted])
@@ -85,14 +85,14 @@ def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch
         return make(name, problem)
 
     monkeypatch.setattr(features, "features_of", counted)
-    features._load_features.cache_clear()
+    features.load_features.cache_clear()
     for name, count in (("pca-4", 1), ("unit", 2)):
         for n_seeds in (1, 2):  # other jobs, same features
             study = clusters_study(
                 ["digits:n_points=40"], ["TSC"], features=[name], steps=["symmetrize"]
             )
             table = study.run(Options(n_seeds=n_seeds, directory=tmp_path / "runs"))
-            features._load_features.cache_clear()
+            features.load_features.cache_clear()
         assert len(list((tmp_path / "runs" / "features").glob("*.npz"))) == 1
         assert made.count(name) == count
     features.keep_features_in(None)
@@ -133,7 +133,7 @@ def test_a_clustering_that_many_seeds_find_is_scored_once(monkeypatch):
     by_rand = [[adjusted_rand_score(one, other) == 1 for one in found] for other in found]
     assert (np.array(by_rand) == np.eye(len(found))).all()  # no two are the same
     assert 2 <= len(found) <= 21
-    true = make_problem("digits:n_points=60").labels
+    true = find_data("digits:n_points=60").problem().labels
     assert {tuple(scores(true, labels).values()) for labels in found} == set(
         table[["accuracy", "nmi", "ari"]].itertuples(index=False, name=None)
     )
@@ -142,7 +142,7 @@ def test_a_clustering_that_many_seeds_find_is_scored_once(monkeypatch):
 @pytest.mark.slow
 def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits():
     try:
-        problem = make_problem("mnist:subset=test")
+        problem = find_data("mnist:subset=test").problem()
     except FileNotFoundError:
         pytest.skip("MNIST is not here")
     X = features_of("relative-scattering-500", problem)

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import cloudpickle
@@ -15,22 +16,14 @@ from twinsolve import datasets
 from twinsolve.bench import Method, register_method
 from twinsolve.bench.clustering import methods
 from twinsolve.bench.clustering.clusters import cluster_job, clusters_study
-from twinsolve.bench.clustering.features import check_features, features_of, is_costly
+from twinsolve.bench.clustering.data import find_data, halves_of
+from twinsolve.bench.clustering.features import Points, check_features, features_of, is_costly
 from twinsolve.bench.clustering.fitting import fit, quality
 from twinsolve.bench.clustering.methods import METHODS, code_of, estimator, find_method
 from twinsolve.bench.clustering.presets import PRESETS
-from twinsolve.bench.clustering.problems import (
-    Problem,
-    content_of,
-    found_in,
-    halves_of,
-    is_at_hand,
-    make_problem,
-    trials_of,
-)
+from twinsolve.bench.clustering.problems import Problem
 from twinsolve.bench.clustering.steps import affinity_of, check_chain, is_dense
 from twinsolve.bench.jobs import Options
-from twinsolve.bench.names import split_settings
 from twinsolve.bench.sources import source_of
 from twinsolve.solvers import clustering
 from twinsolve.unrolled import Softmax, named_operators, register_operator
@@ -38,27 +31,27 @@ from twinsolve.unrolled import Softmax, named_operators, register_operator
 from ...datasets.test_mnist import idx, write
 
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
-POINTS = {"data": SUBSPACES, "trial": "0", "seed": 0, "data_home": None, "content": None}
+POINTS = Points(find_data(SUBSPACES), "0", "unit", 0)
 JOB = {
-    "points": POINTS | {"features": "unit"}, "code": None, "steps": ["symmetrize"], "fit_seed": 0,
+    "points": POINTS, "code": None, "steps": ["symmetrize"], "fit_seed": 0,
     "seeds": [0],
 }  # fmt: skip
 
 
 def test_a_generated_problem_is_known_by_name_trial_and_seed():
-    problem = make_problem(SUBSPACES, "3", seed=1)
-    again, other = make_problem(SUBSPACES, "3", seed=1), make_problem(SUBSPACES, "2", seed=1)
+    problem = find_data(SUBSPACES).problem("3", 1)
+    again, other = find_data(SUBSPACES).problem("3", 1), find_data(SUBSPACES).problem("2", 1)
     assert problem.X.shape == (24, 12)
     assert problem.n_clusters == 2
     assert_array_equal(problem.X, again.X)
     assert not np.allclose(problem.X, other.X)
-    assert not np.allclose(problem.X, make_problem(SUBSPACES, "3", seed=2).X)
-    assert len(trials_of(SUBSPACES)) == 5
-    assert trials_of(SUBSPACES, n_trials=2) == ["0", "1"]
+    assert not np.allclose(problem.X, find_data(SUBSPACES).problem("3", 2).X)
+    assert len(find_data(SUBSPACES).trials()) == 5
+    assert find_data(SUBSPACES).trials(2) == ["0", "1"]
 
 
 def test_outliers_are_no_cluster():
-    problem = make_problem("synthetic:n_samples=10,n_subspaces=2,outliers=0.3")
+    problem = find_data("synthetic:n_samples=10,n_subspaces=2,outliers=0.3").problem()
     assert problem.n_clusters == 2
     assert (problem.labels == -1).sum() == 6
 
@@ -76,58 +69,58 @@ def test_rows_of_outliers_count_for_no_error_of_coefficients():
 
 
 def test_a_subset_is_seeded_and_keeps_images_with_points():
-    problem = make_problem("digits:n_points=50", seed=4)
+    problem = find_data("digits:n_points=50").problem(seed=4)
     assert_array_equal(problem.images.reshape(50, -1), problem.X)
-    assert_array_equal(problem.X, make_problem("digits:n_points=50", seed=4).X)
+    assert_array_equal(problem.X, find_data("digits:n_points=50").problem(seed=4).X)
     for n_points in (5000, True, [5]):
         with pytest.raises(ValueError, match="n_points: must be a whole number in"):
-            make_problem(f"digits:n_points={n_points}")
+            find_data(f"digits:n_points={n_points}").problem()
 
 
 def test_a_trial_is_a_random_part_known_on_every_machine():
     """Pinned: published tables name their subsets by these numbers alone."""
-    whole = make_problem("digits")
+    whole = find_data("digits").problem()
     name = "digits:classes=2-9,n_classes=3,n_points=40"
-    parts = [make_problem(name, trial) for trial in trials_of(name, n_trials=3)]
+    parts = [find_data(name).problem(trial) for trial in find_data(name).trials(3)]
     assert [np.unique(part.labels).tolist() for part in parts] == [[5, 6, 8], [1, 7, 8], [4, 5, 7]]
     assert [part.n_clusters for part in parts] == [3, 3, 3]
-    first = make_problem("digits:n_points=5", "2", seed=3)
+    first = find_data("digits:n_points=5").problem("2", 3)
     rows = [np.flatnonzero((x == whole.X).all(axis=1)).tolist() for x in first.X]
     assert rows == [[45], [439], [1016], [1334], [1513]]
     assert_array_equal(first.labels, whole.labels[np.ravel(rows)])
     assert_array_equal(first.images.reshape(5, -1), first.X)
-    assert trials_of("digits") == trials_of("digits", n_trials=3) == ["0"]
-    assert trials_of("digits:n_points=5") == ["0"]
-    assert trials_of("digits:classes=1-3", n_trials=3) == ["0"]
+    assert find_data("digits").trials() == find_data("digits").trials(3) == ["0"]
+    assert find_data("digits:n_points=5").trials() == ["0"]
+    assert find_data("digits:classes=1-3").trials(3) == ["0"]
 
 
 def test_no_two_picks_of_classes_are_the_same():
-    picks = [make_problem("digits:n_classes=8", str(draw)) for draw in range(45)]
+    picks = [find_data("digits:n_classes=8").problem(str(draw)) for draw in range(45)]
     assert len({tuple(np.unique(pick.labels)) for pick in picks}) == 45
     with pytest.raises(ValueError, match="there are 45 picks of 8 of 10 classes"):
-        make_problem("digits:n_classes=8", "45")
+        find_data("digits:n_classes=8").problem("45")
 
 
 def test_classes_count_from_one_in_the_order_of_their_labels(tmp_path):
     X, y = np.arange(12.0)[:, None], np.repeat([7, 30, 4, 9], 3)
     np.savez(tmp_path / "mine.npz", X=X, y=y)
     name = str(tmp_path / "mine.npz")
-    assert make_problem(f"{name}:classes=2-3").X.ravel().tolist() == [0, 1, 2, 9, 10, 11]
-    assert make_problem(f"{name}:classes=3-4").X.ravel().tolist() == [3, 4, 5, 9, 10, 11]
+    assert find_data(f"{name}:classes=2-3").problem().X.ravel().tolist() == [0, 1, 2, 9, 10, 11]
+    assert find_data(f"{name}:classes=3-4").problem().X.ravel().tolist() == [3, 4, 5, 9, 10, 11]
     for wrong in ("0-2", "3-2", "2-5", "x", "1-2-3", "1.5"):
         with pytest.raises(ValueError, match=r"classes: must be FIRST-LAST or one of 1-4, got "):
-            make_problem(f"{name}:classes={wrong}")
+            find_data(f"{name}:classes={wrong}").problem()
     with pytest.raises(ValueError, match=r"n_classes: must be a whole number in \[1, 2\], got 3"):
-        make_problem(f"{name}:classes=1-2,n_classes=3")
+        find_data(f"{name}:classes=1-2,n_classes=3").problem()
     np.savez(tmp_path / "bare.npz", X=X)
     with pytest.raises(ValueError, match="n_classes: there are no labels"):
-        make_problem(f"{tmp_path / 'bare.npz'}:n_clusters=2,n_classes=1")
+        find_data(f"{tmp_path / 'bare.npz'}:n_clusters=2,n_classes=1").problem()
     with pytest.raises(ValueError, match="synthetic has no setting 'classes'"):
-        make_problem("synthetic:classes=1-2")
+        find_data("synthetic:classes=1-2").problem()
 
 
 def test_generators_take_lists():
-    problem = make_problem("synthetic:n_subspaces=3,dimension=[1,2,3],n_samples=[4,5,6]")
+    problem = find_data("synthetic:n_subspaces=3,dimension=[1,2,3],n_samples=[4,5,6]").problem()
     sizes = [(problem.labels == label).sum() for label in range(3)]
     ranks = [np.linalg.matrix_rank(problem.X[problem.labels == label]) for label in range(3)]
     assert (sizes, ranks) == ([4, 5, 6], [1, 2, 3])
@@ -149,24 +142,24 @@ def test_the_two_sets_of_data_share_nothing(real_data):
         numbers = {}
         for preset in ("design", "judge"):
             (data,) = (d for s in PRESETS[preset]["studies"] for d in s["data"] if name in d)
-            base, settings = split_settings(data, "data")
-            assert settings.pop("n_classes") == {"yaleb": 5, "coil20": 6}[name]
-            numbers[preset] = set(make_problem(f"{base}:classes={settings['classes']}").labels)
+            part = find_data(data).part
+            assert part["n_classes"] == {"yaleb": 5, "coil20": 6}[name]
+            numbers[preset] = set(find_data(f"{name}:classes={part['classes']}").problem().labels)
         assert numbers["design"].isdisjoint(numbers["judge"])
         assert {len(found) for found in numbers.values()} == {count}
-    halves = [trials_of(f"hopkins:half={half}", seed=half) for half in (1, 2)]
-    assert sorted(halves[0] + halves[1]) == sorted(trials_of("hopkins"))
+    halves = [find_data(f"hopkins:half={half}").trials(seed=half) for half in (1, 2)]
+    assert sorted(halves[0] + halves[1]) == sorted(find_data("hopkins").trials())
     videos = [{re.sub(r"_g\d\d$", "", name) for name in half} for half in halves]
     assert videos[0].isdisjoint(videos[1])
-    motions = [[make_problem("hopkins", name).n_clusters for name in half] for half in halves]
+    motions = [[find_data("hopkins").problem(name).n_clusters for name in half] for half in halves]
     assert [found.count(3) for found in motions] == [17, 18]
     with pytest.raises(ValueError, match="no problem hopkins:half=1 with trial"):
-        make_problem("hopkins:half=1", halves[1][0])
+        find_data("hopkins:half=1").problem(halves[1][0])
     with pytest.raises(ValueError, match=r"half: must be a whole number in \[1, 2\], got 3"):
-        trials_of("hopkins:half=3")
+        find_data("hopkins:half=3").trials()
     shapes = {
         preset: {
-            split_settings(name, "data")[1].get("shape", "closed")
+            find_data(name).settings.get("shape", "closed")
             for study in PRESETS[preset]["studies"]
             for name in study["data"]
             if name.startswith("manifolds")
@@ -181,7 +174,7 @@ def test_lists_are_no_settings_of_what_is_loaded(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("own.npz", X=np.eye(2), y=[0, 1])
     with pytest.raises(ValueError, match=r"(subset|data_key): must be a word or a number, got \[1"):
-        make_problem(name)
+        find_data(name).problem()
 
 
 def test_points_of_the_user(tmp_path):
@@ -190,24 +183,26 @@ def test_points_of_the_user(tmp_path):
     table = np.column_stack([X, y])
     np.savetxt(tmp_path / "mine.csv", table, delimiter=",", header="a,b,c,y", comments="")
     for name in ("mine.npz", "mine.csv"):
-        problem = make_problem(str(tmp_path / name))
+        problem = find_data(str(tmp_path / name)).problem()
         assert_allclose(problem.X, X)
         assert_array_equal(problem.labels, [0, 0, 1, 1, 1, 0])
-        assert content_of(str(tmp_path / name))
+        assert find_data(str(tmp_path / name)).content
     np.savez(tmp_path / "bare.npz", X=X)
     with pytest.raises(ValueError, match=r"bare\.npz: holds no labels"):
-        make_problem(str(tmp_path / "bare.npz"))
+        find_data(str(tmp_path / "bare.npz")).problem()
 
 
 def test_columns_of_a_users_table_are_dropped(tmp_path):
     name = str(tmp_path / "mine.csv")
     Path(name).write_text(",id,a,b,class\n0,7,5,1.5,u\n1,3,6,2.5,v\n2,9,8,0.5,v\n")
-    assert make_problem(name).X.shape == (3, 3)
-    assert "'id' may number the points: drop='id' leaves it out" in found_in(name)
+    assert find_data(name).problem().X.shape == (3, 3)
+    assert "'id' may number the points: drop='id' leaves it out" in find_data(name).found
     for dropped, columns in (("id", 2), ("[id]", 2), ("[id,b]", 1), ("[1,b]", 1), ("[]", 4)):
-        assert make_problem(f"{name}:drop={dropped}").X.shape == (3, columns)
-        assert found_in(f"{name}:drop={dropped}").startswith(f"points in {columns} column")
-    assert make_problem(f"{name}:drop=class,target_key=False,n_clusters=2").labels.max() == -1
+        assert find_data(f"{name}:drop={dropped}").problem().X.shape == (3, columns)
+        assert find_data(f"{name}:drop={dropped}").found.startswith(f"points in {columns} column")
+    assert (
+        find_data(f"{name}:drop=class,target_key=False,n_clusters=2").problem().labels.max() == -1
+    )
 
 
 def test_files_of_the_user_by_their_keys_and_with_the_file_beside_them(tmp_path):
@@ -216,48 +211,48 @@ def test_files_of_the_user_by_their_keys_and_with_the_file_beside_them(tmp_path)
     with h5py.File(tmp_path / "mine.h5", "w") as file:
         file["train/codes"], file["2"] = images.reshape(8, 20) / 255, y
     name = f"{tmp_path / 'mine.h5'}:data_key=train/codes,target_key=2"
-    assert_array_equal(make_problem(name).labels, y)
+    assert_array_equal(find_data(name).problem().labels, y)
     for kind, array in (("images-idx3", images), ("labels-idx1", y)):
         (tmp_path / f"my-{kind}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
     name = str(tmp_path / "my-images-idx3-ubyte.gz")
-    problem = make_problem(f"{name}:n_points=6", seed=1)
+    problem = find_data(f"{name}:n_points=6").problem(seed=1)
     assert_array_equal(problem.images.reshape(6, 20), problem.X)
     assert problem.n_clusters == 3
-    before = content_of(name)
+    before = find_data(name).content
     labels = tmp_path / "my-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(gzip.decompress(labels.read_bytes())[:-1] + b"\2"))
-    assert content_of(name) != before
-    assert_array_equal(make_problem(name).labels[-2:], [0, 2])
+    assert find_data(name).content != before
+    assert_array_equal(find_data(name).problem().labels[-2:], [0, 2])
 
 
 def test_parts_of_a_data_set_and_all_its_files_count(tmp_path):
     home = str(tmp_path)
-    assert content_of("mnist", home) is None
+    assert find_data("mnist", home).content is None
     (tmp_path / "openml").mkdir()
     (tmp_path / "mnist").mkdir()
-    assert content_of("mnist", home) is None
-    assert not is_at_hand("mnist", home)
+    assert find_data("mnist", home).content is None
+    assert not find_data("mnist", home).at_hand
     write(tmp_path, "train", range(4))
     write(tmp_path, "t10k", range(3))
     sizes = {"mnist": 4, "mnist:subset=test": 3, "mnist:subset='all'": 7}
-    assert {name: len(make_problem(name, data_home=home).X) for name in sizes} == sizes
-    before = content_of("mnist:subset=test", home)
+    assert {name: len(find_data(name, home).problem().X) for name in sizes} == sizes
+    before = find_data("mnist:subset=test", home).content
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(3, "u1")))
-    assert content_of("mnist:subset=test", home) not in (before, None)
+    assert find_data("mnist:subset=test", home).content not in (before, None)
 
 
 def test_features_by_name():
-    problem = make_problem("digits:n_points=30")
+    problem = find_data("digits:n_points=30").problem()
     assert_array_equal(features_of("raw", problem), problem.X)
     assert_allclose(np.linalg.norm(features_of("unit", problem), axis=1), 1)
     assert features_of("pca-5", problem).shape == (30, 5)
     assert_allclose(np.linalg.norm(features_of("unit-pca-5", problem), axis=1), 1)
-    assert features_of("4n", make_problem(SUBSPACES)).shape == (24, 8)
+    assert features_of("4n", find_data(SUBSPACES).problem()).shape == (24, 8)
     assert_array_equal(features_of("2F+1", problem)[:, -1], 1)
     assert features_of("fourier-6", problem).shape == (30, 6)
     assert features_of("scattering-6", problem).shape == (30, 6)
     with pytest.raises(ValueError, match="features: need images"):
-        features_of("scattering-6", make_problem(SUBSPACES))
+        features_of("scattering-6", find_data(SUBSPACES).problem())
     for wrong in ("pca", "pca-0", "colour"):
         with pytest.raises(ValueError, match="features: must be among raw"):
             check_features(wrong)
@@ -355,7 +350,7 @@ def test_every_method_runs_on_a_tiny_problem(name):
 
 
 def test_many_iterations_of_attention_reach_the_problem_that_they_are_held_against():
-    job = JOB | {"points": POINTS | {"features": "raw"}, "method": "attention (ISTA)"}
+    job = JOB | {"points": replace(POINTS, features="raw"), "method": "attention (ISTA)"}
     rows = cluster_job(**job, settings={"n_iter": 10_000, "lam": 1.0})
     assert abs(rows[0]["objective_gap"]) < 1e-6  # that of the solution
     assert rows[0]["cosine"] > 0.999
@@ -390,7 +385,7 @@ def test_a_users_operator_is_clustered_by_its_name():
     finally:
         del named_operators._FACTORIES["sharp"]
     assert [chosen["temperature"] for chosen in cooler.settings] == [3]
-    problem = make_problem(SUBSPACES)
+    problem = find_data(SUBSPACES).problem()
     model = method.make(2, 0, 1, temperature=10.0).fit(problem.X)  # as a worker, without the name
     assert type(model.operator_) is Sharp
     twice = METHODS["attention (softmax)"].make(2, 0, 1, temperature=20.0).fit(problem.X)
@@ -400,7 +395,7 @@ def test_a_users_operator_is_clustered_by_its_name():
 
 def test_fits_are_repeated_only_where_the_seed_decides():
     """Labels of the k-means step aside: what a method leaves is the same for every seed."""
-    X = features_of("unit", make_problem(SUBSPACES))
+    X = features_of("unit", find_data(SUBSPACES).problem())
     for name in ("SSC", "unrolled (objective)", "SENet", "deep self-expression"):
         method = METHODS[name]
         trained = name.startswith(("unrolled", "SENet"))
