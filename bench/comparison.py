@@ -38,7 +38,7 @@ DEPTH: dict[str, Column] = {
 
 def compared_lines(
     table: pd.DataFrame,
-    apart: Mapping[str, Paired],
+    verdicts: Mapping[str, Verdict],
     before: Mapping[str, Column],
     after: Mapping[str, Column],
     unit: str = "points",
@@ -49,14 +49,14 @@ def compared_lines(
     ----------
     table : DataFrame
         Table that `run_study` returns.
-    apart : mapping
-        Differences of the rows to their baselines.
+    verdicts : mapping
+        Verdicts on the differences of the rows to their baselines.
     before, after : mapping
         Columns by heading, before and after those of `COMPARED`.
     unit : str, default="points"
         Unit of the differences.
     """
-    verdicts, baselines = judge(apart), baselines_of(table)
+    baselines = baselines_of(table)
     told = [name for name in _DEPTH if name in table and "against" in table]
     depth = {name: depth_differences(table, name) for name in told}
     lines: list[tuple[str, ...]] = []
@@ -107,13 +107,15 @@ def draw_differences(
     directory: Path,
     score: str = "top-1, points to",
 ) -> None:
-    """Draw differences.png: differences with intervals, and token cosines of the rows."""
+    """Draw differences.png: differences with intervals, and token cosines where they are known."""
     if apart:
         order = sorted(apart, key=lambda row: apart[row].mean)
-        figure, (left, right) = panels(2, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
+        told = "token_cosine" in table
+        figure, (left, *right) = panels(1 + told, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
         draw_intervals(left, judge(apart), order)
         left.set_xlabel(f"{score} {name_baseline(table)}\n{INTERVAL}")
-        draw_cosines(right, table, order)
+        for axes in right:
+            draw_cosines(axes, table, order)
         save(figure, directory / "differences.png")
 
 
@@ -131,7 +133,8 @@ def draw_intervals(axes: Axes, verdicts: Mapping[str, Verdict], order: list[str]
 
 
 def draw_cosines(axes: Axes, table: pd.DataFrame, order: list[str]) -> None:
-    cosines = table.groupby("row").token_cosine.mean() if "token_cosine" in table else {}
+    """Draw the mean token cosine of each row in this order from below."""
+    cosines = table.groupby("row").token_cosine.mean()
     for place, row in enumerate(order):
         if row in cosines:
             axes.plot(cosines[row], place, "o", color=CLEAR)

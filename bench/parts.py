@@ -85,6 +85,36 @@ class DropPath(nn.Module):
         return self.residual(x, y, context)
 
 
+class NetworkOfParts(nn.Module):
+    """A network of `twinsolve.unrolled.models` whose parts are named in plain words.
+
+    Parameters
+    ----------
+    options : dict
+        ``operator``, ``correction``, ``residual`` and so on, as `resolve_options` takes them, and
+        what the class `kind` takes.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown.
+    """
+
+    kind: type[nn.Module]
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.options = dict(options)
+        try:
+            self.network: Any = self.kind(**resolve_options(**self.options))
+        except TypeError as error:
+            raise ValueError(f"row: {self.kind.__name__} cannot be made: {error}") from error
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What the network returns."""
+        return self.network(inputs)
+
+
 def paired_network(
     make: Callable[[Mapping[str, Any]], Network],
     options: Mapping[str, Any],

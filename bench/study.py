@@ -49,8 +49,8 @@ class Task:
     build : callable
         ``build(splits, settings, options, seed)`` returns the untrained network of a row.
     make_batches, make_loss : callable
-        ``make_batches(splits, settings)`` and ``make_loss(settings)`` return the functions that
-        `train` takes.
+        ``make_batches(splits, settings)`` and ``make_loss(splits, settings)`` return the functions
+        that `train` takes.
     validate : callable
         ``validate(model, splits)`` returns one score under its name; higher is better.
     measure : callable
@@ -67,7 +67,7 @@ class Task:
     settings_of: Callable[..., dict[str, Any]]
     build: Callable[..., Any]
     make_batches: Callable[[Any, Mapping[str, Any]], Batches]
-    make_loss: Callable[[Mapping[str, Any]], Loss]
+    make_loss: Callable[[Any, Mapping[str, Any]], Loss]
     validate: Callable[[Any, Any], dict[str, float]]
     measure: Callable[..., dict[str, Any]]
     own_networks: bool = False
@@ -143,7 +143,8 @@ def run_study(
     -------
     DataFrame
         A line for each row and seed. ``against`` is the row that it is compared with, None for the
-        baseline of all others; ``curve`` has pairs of a step and the score on the validation part.
+        baseline of all others; ``curve`` has pairs of a step and the score on the validation part;
+        ``network`` is the folder below `directory` from which `load_model` reads the network.
 
     Raises
     ------
@@ -363,7 +364,7 @@ def train_kept(
     folder = Path(directory) / "networks" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
     trained = train(
         model, lambda seed, step, samples: made(seed, first_step + step, samples),
-        task.make_loss(settings), recipe, directory=folder,
+        task.make_loss(splits, settings), recipe, directory=folder,
         validate=lambda own: task.validate(own, splits), task=notes, on_step=on_step,
         on_validation=on_validation,
     )  # fmt: skip
@@ -387,4 +388,5 @@ def train_and_measure(
     if measures is not None:
         found |= own.measure(trained, splits, settings, measures)
         found["curve"] = [[x["step"], x[name]] for x in read_metrics(folder)]
+        found["network"] = str(folder.relative_to(directory))
     return [found]

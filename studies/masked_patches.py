@@ -109,7 +109,7 @@ def validate(model: Any, splits: Splits) -> dict[str, float]:
 
 
 FILLING = replace(
-    IMAGES, name="", make_batches=masked_batches, make_loss=lambda _: filling_loss,
+    IMAGES, name="", make_batches=masked_batches, make_loss=lambda *_: filling_loss,
     validate=validate,
 )  # fmt: skip
 

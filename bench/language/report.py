@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from ..comparison import DEPTH, RECIPE, SIZE, Column, baselines_of, compared_lines, draw_differences
-from ..paired import Paired, note_on_verdicts, paired_difference
+from ..paired import Paired, judge, note_on_verdicts, paired_difference
 from ..tables import Lines, Results, number, write_table
 from .data import UNKNOWN, Text
 from .study import SWAPPED
@@ -31,13 +31,13 @@ def write_report(table: pd.DataFrame, results: Results, text: Text) -> None:
 
 def lines_of(table: pd.DataFrame) -> Lines:
     """A line for each row: mean perplexity over seeds, and the difference to its baseline."""
-    return compared_lines(_perplexities(table), differences(table), _BEFORE, _AFTER, _UNIT)
+    return compared_lines(_perplexities(table), judge(differences(table)), _BEFORE, _AFTER, _UNIT)
 
 
 def swapped_lines(table: pd.DataFrame) -> Lines:
     """The same of the text with swapped words."""
     plain = _perplexities(table).drop(columns=["token_cosine"])
-    return compared_lines(plain, differences(table, "swapped"), _SWAPPED, {}, _UNIT)
+    return compared_lines(plain, judge(differences(table, "swapped")), _SWAPPED, {}, _UNIT)
 
 
 def _perplexities(table: pd.DataFrame) -> pd.DataFrame:

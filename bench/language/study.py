@@ -13,7 +13,7 @@ from ...unrolled.diagnostics import token_similarity
 from ...unrolled.models import LanguageModel
 from ..costs import size_measures, speed_ratios
 from ..devices import device_of
-from ..parts import balance_loss, paired_network, resolve_options, tokens_of_experts
+from ..parts import NetworkOfParts, balance_loss, paired_network, tokens_of_experts
 from ..study import PLAIN, Task, change_settings, run_study
 from ..training import Batches, Loss
 from .data import Text, WordBatches, cut, load_text, swap_words
@@ -39,32 +39,10 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-class TextNetwork(nn.Module):
-    """A `LanguageModel` whose parts are named in plain words.
+class TextNetwork(NetworkOfParts):
+    """A `LanguageModel` whose parts are named in plain words; operators must be causal."""
 
-    Parameters
-    ----------
-    options : dict
-        ``operator``, ``correction``, ``residual`` and so on, as of `Classifier`, and what
-        `LanguageModel` takes.
-
-    Raises
-    ------
-    ValueError
-        If an option is unknown, or an operator cannot be causal.
-    """
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.options = dict(options)
-        try:
-            self.network = LanguageModel(**resolve_options(**self.options))
-        except TypeError as error:
-            raise ValueError(f"row: a language model cannot be made: {error}") from error
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Scores of the next word at every place, (batch, length, words)."""
-        return self.network(ids)
+    kind = LanguageModel
 
 
 def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -94,7 +72,7 @@ def make_batches(text: Text, settings: Mapping[str, Any]) -> Batches:
     return WordBatches(text.train, settings["length"])
 
 
-def make_loss(settings: Mapping[str, Any]) -> Loss:
+def make_loss(text: Text, settings: Mapping[str, Any]) -> Loss:
     """Mean cross-entropy of the next words, and what balances mixtures of experts, if any."""
 
     def loss(model: nn.Module, windows: Tensor) -> Tensor:

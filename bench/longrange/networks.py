@@ -4,41 +4,33 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...unrolled.diagnostics import token_similarity
 from ...unrolled.models import SequenceClassifier
-from ..parts import resolve_options
+from ..parts import NetworkOfParts
 from ..vision.classification.data import Images
 
 PADDING = 0
 _N_DEPTH = 64  # sequences of which tokens are measured
 
 
-class SequenceNetwork(nn.Module):
+class SequenceNetwork(NetworkOfParts):
     """A `SequenceClassifier` of symbols, 0 being padding, or of levels, which it standardises.
 
     Parameters
     ----------
     options : dict
-        ``operator``, ``correction``, ``residual``, ``scale`` and so on, as of `Classifier`, and
-        what `SequenceClassifier` takes.
+        As of `NetworkOfParts`.
     mean, std : float
         Of levels.
-
-    Raises
-    ------
-    ValueError
-        If an option is unknown.
     """
 
+    kind = SequenceClassifier
+
     def __init__(self, options: Mapping[str, Any], mean: float = 0.0, std: float = 1.0) -> None:
-        super().__init__()
-        self.options, self.mean, self.std = dict(options), mean, std
-        try:
-            self.network = SequenceClassifier(**resolve_options(**self.options))
-        except TypeError as error:
-            raise ValueError(f"row: a sequence classifier cannot be made: {error}") from error
+        super().__init__(options)
+        self.mean, self.std = mean, std
 
     def arguments(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
         """What the network takes: tokens, and a mask of padding."""

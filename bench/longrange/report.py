@@ -12,7 +12,7 @@ from ..comparison import (
     draw_curves,
     draw_differences,
 )
-from ..paired import note_on_verdicts
+from ..paired import judge, note_on_verdicts
 from ..tables import Lines, Results, number, write_table
 from ..vision.classification.report import differences
 
@@ -33,7 +33,7 @@ def write_report(table: pd.DataFrame, results: Results) -> None:
 
 def lines_of(table: pd.DataFrame) -> Lines:
     """A line for each row: means over seeds, and differences to its baseline, seed by seed."""
-    return compared_lines(table, differences(table), _BEFORE, _AFTER)
+    return compared_lines(table, judge(differences(table)), _BEFORE, _AFTER)
 
 
 def notes(table: pd.DataFrame) -> list[str]:

@@ -1,6 +1,6 @@
 """Classifiers of sequences: their recipes, rows and measures, and the study of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...unrolled.models import SequenceClassifier
 from ..costs import size_measures, speed_ratios
 from ..parts import paired_network
 from ..study import PLAIN, Task, change_settings, run_study
-from ..training import Batches
+from ..training import Batches, Loss
 from ..vision.classification.data import Splits, batch_order, cross_entropy
 from ..vision.classification.measures import CLEAN, accuracies, wrong
 from ..vision.classification.study import ROWS as OF_IMAGES
@@ -70,7 +70,7 @@ def make_batches(splits: Splits, settings: Mapping[str, Any]) -> Batches:
     return batches
 
 
-def make_loss(settings: Mapping[str, Any]) -> Callable[..., Any]:
+def make_loss(splits: Splits, settings: Mapping[str, Any]) -> Loss:
     """Cross-entropy with the label smoothing of the settings."""
     return cross_entropy(settings["label_smoothing"])
 

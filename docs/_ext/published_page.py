@@ -124,7 +124,7 @@ def find_difference(ours: Row) -> Difference:
 def _judge_all(run: str, measure: str, margin: float) -> dict[str, Verdict]:
     """Return the verdict on each row of a run, corrected for all of them."""
     table = read_table(run)
-    if "model" in table:
+    if "pictures" in table:
         verdicts = judge(segmentation.differences(table), margin)
         return {row: verdict for (row, name), verdict in verdicts.items() if name == measure}
     return judge(_compute_differences(table, measure, baselines_of(table)), margin)
@@ -134,10 +134,9 @@ def _compute_differences(
     table: pd.DataFrame, measure: str, baselines: dict[str, str]
 ) -> dict[str, Paired]:
     """Pair accuracies by seed and image, and other measures by seed."""
-    if "model" in table:
-        return {
-            row: segmentation.differences(table, to)[row, measure] for row, to in baselines.items()
-        }
+    if "pictures" in table:
+        apart = segmentation.differences(table, baselines)
+        return {row: apart[row, measure] for row in baselines}
     if measure == "top1":
         values = {row: hits(table, row) for row in {*baselines, *baselines.values()}}
     else:

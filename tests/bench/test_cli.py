@@ -396,10 +396,10 @@ WRONG = [
     (("longrange", "--recipe", "patch_size=2"), "no setting 'patch_size'; close ones are"),
     (("longrange", "listops:size=3"), "listops takes n_train.*not 'size'"),
     (("longrange", "listops", "--quick"), "has data of its own: leave out listops"),
-    (("segment", "--model", "softmx"), "models: none is named 'softmx'"),
+    (("segment", "--row", "softmx"), "got 'softmx'; close ones are softmax"),
     *(
         ((name, "--device", "nowhere", *quick), "device: .nowhere. cannot be used")
-        for name, *quick in (("classify",), ("language", "--quick"), ("longrange",))
+        for name, *quick in (("classify",), ("language", "--quick"), ("longrange",), ("segment",))
     ),
     (("speed", "attention", "--device", "nowhere"), "device: .nowhere. cannot be used"),
 ]

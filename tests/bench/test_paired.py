@@ -241,7 +241,7 @@ def test_verdicts_are_those_of_closed_tests_of_both_hypotheses(margin):
 def test_a_table_writes_the_verdicts_for_all_of_its_rows():
     apart = {"a": with_p(2.0, 0.03), "b": with_p(-2.0, 0.0001), "c": Paired(0.01, 0.1, 5)}
     rows = [{"row": row, "seed": seed} for row in ("plain", *apart) for seed in range(5)]
-    head, lines = compared_lines(pd.DataFrame(rows), apart, {}, {})
+    head, lines = compared_lines(pd.DataFrame(rows), judge(apart), {}, {})
     found = {line[0]: dict(zip(head, line, strict=True)) for line in lines}
     assert {row: x["verdict"].split()[0] for row, x in found.items()} == {
         "plain": "-", "a": "inconclusive", "b": "behind", "c": "equal",

@@ -26,7 +26,7 @@ COMMANDS = {
     "--patch-size 8 --data pictures",
     "classify": "classify digits --seeds 1 --steps 1",
     "inspect": "inspect digits",
-    "segment": "segment --model plain --n-seeds 1 --steps 1 --data-home .",
+    "segment": "segment --row softmax --seeds 1 --steps 1 --data-home .",
     "language": "language generated:n_words=20 --row NeuTRENO --seeds 1 --steps 1",
     "longrange": "longrange listops:n_train=100 --row GRC --seeds 1 --steps 1",
     "audit": "audit gpt2 --law determinism",

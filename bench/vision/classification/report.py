@@ -78,7 +78,7 @@ def write_report(
 
 def lines_of(table: pd.DataFrame) -> Lines:
     """A line for each row: means over seeds, and the paired difference to its baseline."""
-    return compared_lines(table, differences(table), _BEFORE, _AFTER)
+    return compared_lines(table, judge(differences(table)), _BEFORE, _AFTER)
 
 
 def differences(table: pd.DataFrame) -> dict[str, Paired]:

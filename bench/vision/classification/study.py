@@ -1,7 +1,7 @@
 """The study of image classifiers: data, recipes, rows and measures."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...costs import N_TIMED, size_measures, speed_ratios
 from ...parts import paired_network
 from ...run_folder import find_class
 from ...study import PLAIN, Task, change_settings, run_study
-from ...training import Batches
+from ...training import Batches, Loss
 from .augmentation import augment
 from .data import ClassBatches, Splits, cross_entropy, load_splits
 from .measures import (
@@ -181,7 +181,7 @@ def make_batches(splits: Splits, settings: Mapping[str, Any]) -> Batches:
     return augment(batches, n_classes=len(splits.classes), **mixing)
 
 
-def make_loss(settings: Mapping[str, Any]) -> Callable[..., Any]:
+def make_loss(splits: Splits, settings: Mapping[str, Any]) -> Loss:
     """Cross-entropy with the label smoothing of the settings."""
     return cross_entropy(settings["label_smoothing"])
 

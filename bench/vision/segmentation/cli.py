@@ -1,62 +1,68 @@
 """Command `twinsolve segment`."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ...study_cli import (
+    Against,
     DataHome,
     Device,
+    ListAll,
     Processes,
+    RecipeWords,
+    RowNames,
+    Seeds,
+    Steps,
+    list_rows,
     report_mistakes,
+    study_options,
 )
 from ...terminal import Load, Output, load_modules
-from ...training_display import TrainingDisplay
 
 
 def segment(
-    model: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Train this model only; may be given again."),
-    ] = None,
-    n_seeds: Annotated[int, typer.Option(min=1, help="Runs of each model.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 800,
+    row: RowNames = None,
+    seeds: Seeds = 3,
+    steps: Steps = None,
+    recipe: RecipeWords = None,
+    against: Against = None,
     n_jobs: Processes = 1,
     device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/segment"),
     load: Load = None,
+    list_all: ListAll = False,
 ) -> None:
-    """Segment road scenes (CamVid) by small transformers with several attentions, and compare.
+    """Train segmenters of road scenes (CamVid) that differ in one part, and compare them.
 
-    Models are plain, NeuTRENO, bilateral, GRC, twicing, bilateral + GRC, symmetric, symmetric +
-    NeuTRENO, or the name of an operator of twinsolve.unrolled. With one seed, all models see the
-    same pictures in the same order. Paired differences to plain have 95 % intervals over seeds and
-    test pictures, and verdicts that are corrected for their number. Pixels without a label are not
-    counted.
+    A row is a name of --list, or Segmenter:NAME=VALUE,... with the parts that classify knows, such
+    as Segmenter:operator=sparse_coding,residual=boosting. With one seed all rows see the same
+    pictures in the same order, and start from the same weights wherever they have them in common.
+    Settings for --recipe are dim, depth, num_heads, batch_size, weight_decay, warm_up, ema_decay
+    and precision. Pixels without a label are not counted.
 
     Prints the mean intersection over union (IoU) of the test pictures at one scale and over three,
-    the share of correct pixels, parameters and processor time. Writes to DIR table.json, models.csv
-    and .tex, settings.json, summary.md, scenes and quality as .png and .pdf, and a folder for each
-    run (settings, metrics, weights), from which an interrupted command continues.
+    and differences to the row's own backbone or to --against: 95 % intervals over seeds and test
+    pictures, and verdicts that are corrected for their number. Then come the shares of correct
+    pixels, of all and by class, parameters, processor time, and the IoU of each class. Writes
+    table.json (a line for each row and seed), means.csv and .tex, settings.json, summary.md, and
+    differences, curves (mean IoU on validation pictures against steps) and scenes as .png and .pdf.
+    Finished and interrupted runs are kept in DIR/runs.
     """
     from ...devices import find_device
     from ...tables import Results
     from .report import write_report
+    from .study import SCENES
     from .study import segment as run
 
     load_modules(load)
-    display = TrainingDisplay(["all seeds"])
-    with report_mistakes():
-        table = run(
-            model, n_seeds=n_seeds, seed=seed, n_steps=steps, n_jobs=n_jobs, data_home=data_home,
-            device=device, directory=output, progress=display,
-            on_step=display.on_step if n_jobs == 1 else None,
-        )  # fmt: skip
+    if list_all:
+        list_rows(SCENES)
+        return
     settings = {
-        "models": model, "n_seeds": n_seeds, "seed": seed, "steps": steps,
-        "device": str(find_device(device)),
+        "row": row, "seeds": seeds, "steps": steps, "recipe": recipe, "against": against,
+        "device": device,
     }  # fmt: skip
+    with report_mistakes():
+        settings["device"] = str(find_device(device))
+        table = run(data_home=data_home, **study_options(settings, output, n_jobs))
     write_report(table, Results("twinsolve segment", settings, output), data_home=data_home)

@@ -81,7 +81,7 @@ def test_experts_are_balanced_as_those_of_images_are(text):
     ((layer, tokens),) = seen
     balance = float(layer.balance_loss(tokens))
     assert balance > 0.5
-    found = float(make_loss(settings)(model, windows) - entropy)
+    found = float(make_loss(text, settings)(model, windows) - entropy)
     assert found == pytest.approx(BALANCE * balance, rel=1e-3)
 
 

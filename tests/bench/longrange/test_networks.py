@@ -26,5 +26,5 @@ def test_parts_are_named_as_those_of_classifiers():
     text = str(network(operator="bilateral", correction="twicing", residual="boosting"))
     for name in ("Twicing", "Bilateral", "GeneralizedResidual"):
         assert name in text
-    with pytest.raises(ValueError, match="row: a sequence classifier cannot be made"):
+    with pytest.raises(ValueError, match="row: SequenceClassifier cannot be made"):
         network(token_graying="dct")

@@ -11,17 +11,9 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, jaccard_sco
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from twinsolve.bench.vision.segmentation.study import (
-    SCALES,
-    LabelledPictures,
-    PixelClassifier,
-    class_weights,
-    cross_entropy,
-    model_names,
-    model_settings,
-    scores_of,
-    segmentation_quality,
-)
+from twinsolve.bench.vision.segmentation.data import LabelledPictures, class_weights, cross_entropy
+from twinsolve.bench.vision.segmentation.quality import SCALES, scores_of, segmentation_quality
+from twinsolve.bench.vision.segmentation.study import ROWS, PixelClassifier
 from twinsolve.datasets import camvid
 from twinsolve.unrolled import Bilateral, GeneralizedResidual, Neutreno, Symmetric
 
@@ -140,11 +132,11 @@ def write_camvid(place, monkeypatch, **sizes):
                 Image.fromarray(pixels).save(path)
 
 
-def test_models_hold_the_parts_of_their_names():
+def test_rows_hold_the_parts_of_their_names():
     sizes = {"n_classes": 3, "image_size": [16, 24], "dim": 16, "depth": 2, "num_heads": 2}
     held = {
-        name: PixelClassifier(sizes | model_settings(name)).network.backbone.blocks[1]
-        for name in model_names()
+        name: PixelClassifier(sizes | options).network.backbone.blocks[1]
+        for name, options in ROWS.items()
     }
     operators = {name: block.attention.operator for name, block in held.items()}
     assert isinstance(operators["NeuTRENO"], Neutreno)
@@ -158,17 +150,20 @@ def test_models_hold_the_parts_of_their_names():
 def test_the_command_trains_compares_and_goes_on(tmp_path, monkeypatch):
     out = tmp_path / "out"
     write_camvid(tmp_path, monkeypatch, train=2, val=1, test=5)
-    command = "segment --model plain --model twicing --n-seeds 2 --steps 2"
+    command = "segment --row twicing --seeds 2 --steps 2 --recipe depth=2,dim=16"
     run(command, "--data-home", tmp_path, "--output", out)
     table = pd.DataFrame(json.loads((out / "table.json").read_text()))
-    assert list(table.model) == ["plain", "twicing"] * 2
-    assert list(table.seed) == [0, 0, 1, 1]
+    assert list(table.row) == ["softmax"] * 2 + ["twicing"] * 2
+    assert list(table.seed) == [0, 1] * 2
+    assert list(table.against.fillna("-")) == ["-"] * 2 + ["softmax"] * 2
     assert table.miou.between(0, 100).all()
     summary = (out / "summary.md").read_text()
     assert "by Holm for all comparisons of the table, here 2:" in summary
     assert table.pictures.map(len).eq(5).all()
-    for name in ("scenes.png", "quality.png", "plain-0/weights.safetensors", "models.csv"):
+    for name in ("scenes.png", "differences.png", "curves.png", "means.csv", "scales.csv"):
         assert (out / name).is_file()
-    changed = (out / "plain-0/weights.safetensors").stat().st_mtime_ns
+    weights = [out / "runs" / folder / "weights.safetensors" for folder in table.network]
+    changed = [path.stat().st_mtime_ns for path in weights]
     run(command, "--data-home", tmp_path, "--output", out)
-    assert (out / "plain-0/weights.safetensors").stat().st_mtime_ns == changed
+    assert [path.stat().st_mtime_ns for path in weights] == changed
+    assert (out / "summary.md").read_text() == summary
