@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .paired import Verdict as Verdict
     from .paired import judge as judge
     from .paired import paired_difference as paired_difference
+    from .paired_training import train_rows as train_rows
     from .recipe import Recipe as Recipe
     from .run_folder import load_model as load_model
     from .run_folder import read_metrics as read_metrics
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from .speed.scale import time_scale as time_scale
     from .speed.sparse import time_self_expression as time_self_expression
     from .speed.sparse import time_sparse_coding as time_sparse_coding
-    from .study import Task as Task
-    from .study import run_study as run_study
+    from .task import Task as Task
     from .training import train as train
     from .vectors.holding import hold as hold
     from .vectors.writing import write_vectors as write_vectors
@@ -59,7 +59,7 @@ _MODULES = {
     "Paired": "paired",
     "Recipe": "recipe",
     "Splits": "vision.classification.data",
-    "Task": "study",
+    "Task": "task",
     "Text": "language.data",
     "Verdict": "paired",
     "audit_networks": "audit.study",
@@ -81,7 +81,6 @@ _MODULES = {
     "read_metrics": "run_folder",
     "register_denoiser": "vision.denoising.methods",
     "register_method": "clustering.methods",
-    "run_study": "study",
     "segment": "vision.segmentation.study",
     "time_attention": "speed.attention",
     "time_filters": "speed.filters",
@@ -91,6 +90,7 @@ _MODULES = {
     "train": "training",
     "train_denoiser": "vision.denoising.training",
     "train_language_models": "language.study",
+    "train_rows": "paired_training",
     "write_vectors": "vectors.writing",
 }
 __all__ = list(_MODULES)

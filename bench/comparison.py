@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from .figures import legend, panels, plain, save
 from .paired import COMPARED, Paired, Verdict, judge, paired_difference
-from .study import PLAIN
 from .tables import Lines, number
+from .task import PLAIN
 
 CLEAR, OPEN = "#0072B2", "#999999"  # colours of Okabe and Ito
 INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
@@ -48,7 +48,7 @@ def compared_lines(
     Parameters
     ----------
     table : DataFrame
-        Table that `run_study` returns.
+        Table that `train_rows` returns.
     verdicts : mapping
         Verdicts on the differences of the rows to their baselines.
     before, after : mapping

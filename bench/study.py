@@ -1,392 +1,82 @@
-"""Train networks that differ in one part, with the same seeds, on one data set: one table."""
+"""The contract of all studies: a table, what is said and drawn of it, and how it is written."""
 
-import hashlib
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from .devices import find_device
-from .jobs import Job, Options, run_jobs
-from .names import close_names, split_settings
-from .recipe import Recipe
-from .run_folder import find_class, find_object, read_metrics
-from .sources import code, source_of
-from .timing import Progress
-from .training import Batches, Listener, Loss, StudyListener, operator_sources, train
+from .figures import forget
+from .jobs import Options
+from .tables import Lines, markdown, write_lines, write_summary, write_table
+from .terminal import progress
 
-PLAIN = "softmax"
-_OWN = re.compile(r"([\w.]+:[A-Za-z_]\w*)(?::(.*))?")  # package.module:Class:NAME=VALUE,...
-_LONGEST = 100  # characters of the words in the name of a run's folder
-_EXCHANGED = {
-    "attention_skip", "correction", "experts", "feed_forward_residual", "feed_forward_skip",
-    "identity", "residual", "scale", "skip", "token_graying",
-}  # fmt: skip
-Rows = Mapping[str, Mapping[str, Any]]
+_MOST_ROWS = 540  # most rows of a table in summary.md
 
 
 @dataclass(frozen=True)
-class Task:
-    """A task of networks: how they get data, are built, trained and measured.
+class Study:
+    """A part of a preset that gives a table, with its summary and its figures by file name.
 
-    Attributes
-    ----------
-    name : str
-        Where a job finds the task, ``package.module:NAME``.
-    rows : dict
-        The options of each row's network, by the name of the row.
-    architectures : mapping
-        Classes of networks by name; the plain row has the first.
-    load_splits : callable
-        ``load_splits(data, data_home)`` returns the data in three parts, with a hash in the
-        attribute ``content``.
-    settings_of : callable
-        ``settings_of(data, recipe)`` returns the sizes, recipe and ``candidates`` of a data set.
-    build : callable
-        ``build(splits, settings, options, seed)`` returns the untrained network of a row.
-    make_batches, make_loss : callable
-        ``make_batches(splits, settings)`` and ``make_loss(splits, settings)`` return the functions
-        that `train` takes.
-    validate : callable
-        ``validate(model, splits)`` returns one score under its name; higher is better.
-    measure : callable
-        ``measure(model, splits, settings, measures)`` returns the results on the test part, of a
-        model where it was trained.
-    own_networks : bool, default=False
-        Whether a row may be a user's class, ``package.module:Class``.
+    ``run(options)`` returns the tidy table, ``lines(table)`` the headings and cells of its summary.
+    The functions in `more` return further summary tables, by title. `rule` says how settings are
+    chosen; it is empty if all are given.
     """
 
     name: str
-    rows: dict[str, dict[str, Any]]
-    architectures: Mapping[str, Any]
-    load_splits: Callable[..., Any]
-    settings_of: Callable[..., dict[str, Any]]
-    build: Callable[..., Any]
-    make_batches: Callable[[Any, Mapping[str, Any]], Batches]
-    make_loss: Callable[[Any, Mapping[str, Any]], Loss]
-    validate: Callable[[Any, Any], dict[str, float]]
-    measure: Callable[..., dict[str, Any]]
-    own_networks: bool = False
+    about: str
+    run: Callable[[Options], pd.DataFrame]
+    lines: Callable[[pd.DataFrame], Lines]
+    figures: Mapping[str, Callable[[pd.DataFrame, Path], None]] = field(default_factory=dict)
+    more: Mapping[str, Callable[[pd.DataFrame], Lines]] = field(default_factory=dict)
+    rule: str = ""
 
-    @property
-    def module(self) -> str:
-        """The module of the task."""
-        return self.name.partition(":")[0]
+    def further(self, table: pd.DataFrame) -> dict[str, Lines]:
+        """The further summary tables that have rows, by title."""
+        found = {title: lines(table) for title, lines in self.more.items()}
+        return {title: (headings, rows) for title, (headings, rows) in found.items() if rows}
 
 
-def run_study(
-    task: Task,
-    data: str,
-    *,
-    rows: Iterable[str] | Rows | None = None,
-    seeds: int = 5,
-    steps: int | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    measures: Sequence[str] = (),
-    against: str | None = None,
-    n_jobs: int = 1,
-    data_home: str | None = None,
-    device: str = "auto",
+def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:
+    """Run the studies, show their progress, and return their tables by name."""
+    return {s.name: s.run(replace(options, progress=progress(s.name))) for s in studies}
+
+
+def write_studies(
+    title: str,
+    studies: Sequence[Study],
+    tables: dict[str, pd.DataFrame],
+    settings: dict[str, Any],
     directory: Path,
-    progress: Progress | None = None,
-    on_step: Listener | None = None,
-    on_validation: Listener | None = None,
-) -> pd.DataFrame:
-    """Train rows of networks with paired seeds, and measure them.
-
-    The candidates of a data set differ in learning rate, number of steps and so on. Each row takes
-    the candidate that does best on the validation part with the first seed, and then runs all
-    seeds with it. The test part chooses nothing.
-
-    Parameters
-    ----------
-    task : Task
-    data : str
-        As `task.load_splits` takes it.
-    rows : iterable of str, or mapping, optional
-        Names of `task.rows`; or rows as a user writes them, ``ViT:operator=NAME``, or
-        ``package.module:Class:NAME=VALUE`` where the task takes own networks; or a
-        mapping from your own names to options. The plain row is added as the first. None is all
-        of `task.rows`.
-    seeds : int, default=5
-        Number of seeds, counted from 0. A seed decides the batches, and the first weights wherever
-        a row shares them with the plain row.
-    steps : int, optional
-        Training steps, in place of those of the candidates.
-    recipe : mapping, optional
-        Settings in place of those of the data set.
-    measures : sequence of str
-        Further measures that `task.measure` is asked for.
-    against : str, optional
-        The row that all others are compared with. By default each is compared with its own
-        backbone, as in `backbone_of`, and a backbone with the plain row. It is added.
-    n_jobs : int, default=1
-    data_home : str, optional
-    device : str, default="auto"
-        Where networks are trained, validated and tested: "auto" is a GPU if there is one. They are
-        timed on the CPU.
-    directory : Path
-        Folder that keeps finished and interrupted runs.
-    progress : callable, optional
-        ``progress(jobs, total)`` wraps the networks of two phases: those that choose settings, with
-        the first seed, then those of all seeds.
-    on_step, on_validation : callable, optional
-        As of `train`; their dict also has ``row``, ``seed`` and ``steps_of_study``, the most steps
-        that the whole study takes. With several processes they are called in these, and must be
-        picklable.
-
-    Returns
-    -------
-    DataFrame
-        A line for each row and seed. ``against`` is the row that it is compared with, None for the
-        baseline of all others; ``curve`` has pairs of a step and the score on the validation part;
-        ``network`` is the folder below `directory` from which `load_model` reads the network.
-
-    Raises
-    ------
-    ValueError
-        If data, a row or a setting are unknown, or the device is not there.
-    """
-    device = str(find_device(device))
-    given, baselines = add_baselines(task, rows_with_plain(task, rows or task.rows), against)
-    splits, settings = task.load_splits(data, data_home), task.settings_of(data, recipe)
-    for options in given.values():
-        task.build(splits, settings, options, seed=0)
-    shared: Job = {
-        "task": task.name, "data": data, "data_home": data_home, "directory": str(directory),
-        "settings": settings, "device": device,
-    }  # fmt: skip
-    candidates = settings["candidates"]
-    if steps is not None:
-        candidates = [each | {"n_steps": steps} for each in candidates]
-        candidates = [each for i, each in enumerate(candidates) if each not in candidates[:i]]
-
-    known = contents(splits) | {row: x for row, own in given.items() if (x := network_source(own))}
-
-    n_each = [each["n_steps"] for each in candidates]
-    n_steps = len(given) * (sum(n_each) + (seeds - 1) * max(n_each))
-
-    def run(jobs: list[Job]) -> pd.DataFrame:
-        options = Options(0, seeds, n_jobs, data_home, directory, progress)
-        about = {"steps_of_study": n_steps}
-        heard = {"on_step": on_step, "on_validation": on_validation}
-        listeners = {name: StudyListener(each, about) for name, each in heard.items() if each}
-        return run_jobs(
-            train_and_measure, jobs, options, content=known, modules=[task.module],
-            listeners=listeners,
-        )  # fmt: skip
-
-    first = run(
-        [
-            shared
-            | {"row": row, "options": options, "candidate": candidate, "seed": 0, "measures": None}
-            for row, options in given.items()
-            for candidate in candidates
-        ],
-    )
-    best = first.sort_values("validation", ascending=False, kind="stable").drop_duplicates("row")
-    chosen = best.set_index("row")[list(candidates[0])].to_dict("index")
-    table = run(
-        [
-            shared
-            | {"row": row, "options": options, "candidate": chosen[row]}
-            | {"seed": seed, "measures": list(measures)}
-            for row, options in given.items()
-            for seed in range(seeds)
-        ],
-    )
-    table.insert(1, "against", table.row.map(baselines))
-    return table
+    about: str = "",
+) -> None:
+    """Write for each study STUDY.json.gz, .csv and .tex, and figures; settings.json, summary.md."""
+    lines = [line for text in (about, *rules(studies)) if text for line in (text, "")]
+    for study in studies:
+        table = tables[study.name]
+        write_table(table, directory, f"{study.name}.json.gz")
+        write_lines(study.lines(table), directory / study.name)
+        for name, draw in study.figures.items():
+            forget(directory / name)
+            draw(table, directory / name)
+        lines += [f"## {study.name}", "", study.about, ""]
+        lines += [*_table_or_file(study.name, study.lines(table)), ""]
+        for heading, (headings, rows) in study.further(table).items():
+            lines += [f"### {heading}", "", *markdown(headings, rows), ""]
+        drawn = [name for name in study.figures if (directory / name).exists()]
+        lines += [line for name in drawn for line in (f"![{name}]({name})", "")]
+    write_summary(title, lines[:-1], settings, directory)
 
 
-def change_settings(
-    known: Mapping[str, Any], recipe: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The settings of a data set, changed as the recipe says.
-
-    Raises
-    ------
-    ValueError
-        If a setting is unknown or of another type.
-    """
-    for name, value in (recipe or {}).items():
-        if name not in known or name == "candidates":
-            raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, known)}")
-        if type(value) is not type(known[name]) and type(value) is not int:
-            raise ValueError(f"recipe: {name} is {known[name]!r} by default, got {value!r}")
-    return {**known, **(recipe or {})}
+def _table_or_file(name: str, lines: Lines) -> list[str]:
+    """Lines of the table, or a sentence that names its file if it is too long."""
+    headings, rows = lines
+    if len(rows) > _MOST_ROWS:
+        return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.json.gz."]
+    return markdown(headings, rows)
 
 
-def rows_with_plain(task: Task, rows: Iterable[str] | Rows) -> dict[str, dict[str, Any]]:
-    """The options of the plain row and of the given rows, by name."""
-    known = rows if isinstance(rows, Mapping) else {name: row_options(task, name) for name in rows}
-    return {PLAIN: {}} | {name: dict(options) for name, options in known.items()}
-
-
-def add_baselines(
-    task: Task, rows: Mapping[str, dict[str, Any]], against: str | None = None
-) -> tuple[dict[str, dict[str, Any]], dict[str, str | None]]:
-    """The plain row, missing baselines and the given rows, in this order; and each row's baseline.
-
-    Raises
-    ------
-    ValueError
-        If `against` is no row.
-    """
-    baselines: dict[str, str | None] = {PLAIN: None}
-    added = {PLAIN: rows[PLAIN]}
-    if against is not None:
-        added[against] = row_options(task, against)
-    for name, options in rows.items():
-        backbone = backbone_of(options)
-        known = {n: o for n, o in (*rows.items(), *task.rows.items()) if o == backbone}
-        own = PLAIN if backbone == options else next(iter(known), write_row(task, backbone))
-        if against is None and name != PLAIN:
-            added |= {own: backbone}
-            baselines[name] = own
-    found = {n: o for n, o in added.items() if n == PLAIN or n not in rows} | dict(rows)
-    if against is not None:
-        baselines = {name: against for name in found if name != against} | {against: None}
-    return found, {name: baselines.get(name, PLAIN) for name in found}
-
-
-def backbone_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a row without its corrections, residuals, scales, skips and operator.
-
-    The operator stays where a correction is based on it: the backbone of "symmetric + NeuTRENO" is
-    "symmetric", and that of "symmetric" is the plain row.
-    """
-    exchanged = _EXCHANGED if "correction" in options else {*_EXCHANGED, "operator"}
-    return {name: value for name, value in options.items() if name not in exchanged}
-
-
-def write_row(task: Task, options: Mapping[str, Any]) -> str:
-    """A row as a user writes it."""
-    others = [f"{name}={value}" for name, value in options.items() if name != "architecture"]
-    architecture = options.get("architecture", next(iter(task.architectures)))
-    return ":".join(filter(None, [architecture, ",".join(others)]))
-
-
-def row_options(task: Task, name: str) -> dict[str, Any]:
-    """The options of a row, given by its name or as a user writes it.
-
-    Raises
-    ------
-    ValueError
-        If there is no such row.
-    """
-    known = task.rows
-    if name in known:
-        return known[name]
-    head, colon, _ = name.partition(":")
-    own = _OWN.fullmatch(name) if task.own_networks and head not in task.architectures else None
-    if own:
-        return {"architecture": own[1], **split_settings(f":{own[2] or ''}", "row")[1]}
-    if not colon and head not in task.architectures:
-        raise ValueError(
-            "row: must be ARCHITECTURE:NAME=VALUE,..., "
-            f"{'package.module:Class, ' if task.own_networks else ''}"
-            f"or among {', '.join(known)}; got {name!r}{close_names(name, known)}"
-        )
-    architecture = {} if head == next(iter(task.architectures)) else {"architecture": head}
-    return {**architecture, **split_settings(name, "row")[1]}
-
-
-def placed(options: Mapping[str, Any], candidate: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a network, with those that a candidate sets, such as the scale of positions."""
-    of_network = {n: x for n, x in candidate.items() if n not in ("n_steps", "learning_rate")}
-    return {**of_network, **options}
-
-
-def recipe_of(settings: Mapping[str, Any], candidate: Mapping[str, Any], seed: int) -> Recipe:
-    """The recipe of a network: settings of its data set, and its candidate."""
-    same = ("batch_size", "weight_decay", "warm_up", "ema_decay", "precision")
-    own = {name: settings[name] for name in same}
-    own |= {name: candidate[name] for name in ("n_steps", "learning_rate")}
-    every = max(100, own["n_steps"] // 10)
-    return Recipe(seed=seed, checkpoint_every=every, validate_every=every, **own)
-
-
-def trained_network(
-    task: Task, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
-    options: dict[str, Any], candidate: dict[str, Any], seed: int, device: str = "cpu",
-    on_step: Listener | None = None, on_validation: Listener | None = None,
-) -> tuple[Any, Any, Path]:  # fmt: skip
-    """Train one network or read it from its folder; return it with its data and the folder."""
-    splits = task.load_splits(data, data_home)
-    model = task.build(splits, settings, placed(options, candidate), seed).to(device)
-    recipe = recipe_of(settings, candidate, seed)
-    notes = {"data": data, "candidate": candidate, "device": device}
-    kept, folder = train_kept(
-        task, model, splits, settings, recipe, notes, directory, options=options,
-        on_step=on_step, on_validation=on_validation,
-    )  # fmt: skip
-    return kept, splits, folder
-
-
-def contents(splits: Any) -> dict[str, str | None]:
-    """Hashes of the data and of users' operators, on which results depend."""
-    return {"data": splits.content, **operator_sources()}
-
-
-def network_source(options: Mapping[str, Any]) -> str | None:
-    """Hash of the source of a row's own network; None if it is of the package."""
-    architecture = str(options.get("architecture", ""))
-    return source_of(find_class(architecture)) if ":" in architecture else None
-
-
-def train_kept(
-    task: Task, model: Any, splits: Any, settings: Mapping[str, Any], recipe: Recipe,
-    notes: Mapping[str, Any], directory: str, first_step: int = 0,
-    options: Mapping[str, Any] | None = None, on_step: Listener | None = None,
-    on_validation: Listener | None = None,
-) -> tuple[Any, Path]:  # fmt: skip
-    """Train a network, or read it from the folder of its options, notes and recipe.
-
-    Returns the network and the folder, whose name begins with the row. The first batch is that of
-    step `first_step`.
-    """
-    notes = {**notes, "settings": {n: x for n, x in settings.items() if n != "candidates"}}
-    made = task.make_batches(splits, settings)
-    key = json.dumps(
-        [
-            model.options, notes, asdict(recipe), code(__name__, task.module), contents(splits),
-            network_source(options or {}),
-        ],
-        sort_keys=True,
-    )  # fmt: skip
-    words = [write_row(task, options or {}), f"{recipe.n_steps} steps", f"seed {recipe.seed}"]
-    name = re.sub(r"[^\w.=]+", "-", " ".join(words))[:_LONGEST]
-    folder = Path(directory) / "networks" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-    trained = train(
-        model, lambda seed, step, samples: made(seed, first_step + step, samples),
-        task.make_loss(splits, settings), recipe, directory=folder,
-        validate=lambda own: task.validate(own, splits), task=notes, on_step=on_step,
-        on_validation=on_validation,
-    )  # fmt: skip
-    return trained, folder
-
-
-def train_and_measure(
-    task: str, data: str, data_home: str | None, directory: str, settings: dict[str, Any],
-    row: str, options: dict[str, Any], candidate: dict[str, Any], seed: int,
-    measures: Sequence[str] | None, device: str, on_step: StudyListener | None = None,
-    on_validation: StudyListener | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Train one network and test it; without `measures`, only validate it."""
-    own: Task = find_object(task, "task: none is named")
-    told = (each and each.of(row=row, seed=seed) for each in (on_step, on_validation))
-    trained, splits, folder = trained_network(
-        own, data, data_home, directory, settings, options, candidate, seed, device, *told
-    )
-    ((name, score),) = own.validate(trained, splits).items()
-    found = {"row": row, "data": data, "seed": seed, **candidate, "validation": score}
-    if measures is not None:
-        found |= own.measure(trained, splits, settings, measures)
-        found["curve"] = [[x["step"], x[name]] for x in read_metrics(folder)]
-        found["network"] = str(folder.relative_to(directory))
-    return [found]
+def rules(studies: Sequence[Study]) -> list[str]:
+    """The rules by which the studies choose settings, each once."""
+    return list(dict.fromkeys(study.rule for study in studies if study.rule))

@@ -12,7 +12,7 @@ from .terminal import console
 from .training_display import TrainingDisplay
 
 if TYPE_CHECKING:
-    from .study import Task
+    from .task import Task
 
 DataHome = Annotated[str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")]
 Processes = Annotated[int, typer.Option(help="Processes; -1 is all cores.")]
@@ -48,7 +48,7 @@ def report_mistakes(*others: type[Exception]) -> Iterator[None]:
 
 def list_rows(task: "Task") -> None:
     """Print every row as a user may type it."""
-    from .study import write_row
+    from .task import write_row
 
     for name, options in task.rows.items():
         console().print(f"{name:22} {write_row(task, options)}", highlight=False)
@@ -66,7 +66,7 @@ def choose_data(
 
 
 def study_options(settings: dict[str, Any], output: Path, n_jobs: int) -> dict[str, Any]:
-    """Arguments of `run_study` from what was typed.
+    """Arguments of `train_rows` from what was typed.
 
     Steps are shown where networks are trained in this process.
     """

@@ -22,18 +22,10 @@ from twinsolve.bench.comparison import (
 from twinsolve.bench.figures import legend, panels, plain, save
 from twinsolve.bench.jobs import Options, run_jobs
 from twinsolve.bench.paired import COMPARED, judge, note_on_verdicts
+from twinsolve.bench.paired_training import contents, placed, recipe_of, train_kept, trained_network
 from twinsolve.bench.parts import with_weights_of
-from twinsolve.bench.study import (
-    PLAIN,
-    add_baselines,
-    contents,
-    placed,
-    recipe_of,
-    rows_with_plain,
-    train_kept,
-    trained_network,
-)
 from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.task import PLAIN, add_baselines, rows_with_plain
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import CLEAN, accuracies, wrong

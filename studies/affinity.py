@@ -20,7 +20,7 @@ from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit
 from twinsolve.bench.clustering.methods import METHODS, STEPS
 from twinsolve.bench.clustering.steps import affinity_of
-from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import clustering_accuracy
 from twinsolve.solvers.clustering.spectral import embed_graph

@@ -19,8 +19,8 @@ from twinsolve.bench.paired import (
     n_determined,
     paired_difference,
 )
-from twinsolve.bench.study import PLAIN
 from twinsolve.bench.tables import Lines, number
+from twinsolve.bench.task import PLAIN
 from twinsolve.bench.vision.classification.measures import hits
 from twinsolve.bench.vision.classification.report import differences, write_report
 from twinsolve.bench.vision.classification.study import classify

@@ -15,8 +15,8 @@ from scipy.sparse import csr_array
 from script import NOISY, prose, run_seeded, shuffled_points
 
 from twinsolve.bench.clustering.data import Data
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import sparse_self_expression
 from twinsolve.solvers.metrics import subspace_preserving_error

@@ -4,7 +4,7 @@ from out_of_sample import out_of_sample_study
 from script import run_script
 
 from twinsolve.bench.clustering.presets import DESIGN, SIX_STEPS, preset_study
-from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.study import Study
 
 ABOUT = "The turned objects of COIL-20 by every method but the slowest."
 

@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 
 from twinsolve.bench.costs import size_measures, speed_ratios
-from twinsolve.bench.study import PLAIN
 from twinsolve.bench.tables import Lines, Results, number, write_table
+from twinsolve.bench.task import PLAIN
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.classification.study import ROWS

@@ -34,9 +34,9 @@ from sklearn.neighbors import kneighbors_graph
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data, find_data
 from twinsolve.bench.clustering.figures import draw_dots
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import Cell, folded, lines_of
 from twinsolve.bench.jobs import Options
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import spectral_labels
 from twinsolve.solvers.self_expression import admm_low_rank_self_expression

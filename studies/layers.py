@@ -24,8 +24,8 @@ from script import SUBSPACES, prose, run_seeded, shuffled_points, with_times
 from torch import Tensor, nn
 
 from twinsolve.bench.clustering.data import Data
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.sparse_coding import lam_max, lasso_objective

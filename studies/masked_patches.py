@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from twinsolve.bench.jobs import Job, Options, run_jobs
 from twinsolve.bench.paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
+from twinsolve.bench.paired_training import contents, placed, recipe_of, train_kept
 from twinsolve.bench.parts import with_weights_of
-from twinsolve.bench.study import contents, placed, recipe_of, row_options, train_kept
 from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.task import row_options
 from twinsolve.bench.training import Batches, generator_of
 from twinsolve.bench.vision.classification.data import ClassBatches, Images, Splits, load_splits
 from twinsolve.bench.vision.classification.measures import accuracies

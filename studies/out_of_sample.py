@@ -21,8 +21,8 @@ from script import NOISY, halves, prose, run_seeded, with_deviation, with_times
 
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import symmetric_affinity
 from twinsolve.solvers.clustering.base import SubspaceClustering

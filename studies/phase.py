@@ -19,8 +19,8 @@ from script import prose, run_seeded
 from sklearn.preprocessing import normalize
 
 from twinsolve import solvers
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.unrolled import clustering

@@ -29,9 +29,10 @@ from twinsolve.bench.paired import (
     note_on_verdicts,
     paired_difference,
 )
+from twinsolve.bench.paired_training import contents, placed, trained_network
 from twinsolve.bench.parts import tokens_of_experts
-from twinsolve.bench.study import PLAIN, contents, placed, rows_with_plain, trained_network
 from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.task import PLAIN, rows_with_plain
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import Images, load_splits

@@ -19,8 +19,8 @@ from script import CERTIFIED, prose, run_seeded
 from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
 
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import lines_of
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.bench.timing import in_turns, seconds_of
 from twinsolve.datasets import make_union_of_subspaces

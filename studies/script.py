@@ -14,10 +14,10 @@ import pandas as pd
 
 from twinsolve.bench.clustering.data import Data, find_data
 from twinsolve.bench.clustering.features import features_of
-from twinsolve.bench.clustering.study import rules, run_studies, write_studies
 from twinsolve.bench.clustering.summary import Cell
 from twinsolve.bench.jobs import Job, Options, run_jobs
 from twinsolve.bench.names import split_settings
+from twinsolve.bench.study import rules, run_studies, write_studies
 from twinsolve.bench.tables import Results
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import in_turns, seconds_of

@@ -24,9 +24,9 @@ from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.fitting import fit, scores, split_rows
 from twinsolve.bench.clustering.methods import find_method
 from twinsolve.bench.clustering.steps import affinity_of
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import CANDIDATE, POOL
 from twinsolve.bench.jobs import Options
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines, number
 from twinsolve.solvers.clustering.eigenvectors import leading_eigenvectors
 from twinsolve.solvers.clustering.ranking import rand_indices, rank_clusterings

@@ -20,8 +20,8 @@ from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.figures import describe_data, draw_dots
 from twinsolve.bench.clustering.fitting import make_empty_affinity
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
 from twinsolve.solvers.metrics import subspace_preserving_error

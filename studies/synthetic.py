@@ -8,7 +8,7 @@ from script import run_script
 from self_expressive import self_expressive_study
 
 from twinsolve.bench.clustering.presets import preset_study
-from twinsolve.bench.clustering.study import Study
+from twinsolve.bench.study import Study
 
 ABOUT = "Generated subspaces: every method, phase transitions, layers and held-out points."
 

@@ -18,9 +18,9 @@ from script import over_seeds, prose, run_script
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.clustering.presets import DESIGN, SIX_STEPS, preset_study
-from twinsolve.bench.clustering.study import Study
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.jobs import Options
+from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 
 _OPTIMUM, _ADMM = "SSC optimum", "SSC ADMM, paper"

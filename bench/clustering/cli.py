@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..jobs import Options
+    from ..study import Study
     from ..tables import Lines
-    from .study import Study
 
 
 def cluster(
@@ -119,8 +119,9 @@ def cluster(
     import pandas as pd
 
     from ..jobs import Options
+    from ..study import rules, run_studies, write_studies
+    from .own_points import with_clusters, write_own
     from .presets import PRESETS, custom_study, find_preset
-    from .study import rules, run_studies, with_clusters, write_own, write_studies
 
     if list_all:
         _print_names()
@@ -198,7 +199,7 @@ def _cluster_unseen(
 
     from ..terminal import progress
     from . import auto
-    from .study import draw_best, forget_own, with_clusters
+    from .own_points import draw_best, forget_own, with_clusters
 
     try:
         with present_folder(), warnings.catch_warnings(action="ignore", category=UserWarning):

@@ -19,6 +19,7 @@ from ...solvers.clustering.score import score_of, trivial_share
 from ...solvers.clustering.spectral import EmbeddedGraph, embed_graph
 from ...solvers.inputs import Array, check_dense_or_sparse
 from ..jobs import Job, JobFailed, Keep, Options, Part, run_jobs
+from ..study import Study
 from .data import Data, find_data
 from .features import (
     Points,
@@ -51,7 +52,6 @@ from .steps import (
     with_both_cuts,
     without_cut,
 )
-from .study import Study
 from .summary import (
     POOL,
     RULE,

@@ -9,10 +9,10 @@ import pandas as pd
 from ...solvers.inputs import check_folder
 from ..jobs import Options
 from ..names import check_names
+from ..study import Study
 from ..timing import Progress
 from .clusters import clusters_study
 from .methods import METHODS, find_method
-from .study import Study
 
 DESIGN = (
     " Deep self-expression takes its settings without labels, as all do, but was designed with "

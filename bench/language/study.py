@@ -13,8 +13,9 @@ from ...unrolled.diagnostics import token_similarity
 from ...unrolled.models import LanguageModel
 from ..costs import size_measures, speed_ratios
 from ..devices import device_of
+from ..paired_training import train_rows
 from ..parts import NetworkOfParts, balance_loss, paired_network, tokens_of_experts
-from ..study import PLAIN, Task, change_settings, run_study
+from ..task import PLAIN, Task, change_settings
 from ..training import Batches, Loss
 from .data import Text, WordBatches, cut, load_text, swap_words
 
@@ -151,12 +152,12 @@ def train_language_models(data: str = "wikitext2", **options: Any) -> pd.DataFra
     data : str, default="wikitext2"
         As in `load_text`.
     **options
-        As `run_study` takes them.
+        As `train_rows` takes them.
 
     Returns
     -------
     DataFrame
-        That of `run_study`, with the columns of `measure`.
+        That of `train_rows`, with the columns of `measure`.
 
     Raises
     ------
@@ -165,4 +166,4 @@ def train_language_models(data: str = "wikitext2", **options: Any) -> pd.DataFra
     FileNotFoundError
         If files are missing.
     """
-    return run_study(TEXT, data, **options)
+    return train_rows(TEXT, data, **options)

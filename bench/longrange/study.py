@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...unrolled.models import SequenceClassifier
 from ..costs import size_measures, speed_ratios
+from ..paired_training import train_rows
 from ..parts import paired_network
-from ..study import PLAIN, Task, change_settings, run_study
+from ..task import PLAIN, Task, change_settings
 from ..training import Batches, Loss
 from ..vision.classification.data import Splits, batch_order, cross_entropy
 from ..vision.classification.measures import CLEAN, accuracies, wrong
@@ -114,13 +115,13 @@ def classify_sequences(data: str = "listops", **options: Any) -> pd.DataFrame:
     data : str, default="listops"
         As in `load_sequences`.
     **options
-        As `run_study` takes them: rows (by default softmax, ALiBi, bilateral and sparse coding),
+        As `train_rows` takes them: rows (by default softmax, ALiBi, bilateral and sparse coding),
         seeds, steps, recipe, against, n_jobs, data_home, device, directory and progress.
 
     Returns
     -------
     DataFrame
-        That of `run_study`, with accuracies in percent; ``inference`` and ``training`` are ratios
+        That of `train_rows`, with accuracies in percent; ``inference`` and ``training`` are ratios
         of throughput to the plain row.
 
     Raises
@@ -128,4 +129,4 @@ def classify_sequences(data: str = "listops", **options: Any) -> pd.DataFrame:
     ValueError
         If data, a row or a setting are unknown.
     """
-    return run_study(SEQUENCES, data, **{**options, "rows": options.get("rows") or DEFAULT})
+    return train_rows(SEQUENCES, data, **{**options, "rows": options.get("rows") or DEFAULT})

@@ -1,46 +1,18 @@
-"""What studies of networks share, whatever their task."""
+"""What studies say and leave on disk."""
 
+import pandas as pd
 import pytest
-import torch
 
-from twinsolve.bench import study
-from twinsolve.bench.devices import device_of
-from twinsolve.bench.language.study import TEXT
-from twinsolve.bench.longrange.study import SEQUENCES
-from twinsolve.bench.study import run_study
-from twinsolve.bench.vision.classification.study import IMAGES
-
-TASKS = {
-    "digits": IMAGES,
-    "generated": TEXT,
-    "listops:n_train=200,min_length=8,max_length=24": SEQUENCES,
-}
+from twinsolve.bench.study import Study, write_studies
 
 
-@pytest.mark.parametrize("data", TASKS)
-def test_networks_are_trained_where_they_are_asked_to(data, tmp_path, monkeypatch):
-    seen = []
-
-    def stop(model, *args, **kwargs):
-        seen.append(device_of(model).type)
-        raise InterruptedError
-
-    monkeypatch.setattr(study, "train", stop)
-    monkeypatch.setattr(study, "find_device", torch.device)
-    with pytest.raises(InterruptedError):
-        run_study(TASKS[data], data, rows=[], seeds=1, device="meta", directory=tmp_path)
-    assert seen == ["meta"]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no such device")
-@pytest.mark.parametrize("data", TASKS)
-def test_networks_come_back_from_their_device_as_they_would_be_without(data, tmp_path):
-    tables = [
-        run_study(
-            TASKS[data], data, rows=["NeuTRENO"], seeds=1, steps=3, device=device,
-            recipe={"depth": 1, "dim": 16}, directory=tmp_path / device,
-        )
-        for device in ("cpu", "cuda")
-    ]  # fmt: skip
-    for name in ("validation", "token_cosine"):
-        assert tables[1][name].tolist() == pytest.approx(tables[0][name].tolist(), rel=0.02)
+@pytest.mark.parametrize(("n_rows", "shown"), [(540, True), (541, False)])
+def test_a_summary_names_the_file_of_a_table_too_long_to_read(tmp_path, n_rows, shown):
+    table = pd.DataFrame({"error": range(n_rows)})
+    rows = [(str(value),) for value in table.error]
+    study = Study("all", "Everything.", lambda options: table, lambda table: (("error",), rows))
+    write_studies("title", (study,), {"all": table}, {}, tmp_path)
+    summary = (tmp_path / "summary.md").read_text()
+    assert ("| 17 |" in summary) == shown
+    assert (f"All {n_rows} rows, by affinity steps: all.csv" in summary) != shown
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == n_rows + 1

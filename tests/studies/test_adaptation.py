@@ -11,7 +11,7 @@ import torch
 from adaptation import adapted_lines, best_rates
 
 from twinsolve.bench.parts import with_weights_of
-from twinsolve.bench.study import row_options
+from twinsolve.bench.task import row_options
 from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import CLEAN

@@ -25,8 +25,8 @@ from ...paired import (
     note_on_verdicts,
     paired_difference,
 )
-from ...study import PLAIN
 from ...tables import Lines, Results, number, write_table
+from ...task import PLAIN
 from .measures import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, hits, matched_difference
 
 # Gains in top-1 that papers state, in points over their plain networks, on other data and at other

@@ -10,9 +10,10 @@ import torch
 
 from ....unrolled.generators import seeded
 from ...costs import N_TIMED, size_measures, speed_ratios
+from ...paired_training import train_rows
 from ...parts import paired_network
 from ...run_folder import find_class
-from ...study import PLAIN, Task, change_settings, run_study
+from ...task import PLAIN, Task, change_settings
 from ...training import Batches, Loss
 from .augmentation import augment
 from .data import ClassBatches, Splits, cross_entropy, load_splits
@@ -232,13 +233,13 @@ def classify(
     attack, corruptions : bool, default=False
         Also measure accuracy on attacked and corrupted test images.
     **options
-        Options of `run_study`: rows, seeds, steps, recipe, against, n_jobs, data_home, device,
+        Options of `train_rows`: rows, seeds, steps, recipe, against, n_jobs, data_home, device,
         directory and progress.
 
     Returns
     -------
     DataFrame
-        The table of `run_study`, with accuracies in percent; ``inference`` and ``training`` are
+        The table of `train_rows`, with accuracies in percent; ``inference`` and ``training`` are
         ratios of throughput to the plain row; ``wrong`` has the indices of misclassified test
         images: clean, and by attack and corruption.
 
@@ -261,4 +262,4 @@ def classify(
     [['softmax', 0], ['NeuTRENO', 0]]
     """
     asked = [*(["attack"] if attack else []), *(["corruptions"] if corruptions else [])]
-    return run_study(IMAGES, data, measures=asked, **options)
+    return train_rows(IMAGES, data, measures=asked, **options)

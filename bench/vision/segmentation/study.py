@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from ....unrolled.models import Segmenter
+from ...paired_training import train_rows
 from ...parts import NetworkOfParts, paired_network
-from ...study import PLAIN, Task, change_settings, run_study
+from ...task import PLAIN, Task, change_settings
 from ...training import Batches, Loss
 from ..classification.study import ROWS as OF_IMAGES
 from .data import LabelledPictures, Scenes, class_weights, cross_entropy, load_scenes
@@ -107,12 +108,12 @@ def segment(**options: Any) -> pd.DataFrame:
     Parameters
     ----------
     **options
-        As `run_study` takes them.
+        As `train_rows` takes them.
 
     Returns
     -------
     DataFrame
-        That of `run_study`, with the columns of `measure`.
+        That of `train_rows`, with the columns of `measure`.
 
     Raises
     ------
@@ -121,4 +122,4 @@ def segment(**options: Any) -> pd.DataFrame:
     FileNotFoundError
         If the pictures are missing.
     """
-    return run_study(SCENES, "camvid", **options)
+    return train_rows(SCENES, "camvid", **options)

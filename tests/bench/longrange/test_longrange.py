@@ -7,7 +7,7 @@ import torch
 
 from twinsolve.bench.longrange.data import load_sequences
 from twinsolve.bench.longrange.study import SEQUENCES, build, make_batches, settings_of
-from twinsolve.bench.study import row_options
+from twinsolve.bench.task import row_options
 
 from ..command import run
 

@@ -15,19 +15,13 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from twinsolve.bench import study
+from twinsolve.bench import paired_training
 from twinsolve.bench.cli import app
 from twinsolve.bench.comparison import depth_differences
 from twinsolve.bench.costs import size_measures
+from twinsolve.bench.paired_training import placed, recipe_of, train_kept
 from twinsolve.bench.parts import DropPath
-from twinsolve.bench.study import (
-    add_baselines,
-    placed,
-    recipe_of,
-    row_options,
-    rows_with_plain,
-    train_kept,
-)
+from twinsolve.bench.task import add_baselines, row_options, rows_with_plain
 from twinsolve.bench.vision.classification.augmentation import augment
 from twinsolve.bench.vision.classification.data import (
     ClassBatches,
@@ -376,7 +370,7 @@ def test_drop_path_leaves_out_branches_and_keeps_the_mean():
 
 
 def test_changed_images_and_users_operators_are_trained_on_anew(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "train", lambda *_, directory, **__: directory)
+    monkeypatch.setattr(paired_training, "train", lambda *_, directory, **__: directory)
     settings = settings_of("digits")
     candidate = settings["candidates"][0]
 

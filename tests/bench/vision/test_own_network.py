@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from twinsolve.bench.paired_training import network_source
 from twinsolve.bench.run_folder import load_model
-from twinsolve.bench.study import network_source, row_options
+from twinsolve.bench.task import row_options
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 
