@@ -33,6 +33,7 @@ extensions = [
     "layer_table",
     "method_tables",
     "published_values",
+    "result_tables",
 ]
 exclude_patterns = ["_build", "_ext", "figures", "results"]
 smartquotes = False

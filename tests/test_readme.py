@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -38,6 +39,11 @@ def test_figures_stand_in_the_committed_results():
     for figure, file in quoted:
         row = ROWS[figure].format(figure=re.escape(figure))
         assert re.search(row, (ROOT / file).read_text(), re.M), figure
+
+
+def test_faults_are_those_of_the_list():
+    table = pd.read_csv(ROOT / "tests/faults/listed.csv")
+    assert f"| {(table.caught_by == 'check').sum()} of {len(table)} |" in README
 
 
 def test_the_lines_of_the_check_are_those_of_the_committed_run():

@@ -35,7 +35,7 @@ def tables_of(folders: list[Path]) -> str:
     """All of them in Markdown."""
     if not folders:
         return "Not run yet.\n"
-    rows = joined([_rows(folder) for folder in folders])
+    rows = joined([rows_of(folder) for folder in folders])
     parts = ["\n".join(markdown(*overview_lines(rows)))]
     for (data, features), lines in comparison_lines(rows).items():
         heading = f"{describe_data(data, width=200)}, {describe_features(features)}".replace(
@@ -45,7 +45,7 @@ def tables_of(folders: list[Path]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _rows(folder: Path) -> pd.DataFrame:
+def rows_of(folder: Path) -> pd.DataFrame:
     """The studies of a folder one after another."""
     tables = [read_table(path) for path in sorted(folder.glob("*.json.gz"))]
     return pd.concat(tables, ignore_index=True)

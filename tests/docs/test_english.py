@@ -18,7 +18,8 @@ LONG = 30  # words
 def sentences(text):
     """Those of prose: without code, tables, directives and headings."""
     text = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S)
-    text = re.sub(r"^(\||#|:|!\[|\(\w+\)=|<!--).*$", "\n", text, flags=re.M)
+    text = re.sub(r"^ *(\||#|:|!\[|\(\w+\)=|<!--|% ).*$", "\n", text, flags=re.M)
+    text = re.sub(r"\{result\}`[^`]*`", "0", text)
     text = re.sub(r"\$\$.*?\$\$", "\n\n", text, flags=re.S)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     for block in re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.) ", text, flags=re.M):
