@@ -17,6 +17,7 @@ import torch
 import typer
 from audit_history import BASES, HISTORY, audit_layer
 from rich.progress import track
+from torch import nn
 
 from twinsolve import audit
 from twinsolve.bench.tables import markdown, write_summary, write_table
@@ -157,18 +158,22 @@ def compare(report: Report, sound: dict[str, str]) -> dict[str, Any]:
     return {"verdict": verdict, **{name: ", ".join(laws) for name, laws in found.items()}}
 
 
-def hold_history() -> Iterator[dict[str, Any]]:
-    """Rows of the faults that packages had."""
-    sound = {}
-    for base in BASES:
-        report = audit_layer(base)
-        assert report, report
-        sound[base] = {row.law: row.verdict for row in report.rows}
-    for package, source, layer in HISTORY:
-        base = next(base for base in layer.__mro__ if base in sound)
-        text = str(layer.__doc__)
-        row = {"kind": "history", "subject": f"{package}, {source}", "fault": text.rstrip(".")}
-        yield row | compare(audit_layer(layer), sound[base])
+@cache
+def sound_layer(base: type[nn.Module], laws: tuple[str, ...]) -> dict[str, str]:
+    """Verdicts on a layer that breaks no law."""
+    report = audit_layer(base, laws)
+    assert report, report
+    return {row.law: row.verdict for row in report.rows}
+
+
+def hold_layer(
+    package: str, source: str, layer: type[nn.Module], laws: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A row of the table for a fault that a package had."""
+    base = next(base for base in layer.__mro__ if base in BASES)
+    text = str(layer.__doc__)
+    row = {"kind": "history", "subject": f"{package}, {source}", "fault": text.rstrip(".")}
+    return row | compare(audit_layer(layer, laws), sound_layer(base, laws))
 
 
 def summarise(table: pd.DataFrame) -> list[str]:
@@ -204,7 +209,7 @@ def audit_faults(
     for name, batch in BATCHES.items():
         for fault in track(read_faults(batch), f"Auditing the {name}", console=console()):
             rows.append({"batch": name} | hold(fault))
-    rows += [{"batch": "history"} | row for row in hold_history()]
+    rows += [{"batch": "history"} | hold_layer(*fault) for fault in HISTORY]
     table = pd.DataFrame(rows)
     lines = summarise(table)
     console().print(*lines[: lines.index("", 2)], sep="\n", markup=False)

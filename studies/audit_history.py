@@ -32,10 +32,10 @@ def history(package: str, source: str) -> Callable[[type[nn.Module]], type[nn.Mo
     return add
 
 
-def audit_layer(layer: type[nn.Module]) -> Report:
+def audit_layer(layer: type[nn.Module], laws: tuple[str, ...] = ()) -> Report:
     """Audit a layer on random features."""
     torch.manual_seed(0)
-    return audit(layer(), INPUTS.clone())
+    return audit(layer(), INPUTS.clone(), laws=laws)
 
 
 class GatedLinear(nn.Module):
