@@ -1,21 +1,25 @@
-"""The equation sheet and the errata: ids, what an entry says, and the tests that it names."""
+"""The equation sheet and the errata: what an entry says, the tests that it names, who cites it."""
 
 import ast
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from equation_links import target_of, targets
 
 from twinsolve.twins import catalogue
 
 ROOT = Path(__file__).parents[2]
+PLACES = ("solvers", "unrolled", "twins", "datasets", "bench", "tests", "examples", "docs")
 ERRATA = ROOT / "docs" / "errata.md"
 PAGES = [*sorted((ROOT / "docs" / "equations").glob("*.md")), ERRATA]
-TARGET = re.compile(r"^\((.+)\)=$", re.MULTILINE)
+TARGETS = targets(ROOT / "docs")
 ENTRY = re.compile(r"^#{2,3} ([A-Z][A-Z0-9]-.+?): .*\n([\s\S]*?)(?=^\(|^#|\Z)", re.MULTILINE)
 TESTS = re.compile(r"^- \*\*Test:\*\* ([\s\S]+?)(?=\n\n|\Z)", re.MULTILINE)
-TWINS = {twin.name for twin in catalogue()}
+TWINS = {twin.name: twin for twin in catalogue()}
+PREFIXES = "|".join(sorted({target.split("-")[0].upper() for target in TARGETS}))
+ID = re.compile(rf"(?<![\w-])(?:{PREFIXES})-[A-Za-z0-9]+(?:\.\d+)?(?![\w-])")
+CITED = re.compile(r"EQUATIONS\s+(\S+)")
 
 
 def by_name(page):
@@ -41,29 +45,25 @@ def missing(text):
     return absent
 
 
-def test_targets_are_unique_and_in_lower_case():
-    targets = [target for page in PAGES for target in TARGET.findall(page.read_text())]
-    assert len(targets) > 200
-    assert [target for target, count in Counter(targets).items() if count > 1] == []
-    assert [target for target in targets if target != target.lower()] == []
+def unresolved(text):
+    """Ids on no sheet, and what a docstring cites from the sheet without an id."""
+    cited = [word.rstrip(".,;:()") for word in CITED.findall(text)]
+    ids = {*ID.findall(text), *(word for word in cited if not word.startswith("`"))}
+    return sorted(id_ for id_ in ids if id_.lower() not in TARGETS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_an_entry_stands_behind_its_target_and_says_what_it_must(page):
+def test_an_entry_stands_behind_its_target_and_names_tests_that_exist(page):
     text = page.read_text()
     fields = ["Printed", "True", "Why it matters"] if page == ERRATA else ["Status", "Source"]
     for label, body in ENTRY.findall(text):
         for word in re.split(", | to ", label):
-            assert f"({word.lower().replace(' ', '-')})=" in text, word
+            assert f"({target_of(word)})=" in text, word
         for field in [*fields, "Test"]:
             assert body.count(f"- **{field}:** ") == 1, f"{label}: {field}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=by_name)
-def test_the_tests_that_entries_name_exist(page):
-    lists = TESTS.findall(page.read_text())
-    assert len(lists) >= len(ENTRY.findall(page.read_text()))
-    assert [name for text in lists for name in missing(text)] == []
+    lists = TESTS.findall(text)
+    assert len(lists) >= len(ENTRY.findall(text))
+    assert [name for tests in lists for name in missing(tests)] == []
 
 
 def test_what_does_not_exist_is_missed():
@@ -74,3 +74,31 @@ def test_what_does_not_exist_is_missed():
         "test_a",
     ]
     assert missing(f"{here}, `test_nothing`; twin `nothing`") == ["test_nothing", "nothing"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("EQUATIONS SE-12 and E3-d, QK-low\nrank, SE-15 to SE-18.", []),
+        ("EQUATIONS SE-99; erratum E3-z", ["E3-z", "SE-99"]),
+        ("EQUATIONS section 9.5", ["section"]),
+        ("EQUATIONS XY-1", ["XY-1"]),
+    ],
+)
+def test_what_does_not_resolve_is_found(text, expected):
+    assert unresolved(text) == expected
+
+
+def test_every_id_resolves():
+    files = [file for place in PLACES for file in (ROOT / place).rglob("*.*")]
+    built = (ROOT / "docs/_build", ROOT / "docs/examples", Path(__file__))
+    found = {
+        str(file): ids
+        for file in files
+        if file.suffix in {".py", ".md", ".toml"} and not any(map(file.is_relative_to, built))
+        if (ids := unresolved(file.read_text()))
+    }
+    assert len(TARGETS) > 200
+    assert found == {}
+    for twin in TWINS.values():
+        assert {*map(target_of, re.split(", | to ", twin.equation))} <= TARGETS, twin.name
