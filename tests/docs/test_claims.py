@@ -34,9 +34,9 @@ def number(name):
 
 
 def column(folder, name, *cells):
-    """Numbers of a column of summaries, in the rows that have these cells."""
+    """Numbers of a column of summaries, without intervals, in the rows that have these cells."""
     values = find_rows(find_table(folder.split(), [name]), [*cells])[name]
-    return pd.to_numeric(values[values != "-"])
+    return pd.to_numeric(values[~values.isin(["-", ""])].str.split().str[0])
 
 
 def told(word, folder, *cells):
