@@ -86,7 +86,7 @@ class Options:
     """Options of jobs: first seed, number of seeds, processes, data root, folder, progress."""
 
     seed: int = 0
-    n_seeds: int = 10
+    seeds: int = 10
     n_jobs: int = 1
     data_home: str | None = None
     directory: Path | None = None
@@ -94,13 +94,13 @@ class Options:
 
     def __post_init__(self) -> None:
         check_integer(self.seed, "seed", minimum=0)
-        check_integer(self.n_seeds, "n_seeds", minimum=1)
+        check_integer(self.seeds, "seeds", minimum=1)
         if not isinstance(self.n_jobs, Integral) or self.n_jobs == 0:
             raise ValueError(f"n_jobs: must be a whole number but 0, got {self.n_jobs!r}")
 
     @property
-    def seeds(self) -> list[int]:
-        return list(range(self.seed, self.seed + self.n_seeds))
+    def all_seeds(self) -> list[int]:
+        return list(range(self.seed, self.seed + self.seeds))
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,13 @@
-"""Shared parts of all commands: errors, progress, the folder for results, modules to load."""
+"""What all commands do on a terminal: errors, progress, modules of the current folder."""
 
 import errno
-import importlib
-import os
-import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Event, Timer
 from time import monotonic
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -59,13 +54,6 @@ _CURES = {
         (errno.EEXIST, errno.EISDIR, errno.ENOTDIR), f"Remove what stands there, or {_ELSEWHERE}"
     ),
 }
-
-Load = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="MODULE", help="Import a module, or run a file, that registers your own parts."
-    ),
-]
 
 
 def console() -> Console:
@@ -129,70 +117,3 @@ def present_folder() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(here)
-
-
-def load_modules(sources: list[str] | None) -> None:
-    """Import modules, and run files.
-
-    Raises
-    ------
-    BadParameter
-        If there is no such file or module, or the user's code raises an exception.
-    """
-    for source in sources or []:
-        with present_folder():
-            if not _exists(source):
-                raise typer.BadParameter(
-                    f"{source!r} is neither a Python file nor a module, seen from {Path.cwd()}; "
-                    "must be one of these, such as my_operator.py or my_operator",
-                    param_hint="--load",
-                )
-            try:
-                if source.endswith(".py"):
-                    runpy.run_path(source, run_name=Path(source).stem)
-                else:
-                    importlib.import_module(source)
-            except (Exception, SystemExit) as error:
-                reason = f"{source!r}: {type(error).__name__}: {error}"
-                raise typer.BadParameter(reason, param_hint="--load") from error
-
-
-def _exists(source: str) -> bool:
-    if source.endswith(".py"):
-        return Path(source).is_file()
-    words = source.split(".")
-    return all(word.isidentifier() for word in words) and find_spec(words[0]) is not None
-
-
-def results_folder(folder: Path | None) -> Path | None:
-    """Return `folder` if a command can write below it; no file is left there.
-
-    Raises
-    ------
-    BadParameter
-        If the folder, or its closest existing parent, is no folder or is not writable.
-    """
-    if folder is None:
-        return None
-    way = (folder.absolute(), *folder.absolute().parents)
-    there = next(place for place in way if os.path.lexists(place))
-    if reason := _find_refusal(there):
-        raise typer.BadParameter(f"{folder}: {there} {reason}", param_hint="--output")
-    return folder
-
-
-Output = Annotated[
-    Path, typer.Option(metavar="DIR", help="Folder for the results.", callback=results_folder)
-]
-
-
-def _find_refusal(folder: Path) -> str:
-    if not folder.is_dir():
-        return "is no folder"
-    try:
-        if os.access(folder, os.W_OK | os.X_OK):
-            TemporaryDirectory(dir=folder).cleanup()  # system folders refuse even root
-            return ""
-    except OSError:
-        pass
-    return "may not be written to"

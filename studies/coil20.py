@@ -17,7 +17,7 @@ def studies() -> tuple[Study, ...]:
             without=["LRR", "LRSSC"],
             features=["unit-pca-200"],
             gammas=[50.0, 5.0, 20.0],
-            steps=SIX_STEPS,
+            affinity=SIX_STEPS,
             n_fits=2,
         ),
         preset_study(
@@ -27,7 +27,7 @@ def studies() -> tuple[Study, ...]:
             about="The recipes of EQUATIONS PP-R: SSC by unit-rows, LSR by svd-power. Their "
             "settings were chosen with labels.",
             settings={"SSC": [{"gamma": 10.0}], "LSR": [{"lam": 0.01}]},
-            steps=["unit-rows", "svd-power 4 8"],
+            affinity=["unit-rows", "svd-power 4 8"],
             tuned=True,
         ),
         out_of_sample_study(["coil20"]),

@@ -146,12 +146,12 @@ def run_script(path: str) -> None:
     module = import_module(name)  # so that workers know its functions by a name
     parser = argparse.ArgumentParser(description=module.ABOUT)
     parser.add_argument("--seed", type=int, default=0, help="seed of all that is random")
-    parser.add_argument("--n-seeds", type=int, default=10, help="seeds of k-means")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds of k-means")
     parser.add_argument("--n-jobs", type=int, default=1, help="processes; -1 is all cores")
     parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
     parser.add_argument("--output", type=Path, default=Path("results") / f"cluster-{name}")
     given = parser.parse_args()
-    output, settings = given.output, {"seed": given.seed, "n_seeds": given.n_seeds}
+    output, settings = given.output, {"seed": given.seed, "seeds": given.seeds}
     options = Options(
         **settings, n_jobs=given.n_jobs, data_home=given.data_home, directory=output / "runs"
     )

@@ -109,7 +109,7 @@ def judge_candidates(
 def _graphs(method: str, X: Array, k: int, seed: int, settings: dict[str, Any]) -> dict[str, Array]:
     way = find_method(method)
     coef = fit(way, X, k, seed, settings).coef
-    return {steps: affinity_of(steps, coef, k) for steps in way.steps}
+    return {steps: affinity_of(steps, coef, k) for steps in way.affinity}
 
 
 def relative_eigengap(affinity: Any, k: int) -> float:

@@ -140,7 +140,7 @@ def studies() -> tuple[Study, ...]:
             without=["LRR", "LRSSC"],
             features=["unit-pca-200"],
             gammas=[50.0, 5.0],
-            steps=SIX_STEPS,
+            affinity=SIX_STEPS,
         ),
         out_of_sample_study(["yaleb-10"]),
         coefficient_study(["yaleb-10"]),

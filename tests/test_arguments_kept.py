@@ -143,6 +143,6 @@ def test_what_methods_of_users_return_stays_as_it_was(kind, make, monkeypatch):
     monkeypatch.setattr(kind, "made", make(pairs + pairs.T))
     before = [part.tobytes() for part in parts_of(kind.made)]
     monkeypatch.setitem(METHODS, "kept", Method("kept", "user", lambda **settings: kind(2)))
-    table = cluster(["digits:n_points=60"], methods=["kept"], steps=STEPS, n_seeds=1)
+    table = cluster(["digits:n_points=60"], methods=["kept"], affinity=STEPS, seeds=1)
     assert table.accuracy.notna().all()
     assert [part.tobytes() for part in parts_of(kind.made)] == before

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..study_cli import report_mistakes
-from ..terminal import Output, console, progress
+from ..options import Device, Jobs, ListAll, Output, report_mistakes
+from ..terminal import console, progress
 
 _VERDICTS = {"holds": "", "broken": "red", "refused": "yellow", "not applicable": "dim"}
 
@@ -21,7 +21,7 @@ def audit(
         ),
     ] = None,
     law: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this law; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this law; may be given again.")
     ] = None,
     own_weights: Annotated[
         bool, typer.Option("--own-weights", help="Audit a module at its own weights.")
@@ -31,13 +31,11 @@ def audit(
     ] = False,
     package: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="With --all: only this package; may be repeated."),
+        typer.Option(metavar="NAME", help="With --all: only this package; may be given again."),
     ] = None,
-    list_all: Annotated[
-        bool, typer.Option("--list", help="Print the laws and what --all audits, and exit.")
-    ] = False,
-    n_jobs: Annotated[int, typer.Option(help="Processes for --all; -1 is one a processor.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")] = "cpu",
+    list_all: ListAll = False,
+    n_jobs: Jobs = 1,
+    device: Device = "cpu",
     output: Output = Path("results/audit"),
 ) -> None:
     """Hold networks that others wrote to the laws that they promise.

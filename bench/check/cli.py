@@ -6,27 +6,24 @@ from typing import Annotated, Any
 
 import typer
 
-from ..terminal import Load, Output, console, load_modules
+from ..options import DATA, Jobs, Load, Output, Quick, Seed, load_modules
+from ..terminal import console
 
 
 def check(
     twin: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this twin; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this twin; may be given again.")
     ] = None,
     family: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this family; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this family; may be given again.")
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this data set (drawn: the laws); may be repeated."),
+        typer.Option(metavar="NAME", help=DATA),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The laws, and one data set of each task in float64.")
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of data, noise and random projections.")
-    ] = 0,
-    n_jobs: Annotated[int, typer.Option(help="Processes; -1 is one for each processor.")] = -1,
+    quick: Quick = False,
+    seed: Seed = 0,
+    n_jobs: Jobs = -1,
     output: Output = Path("results/check"),
     load: Load = None,
 ) -> None:
@@ -40,6 +37,8 @@ def check(
     or the PSNR of the image in dB. The laws are tested on small random inputs whose heads all
     differ: causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients,
     other options, sizes and dtypes. Inputs that a layer must refuse have to raise an error.
+    --quick tests the laws, and one data set of each task in float64. --data may be given again, and
+    "drawn" names the inputs of the laws.
 
     The check takes more than a minute on two idle processors and packaged data. It also uses
     Extended Yale B and Set12, if the environment variable TWINSOLVE_DATA names a folder that holds

@@ -40,7 +40,7 @@ class ChosenClusters:
         The clusters of the points.
     points : ndarray of int of shape (n_points,)
         Numbers of the points in the whole data set, from 0.
-    method, steps : str
+    method, affinity : str
         The method and its affinity steps, by the names that `cluster` takes.
     settings : dict
         The setting of the method.
@@ -59,7 +59,7 @@ class ChosenClusters:
     labels: Array
     points: Array
     method: str
-    steps: str
+    affinity: str
     settings: dict[str, Any]
     score: float
     agreement: float
@@ -74,7 +74,7 @@ def choose_clusters(
     *,
     methods: Sequence[str] | None = None,
     features: str = "unit",
-    steps: Sequence[str] | None = None,
+    affinity: Sequence[str] | None = None,
     seed: int = 0,
     n_jobs: int = 1,
     data_home: str | None = None,
@@ -86,7 +86,7 @@ def choose_clusters(
     The candidates are SSC, its elastic net, least squares and low rank, with all settings of their
     grids and all their chains of steps, cut by k-means. The choice is made as in
     `twinsolve.solvers.choose_clusterer`, which takes an array of points. Above 5,000 points, what
-    needs dense matrices is left out, unless methods or steps are named: least squares, low rank,
+    needs dense matrices is left out, unless methods or affinity are named: least squares, low rank,
     and the steps ``low-rank``, ``svd-power`` and ``softmax-rows``. Duplicates count once.
 
     Parameters
@@ -98,7 +98,7 @@ def choose_clusters(
         Other candidates. A method that makes no affinity cannot be judged.
     features : str, default="unit"
         Features of the points; by default, rows of unit norm.
-    steps : sequence of str, optional
+    affinity : sequence of str, optional
         Chains of affinity steps instead of each method's own.
     seed : int, default=0
         Seed of k-means, subsets and fits.
@@ -114,7 +114,7 @@ def choose_clusters(
     FileNotFoundError
         If the files of a data set are missing.
     TypeError
-        If the data are not a name, methods or steps not a sequence of names, or a folder not a
+        If the data are not a name, methods or affinity not a sequence of names, or a folder not a
         path.
     ValueError
         If a name is not allowed, the number of clusters is unknown, there are fewer distinct
@@ -129,20 +129,20 @@ def choose_clusters(
     Examples
     --------
     >>> from twinsolve.bench import choose_clusters
-    >>> chosen = choose_clusters("digits:n_points=60", methods=["OMP"], steps=["symmetrize"])
-    >>> chosen.method, chosen.steps, chosen.labels.shape
+    >>> chosen = choose_clusters("digits:n_points=60", methods=["OMP"], affinity=["symmetrize"])
+    >>> chosen.method, chosen.affinity, chosen.labels.shape
     ('OMP', 'symmetrize', (60,))
     """
     folder = check_folder(directory, "directory")
     options = Options(seed, 1, n_jobs, data_home, folder, progress)
     name, features = check_name(data, "data"), check_features(check_name(features, "features"))
-    methods, steps = check_names(methods, "methods"), check_names(steps, "steps")
+    methods, affinity = check_names(methods, "methods"), check_names(affinity, "affinity")
     found = find_data(name, data_home)
     trial = found.trials(1, seed)[0]
     problem = found.problem(trial, seed)
     X = problem.X if is_costly(features) else features_of(features, problem)
     check_distinct(X, problem.n_clusters, "data")
-    ways, notes = _list_pipelines(methods, features, steps, len(X))
+    ways, notes = _list_pipelines(methods, features, affinity, len(X))
     table = run_pipelines(ways, list(jobs_of(found, [trial], ways, options)), options, labels=True)
     table = rank_candidates(table, table).sort_values("rank", kind="stable", ignore_index=True)
     if not (table["rank"] == 1).any():
@@ -171,13 +171,13 @@ def choose_clusters(
 
 
 def _list_pipelines(
-    methods: Sequence[str] | None, features: str, steps: Sequence[str] | None, n_points: int
+    methods: Sequence[str] | None, features: str, affinity: Sequence[str] | None, n_points: int
 ) -> tuple[list[Pipeline], tuple[str, ...]]:
     """The candidates, and notes on those left out because there are too many points."""
     found = [find_method(name) for name in dict.fromkeys(methods or POOL)]
-    chains = {method: _drop_known(steps or method.steps) for method in found}
+    chains = {method: _drop_known(affinity or method.affinity) for method in found}
     notes: tuple[str, ...] = ()
-    if n_points > _MOST_DENSE and not (methods or steps):
+    if n_points > _MOST_DENSE and not (methods or affinity):
         found = [method for method in found if method.name not in _DENSE]
         left_out = dict.fromkeys(c for own in chains.values() for c in own if is_dense(c))
         chains = {m: tuple(c for c in own if not is_dense(c)) for m, own in chains.items()}
@@ -185,8 +185,8 @@ def _list_pipelines(
         notes = (f"Above {_MOST_DENSE:,} points without what needs dense matrices: {words}.",)
     ways: list[Pipeline] = []
     for way in (Pipeline(m, features, s, chains[m]) for m in found for s in m.settings):
-        before = [chain for other in ways if _fit_alike(way, other) for chain in other.steps]
-        ways += [replace(way, steps=new)] if (new := _drop_known(way.steps, before)) else []
+        before = [chain for other in ways if _fit_alike(way, other) for chain in other.chains]
+        ways += [replace(way, chains=new)] if (new := _drop_known(way.chains, before)) else []
     return ways, notes
 
 
@@ -255,7 +255,7 @@ def write_choice(chosen: ChosenClusters, data: str, features: str, seed: int, fo
         "n_clusters": int(chosen.candidates.n_clusters.iloc[0]),
         "method": chosen.method,
         "settings": chosen.settings,
-        "steps": chosen.steps,
+        "affinity": chosen.affinity,
         "score": chosen.score,
         "agreement": None if np.isnan(chosen.agreement) else chosen.agreement,
         "candidates": int(ranked.sum()),

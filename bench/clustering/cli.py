@@ -8,7 +8,21 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..terminal import Load, console, load_modules, present_folder, results_folder
+from ..options import (
+    DataHome,
+    Jobs,
+    ListAll,
+    Load,
+    Methods,
+    Output,
+    Seed,
+    Seeds,
+    given_names,
+    load_modules,
+    refuse_others,
+    report_mistakes,
+)
+from ..terminal import console, present_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +33,7 @@ if TYPE_CHECKING:
 
 
 def cluster(
+    context: typer.Context,
     data: Annotated[
         list[str] | None,
         typer.Argument(
@@ -27,24 +42,21 @@ def cluster(
             show_default=False,
         ),
     ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option("--method", metavar="NAME", help="Run this method; may be given again."),
-    ] = None,
+    method: Methods = None,
     features: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Features of the points, [unit]; may be given again."),
     ] = None,
-    steps: Annotated[
+    affinity: Annotated[
         list[str] | None,
-        typer.Option(metavar="CHAIN", help="Affinity steps; may be given again."),
+        typer.Option(metavar="CHAIN", help="Chain of affinity steps; may be given again."),
     ] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run the studies of this preset.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="First seed of k-means; seeds all else.")] = 0,
-    n_seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of k-means [10].")] = None,
-    n_jobs: Annotated[int, typer.Option(help="Processes; -1 is all cores.")] = 1,
+    seed: Seed = 0,
+    seeds: Seeds = 10,
+    n_jobs: Jobs = 1,
     n_clusters: Annotated[
         int | None, typer.Option(min=1, help="Number of clusters in files, needed without labels.")
     ] = None,
@@ -52,15 +64,10 @@ def cluster(
         bool,
         typer.Option("--auto", help="Choose method, affinity steps and setting without labels."),
     ] = False,
-    data_home: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Results [results/cluster, -PRESET or -auto]."),
-    ] = None,
+    data_home: DataHome = None,
+    output: Output = Path("results/cluster"),
     load: Load = None,
-    list_all: Annotated[bool, typer.Option("--list", help="List all names and end.")] = False,
+    list_all: ListAll = False,
 ) -> None:
     """Cluster data sets by solved and learned coefficients, and compare.
 
@@ -68,7 +75,8 @@ def cluster(
     affinity steps, and the spectral step, which clusters by k-means, or by pivoted QR if the chain
     ends in cluster-qr. Coefficients are computed once for each problem, method and setting. All
     chains and all seeds of k-means use the same coefficients, so that solvers and affinity steps
-    are judged separately. Without DATA and --method, the command runs the preset quick: every
+    are judged separately. The seeds are those of k-means; the first one also seeds generated data,
+    subsets and fits. Without DATA and --method, the command runs the preset quick: every
     method but the slowest on packaged and generated data, in a few minutes.
 
     --method takes a name of --list; a name with settings, such as SSC:gamma=10, which are then
@@ -92,17 +100,17 @@ def cluster(
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
     labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
     steps, clustered by k-means but not by cluster-qr. Above 5,000 points, the methods LSR and LRSC
-    and the steps low-rank, svd-power and softmax-rows are left out. --method and --steps name other
-    candidates, of which none is left out. The choice is the candidate whose clusters agree best
-    with the clusters of all candidates, by the mean adjusted Rand index. In it all methods with
-    their steps count the same, and their settings by the 24th power of their scores. The command
-    prints the choice and the next best. It writes labels.csv (the number of each point in the whole
-    data set, and its cluster), choice.json, candidates.csv and,
-    up to 2,000 points, matrices.png: the coefficients of the best candidate of each of three
-    methods. Labels are only used to tell the error of the choice, and to sort the figure.
+    and the steps low-rank, svd-power and softmax-rows are left out. --method and --affinity name
+    other candidates, of which none is left out. The choice is the candidate whose clusters agree
+    best with the clusters of all candidates, by the mean adjusted Rand index. In it all methods
+    with their steps count the same, and their settings by the 24th power of their scores. The
+    command prints the choice and the next best. It writes labels.csv (the number of each point in
+    the whole data set, and its cluster), choice.json, candidates.csv and, up to 2,000 points,
+    matrices.png: the coefficients of the best candidate of each of three methods. Labels are only
+    used to tell the error of the choice, and to sort the figure.
 
     Without --auto, the command prints a row for each method: that of the affinity steps with the
-    largest score, or one for each of --steps; the others are in clusters.csv. A row has the
+    largest score, or one for each of --affinity; the others are in clusters.csv. A row has the
     clustering error in % (averaged over trials; mean, standard deviation and range over seeds),
     NMI, ARI, ME-3 (the connectivity of the worst true cluster), and the score without labels that
     chooses one setting for all trials of a data set. A second table has time as a ratio to SSC in
@@ -111,10 +119,11 @@ def cluster(
 
     The command writes to DIR the table of each study, such as clusters.json.gz, its lines by all
     steps as .csv and .tex, settings.json, summary.md, and figures as .png and .pdf: errors, and
-    coefficients and affinities of the best methods, with points sorted by class. DIR/runs keeps
-    finished jobs, so that an interrupted run can continue, and DIR/runs/fits keeps fits, which
-    serve any number of seeds of k-means. The status is 1 if a method failed on a problem: its row
-    has the error in place of numbers, and all other rows are complete.
+    coefficients and affinities of the best methods, with points sorted by class. The default of DIR
+    ends in -PRESET with --preset, and in -auto with --auto. DIR/runs keeps finished jobs, so that
+    an interrupted run can continue, and DIR/runs/fits keeps fits, which serve any number of seeds
+    of k-means. The status is 1 if a method failed on a problem: its row has the error in place of
+    numbers, and all other rows are complete.
     """
     import pandas as pd
 
@@ -128,63 +137,44 @@ def cluster(
         return
     name = preset or ("quick" if not data and not method else None)
     kind = "auto" if auto else preset
-    folder = output or Path("results") / (f"cluster-{kind}" if kind else "cluster")
-    results_folder(folder)
+    if kind and "output" not in given_names(context):
+        output = output.with_name(f"cluster-{kind}")
     load_modules(load)
-    try:
-        options = Options(seed, 1 if auto else n_seeds or 10, n_jobs, data_home, folder / "runs")
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    options = Options(seed, 1 if auto else seeds, n_jobs, data_home, output / "runs")
     if auto:
-        _refuse(
-            "--auto",
-            {
-                "--preset": preset, "--n-seeds": n_seeds, "a second DATA": (data or [])[1:],
-                "a second --features": (features or [])[1:],
-            },
-        )  # fmt: skip
-        if not data:
-            raise typer.BadParameter("needs DATA to cluster", param_hint="--auto")
-        named = {"methods": method, "features": (features or ["unit"])[0], "steps": steps}
-        _cluster_unseen(data, n_clusters, named, options, folder)
+        refuse_others(context, "--auto", {"preset", "seeds"})
+        if data is None or len(data) != 1 or len(features or []) > 1:
+            reason = "needs one DATA to cluster, by at most one of --features"
+            raise typer.BadParameter(reason, param_hint="--auto")
+        named = {"methods": method, "features": (features or ["unit"])[0], "affinity": affinity}
+        _cluster_unseen(data, n_clusters, named, options, output)
         return
     if name:
-        given = {
-            "DATA": data, "--features": features, "--steps": steps, "--n-clusters": n_clusters,
-        }  # fmt: skip
-        _refuse(f"--preset {name}", given)
-    try:
-        with present_folder():
-            if name:
-                studies, about = find_preset(name, method), PRESETS[name]["about"]
-            else:
-                data, about = with_clusters(data or [], n_clusters)
-                studies = (custom_study(data, method, features=features, steps=steps),)
-            console().print(about, soft_wrap=False)
-            tables = run_studies(studies, options)
-    except (FileNotFoundError, ImportError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+        others = {"data", "features", "affinity", "n_clusters"}
+        refuse_others(context, f"--preset {name}", others)
+    with report_mistakes(), present_folder():
+        if name:
+            studies, about = find_preset(name, method), PRESETS[name]["about"]
+        else:
+            data, about = with_clusters(data or [], n_clusters)
+            studies = (custom_study(data, method, features=features, affinity=affinity),)
+        console().print(about, soft_wrap=False)
+        tables = run_studies(studies, options)
     for study in studies:
-        _print_study(study, tables[study.name], short=not (preset or steps))
+        _print_study(study, tables[study.name], short=not (preset or affinity))
     settings = {
-        "data": data, "methods": method, "features": features, "steps": steps, "preset": name,
-        "seed": seed, "n_seeds": options.n_seeds,
+        "data": data, "methods": method, "features": features, "affinity": affinity,
+        "preset": name, "seed": seed, "seeds": seeds,
     }  # fmt: skip
     title = "twinsolve cluster" + (f" --preset {name}" if name else "")
-    write_studies(title, studies, tables, settings, folder, about)
+    write_studies(title, studies, tables, settings, output, about)
     said = rules(studies)
     if not name:
         with present_folder():
-            said += write_own(tables["clusters"], options, folder)
-    console().print("\n".join([*said, f"Written to {folder}/"]), soft_wrap=False)
+            said += write_own(tables["clusters"], options, output)
+    console().print("\n".join([*said, f"Written to {output}/"]), soft_wrap=False)
     notes = pd.concat([table.get("note", pd.Series(dtype=object)) for table in tables.values()])
     raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))
-
-
-def _refuse(option: str, others: dict[str, Any]) -> None:
-    """Refuse other options that make no sense together with `option`."""
-    if clash := [other for other, value in others.items() if value]:
-        raise typer.BadParameter(f"leaves no choice of {', '.join(clash)}", param_hint=option)
 
 
 def _cluster_unseen(
@@ -201,21 +191,19 @@ def _cluster_unseen(
     from . import auto
     from .own_points import draw_best, forget_own, with_clusters
 
-    try:
-        with present_folder(), warnings.catch_warnings(action="ignore", category=UserWarning):
-            (name,), about = with_clusters(data, n_clusters)
-            console().print(about, soft_wrap=False)
-            chosen = auto.choose_clusters(
-                name,
-                **named,
-                seed=options.seed,
-                n_jobs=options.n_jobs,
-                data_home=options.data_home,
-                directory=options.directory,
-                progress=progress("candidates"),
-            )
-    except (FileNotFoundError, ImportError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
+    quiet = warnings.catch_warnings(action="ignore", category=UserWarning)
+    with report_mistakes(), present_folder(), quiet:
+        (name,), about = with_clusters(data, n_clusters)
+        console().print(about, soft_wrap=False)
+        chosen = auto.choose_clusters(
+            name,
+            **named,
+            seed=options.seed,
+            n_jobs=options.n_jobs,
+            data_home=options.data_home,
+            directory=options.directory,
+            progress=progress("candidates"),
+        )
     forget_own(folder)
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
     with present_folder():

@@ -89,7 +89,7 @@ def clusters_study(
     name: str = "clusters",
     about: str = "Clusters of every method, by its affinity steps.",
     features: Sequence[str] = ("unit",),
-    steps: Sequence[str] | None = None,
+    affinity: Sequence[str] | None = None,
     settings: dict[str, list[dict[str, Any]]] | None = None,
     n_trials: int | None = None,
     n_fits: int = 1,
@@ -103,7 +103,7 @@ def clusters_study(
     ----------
     data, methods, features : sequence of str
         Names that `find_data`, `find_method` and `features_of` take.
-    steps : sequence of str, optional
+    affinity : sequence of str, optional
         Chains of affinity steps for every method with coefficients; None takes each method's own
         chains, both with k-means and with ``cluster-qr``.
     settings : dict, optional
@@ -126,13 +126,13 @@ def clusters_study(
         If a name is unknown.
     """
     found = [find_method(method) for method in methods]
-    for chain in steps or ():
+    for chain in affinity or ():
         check_chain(chain)
     for names in features:
         check_features(names)
     grids = {method.name: (settings or {}).get(method.name, method.settings) for method in found}
     ways = [
-        Pipeline(method, names, chosen, tuple(steps or with_both_cuts(method.steps)))
+        Pipeline(method, names, chosen, tuple(affinity or with_both_cuts(method.affinity)))
         for names in features
         for method in found
         for chosen in grids[method.name]
@@ -170,7 +170,7 @@ class Pipeline:
     method: Method
     features: str
     settings: dict[str, Any]
-    steps: tuple[str, ...]
+    chains: tuple[str, ...]
 
 
 def jobs_of(
@@ -191,9 +191,9 @@ def jobs_of(
                 "method": way.method.name,
                 "code": code_of(way.method),
                 "settings": way.settings,
-                "steps": list(way.steps),
+                "chains": list(way.chains),
                 "fit_seed": fit_seed,
-                "seeds": options.seeds,
+                "seeds": options.all_seeds,
             }
 
 
@@ -228,7 +228,7 @@ def cluster_job(
     method: str,
     code: str | None,
     settings: dict[str, Any],
-    steps: list[str],
+    chains: list[str],
     fit_seed: int,
     seeds: list[int],
     n_fit_points: int | None = None,
@@ -262,7 +262,7 @@ def cluster_job(
         if len(others) or keep is None:
             keep = Keep()
         rows, known = [], _ScoredClusterings(true, n_fit)
-        for row, labels in _measure(case, steps, fit_seed, seeds, keep):
+        for row, labels in _measure(case, chains, fit_seed, seeds, keep):
             rows.append(about | row | known.worth(labels))
             if not problem.labelled or (with_labels and row.get("seed") == seeds[0]):
                 rows[-1]["labels"] = None if labels is None else labels.tolist()
@@ -270,7 +270,7 @@ def cluster_job(
     except NotWritten:
         raise
     except Exception as error:
-        raise JobFailed([about | row for row in _make_failed_rows(steps, seeds, error)]) from error
+        raise JobFailed([about | row for row in _make_failed_rows(chains, seeds, error)]) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,15 +304,15 @@ class _Case:
 
 
 def _measure(
-    case: _Case, steps: list[str], fit_seed: int, seeds: list[int], keep: Keep
+    case: _Case, chains: list[str], fit_seed: int, seeds: list[int], keep: Keep
 ) -> Iterator[tuple[dict[str, Any], Array | None]]:
     """Yield a row for each chain and seed, with the labels of fitted and new points."""
-    make = partial(_fit_and_embed, case, fit_seed, steps, keep.unfinished)
+    make = partial(_fit_and_embed, case, fit_seed, chains, keep.unfinished)
     (about, arrays), *graphs = keep(make)
     if keep.unfinished:
         rmtree(keep.unfinished, ignore_errors=True)
     if graphs:
-        found, left_out = _cluster_graphs(graphs, case, steps, seeds)
+        found, left_out = _cluster_graphs(graphs, case, chains, seeds)
         found = case.with_held_out(fit_seed, found)
     else:
         found, left_out = list(_refit_labels(case, arrays, fit_seed, seeds, keep)), []
@@ -320,7 +320,9 @@ def _measure(
     yield from ((about | row, None) for row in left_out)
 
 
-def _fit_and_embed(case: _Case, seed: int, steps: list[str], unfinished: Path | None) -> list[Part]:
+def _fit_and_embed(
+    case: _Case, seed: int, chains: list[str], unfinished: Path | None
+) -> list[Part]:
     """Measures of a fit, then the graph of each affinity; without affinity, the labels."""
     warm_up(case.way.name)
     fitted = case.fit(seed, unfinished)
@@ -330,8 +332,8 @@ def _fit_and_embed(case: _Case, seed: int, steps: list[str], unfinished: Path | 
             raise ValueError(f"labels: must be one per point, got shape {fitted.labels.shape}")
         random = hasattr(fitted.model, "random_state")
         return [(about, {"labels": fitted.labels, "random": np.array(random)})]
-    chains = dict.fromkeys(map(without_cut, steps if fitted.coef is not None else [OWN]))
-    return [(about, {}), *(_embed_affinity(case, fitted, chain) for chain in chains)]
+    uncut = dict.fromkeys(map(without_cut, chains if fitted.coef is not None else [OWN]))
+    return [(about, {}), *(_embed_affinity(case, fitted, chain) for chain in uncut)]
 
 
 def _embed_affinity(case: _Case, fitted: Fitted, chain: str) -> Part:
@@ -382,19 +384,21 @@ class _ScoredClusterings:
         return worth
 
 
-def _make_failed_rows(steps: list[str], seeds: list[int], error: Exception) -> list[dict[str, Any]]:
+def _make_failed_rows(
+    chains: list[str], seeds: list[int], error: Exception
+) -> list[dict[str, Any]]:
     """Rows without numbers for a method that failed; the traceback is printed."""
     traceback.print_exception(error)
     empty = dict.fromkeys(_NUMBERS, np.nan)
     note = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
     return [
         empty | {"steps": chain, "seed": seed, "note": note}
-        for chain, seed in product(steps, seeds)
+        for chain, seed in product(chains, seeds)
     ]
 
 
 def _cluster_graphs(
-    graphs: list[Part], case: _Case, steps: list[str], seeds: list[int]
+    graphs: list[Part], case: _Case, chains: list[str], seeds: list[int]
 ) -> tuple[Found, list[dict[str, Any]]]:
     """Rows of each chain and seed with their labels, and rows of the chains left out.
 
@@ -405,8 +409,8 @@ def _cluster_graphs(
     left_out = []
     embedded = {row["affinity"]: (row, arrays) for row, arrays in graphs}
     if OWN in embedded:
-        steps = list(dict.fromkeys(own_chain(chain) for chain in steps))
-    for chain in steps:
+        chains = list(dict.fromkeys(own_chain(chain) for chain in chains))
+    for chain in chains:
         kept, arrays = embedded[without_cut(chain)]
         row = {name: value for name, value in kept.items() if name not in ("affinity", "trivial")}
         row["steps"] = chain

@@ -31,10 +31,10 @@ Family = Literal["solved", "baseline", "learned", "user"]
 class Method:
     """``make(n_clusters=, random_state=, n_jobs=, **settings)`` returns an estimator.
 
-    Any estimator with ``fit_predict`` will do. If its fit sets ``coef_``, the chains of affinity
-    `steps` apply; if it sets ``affinity_matrix_`` alone, the spectral step; else its labels count,
-    for each seed if it takes ``random_state``. `grid` lists the values of each setting, the default
-    first. If coefficients approximate a solved problem, ``problem(estimator, X)`` gives the
+    Any estimator with ``fit_predict`` will do. If its fit sets ``coef_``, the chains of steps in
+    `affinity` apply; if it sets ``affinity_matrix_`` alone, the spectral step; else its labels
+    count, for each seed if it takes ``random_state``. `grid` lists the values of each setting, the
+    default first. If coefficients approximate a solved problem, ``problem(estimator, X)`` gives the
     arguments ``lam`` and ``l1_ratio`` of the `sparse_self_expression` of the points, or of
     `unit_rows`. The fit of a `random` method depends on its seed. The source of `code`, by default
     `make`, identifies kept results of a user's method.
@@ -44,7 +44,7 @@ class Method:
     family: Family
     make: Callable[..., Any]
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    steps: Sequence[str] = STEPS
+    affinity: Sequence[str] = STEPS
     problem: Callable[[Any, Any], dict[str, Any]] | None = None
     unit_rows: bool = False
     random: bool = False

@@ -38,12 +38,12 @@ _CIFAR_SETTINGS: dict[str, list[dict[str, Any]]] = {
 _MNIST: dict[str, Any] = {
     "data": ["mnist:subset=all"],
     "features": ["unit-relative-scattering-500"],
-    "steps": ["nearest-rows 3", "unit-rows"],
+    "affinity": ["nearest-rows 3", "unit-rows"],
 }
 _CIFAR: dict[str, Any] = {
     "data": ["cifar10"],
     "features": ["unit-pca-200"],
-    "steps": ["symmetrize", "keep-largest 3"],
+    "affinity": ["symmetrize", "keep-largest 3"],
 }
 
 
@@ -76,7 +76,7 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "without": ["LRSSC"],
                 "first": True,
                 "settings": {"SENet": [{"gamma": 200.0, "max_iter": 300}]},
-                "steps": ["symmetrize", "unit-rows", "svd-power"],
+                "affinity": ["symmetrize", "unit-rows", "svd-power"],
                 "n_trials": 1,
             },
         ],
@@ -103,7 +103,7 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "data": ["digits"],
                 "without": ["LRR", "LRSSC"],
                 "gammas": [50.0, 5.0],
-                "steps": SIX_STEPS,
+                "affinity": SIX_STEPS,
             },
         ],
     },
@@ -254,9 +254,9 @@ def cluster(
     *,
     methods: Sequence[str] | None = None,
     features: Sequence[str] | None = None,
-    steps: Sequence[str] | None = None,
+    affinity: Sequence[str] | None = None,
     seed: int = 0,
-    n_seeds: int = 10,
+    seeds: int = 10,
     n_trials: int | None = None,
     n_jobs: int = 1,
     label_tuned: bool = False,
@@ -280,13 +280,13 @@ def cluster(
         None is all registered methods.
     features : sequence of str, optional
         None is ``["unit"]``: rows of unit norm.
-    steps : sequence of str, optional
+    affinity : sequence of str, optional
         Chains of affinity steps, such as ``"keep-mass 0.7, scale-rows"``, which may end in
         ``"cluster-qr"`` instead of k-means; None takes each method's own.
     seed : int, default=0
         First seed of k-means; also seeds generated data, subsets and fits.
-    n_seeds : int, default=10
-        Seeds of k-means.
+    seeds : int, default=10
+        Number of seeds of k-means.
     n_trials : int, optional
         Random trials of each data set; None is all trials, or 5 for generated data.
     n_jobs : int, default=1
@@ -324,13 +324,13 @@ def cluster(
     Examples
     --------
     >>> from twinsolve.bench import cluster
-    >>> table = cluster(["digits:n_points=60"], methods=["k-means"], n_seeds=2)
+    >>> table = cluster(["digits:n_points=60"], methods=["k-means"], seeds=2)
     >>> table[["method", "seed", "selection"]].values.tolist()
     [['k-means', 0, 'label-free'], ['k-means', 1, 'label-free']]
     """
     folder = check_folder(directory, "directory")
-    options = Options(seed, n_seeds, n_jobs, data_home, folder, progress)
-    named = {"data": data, "methods": methods, "features": features, "steps": steps}
+    options = Options(seed, seeds, n_jobs, data_home, folder, progress)
+    named = {"data": data, "methods": methods, "features": features, "affinity": affinity}
     named = {name: check_names(given, name) for name, given in named.items()}
     study = custom_study(**named, n_trials=n_trials, label_tuned=label_tuned)
     return study.run(options)

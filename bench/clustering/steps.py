@@ -105,9 +105,9 @@ def _parse(chain: str) -> list[partial[Any]]:
         if name not in STEPS:
             allowed = f"{', '.join(STEPS)}, and {' or '.join(CUTS)} behind a step"
             hint = close_names(name, STEPS)
-            raise ValueError(f"steps: must be among {allowed}; got {name or chain!r}{hint}")
+            raise ValueError(f"affinity: must be among {allowed}; got {name or chain!r}{hint}")
         if final:
-            raise ValueError(f"steps: nothing can follow an affinity, got {chain!r}")
+            raise ValueError(f"affinity: nothing can follow an affinity, got {chain!r}")
         step = STEPS[name]
         applied.append(partial(step.apply, **_parameters(step, word.strip(), values)))
         final = step.final
@@ -118,11 +118,11 @@ def _parameters(step: Step, word: str, values: list[str]) -> dict[str, Any]:
     """Parameters of a step by name: the values given, in order, then the defaults."""
     known = step.parameters
     if len(values) > len(known):
-        raise ValueError(f"steps: {word!r} has too many values, it takes {list(known)}")
+        raise ValueError(f"affinity: {word!r} has too many values, it takes {list(known)}")
     try:
         given = {n: type(known[n])(v) for n, v in zip(known, values, strict=False)}
     except ValueError as error:
-        raise ValueError(f"steps: cannot read {word!r}, it takes {known}") from error
+        raise ValueError(f"affinity: cannot read {word!r}, it takes {known}") from error
     return known | given
 
 

@@ -5,22 +5,25 @@ from typing import Annotated
 
 import typer
 
-from ..study_cli import (
+from ..options import (
     Against,
     DataHome,
     Device,
+    Jobs,
     ListAll,
-    Processes,
+    Load,
+    Output,
+    Quick,
     RecipeWords,
-    RowNames,
+    Rows,
     Seeds,
     Steps,
     choose_data,
     list_rows,
+    load_modules,
     report_mistakes,
     study_options,
 )
-from ..terminal import Load, Output, load_modules
 
 
 def language(
@@ -30,15 +33,13 @@ def language(
             metavar="DATA", help="wikitext2, wikitext2:n_words=8000, or generated [wikitext2]."
         ),
     ] = None,
-    row: RowNames = None,
+    row: Rows = None,
     seeds: Seeds = 3,
     steps: Steps = None,
     recipe: RecipeWords = None,
     against: Against = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The generated text and 200 steps; without DATA.")
-    ] = False,
-    n_jobs: Processes = 1,
+    quick: Quick = False,
+    n_jobs: Jobs = 1,
     device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/language"),
@@ -51,7 +52,7 @@ def language(
     one of eight Markov chains. WikiText-2 is read in its published parts where its training file is
     there; without it the models learn from nine tenths of the validation file, which is no
     standard, and the summary says so. n_words is the size of the vocabulary; other words count as
-    unknown.
+    unknown. --quick takes the generated text and 200 steps.
 
     A row is a name of --list, or LM with settings after a colon, such as
     LM:operator=NAME,correction=twicing,residual=boosting; an operator is a name, also one that

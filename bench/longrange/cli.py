@@ -5,22 +5,25 @@ from typing import Annotated
 
 import typer
 
-from ..study_cli import (
+from ..options import (
     Against,
     DataHome,
     Device,
+    Jobs,
     ListAll,
-    Processes,
+    Load,
+    Output,
+    Quick,
     RecipeWords,
-    RowNames,
+    Rows,
     Seeds,
     Steps,
     choose_data,
     list_rows,
+    load_modules,
     report_mistakes,
     study_options,
 )
-from ..terminal import Load, Output, load_modules
 
 _QUICK = "listops:n_train=4000,min_length=10,max_length=40", 300
 
@@ -30,15 +33,13 @@ def longrange(
         str | None,
         typer.Argument(metavar="DATA", help="listops [the default], pathfinder or cifar-pixels."),
     ] = None,
-    row: RowNames = None,
+    row: Rows = None,
     seeds: Seeds = 3,
     steps: Steps = None,
     recipe: RecipeWords = None,
     against: Against = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Short expressions and 300 steps; without DATA.")
-    ] = False,
-    n_jobs: Processes = 1,
+    quick: Quick = False,
+    n_jobs: Jobs = 1,
     device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/longrange"),
@@ -51,7 +52,8 @@ def longrange(
     path, by pixels), both drawn anew and the same each time, or cifar-pixels (CIFAR-10 in grey, by
     pixels, from the data root). Settings follow a colon: n_train; min_length, max_length, max_depth
     and max_args of listops; size of pictures: listops:max_length=200, pathfinder:size=32. All are
-    shorter than in the Long Range Arena, so that two cores train them.
+    shorter than in the Long Range Arena, so that two cores train them. --quick takes short
+    expressions and 300 steps.
 
     A row is a name of --list, or Sequence:NAME=VALUE,... with the parts that classify knows, such
     as Sequence:operator=tupe,correction=twicing,residual=boosting. Without --row these are softmax,

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..terminal import Load, Output, console, load_modules, progress
+from ..options import Device, Jobs, Load, Output, Seed, load_modules
+from ..terminal import console, progress
 
 _Help = Callable[[], None]
 
@@ -36,11 +37,6 @@ Peers = Annotated[
     typer.Option("--peer", metavar="NAME", help="Run this peer only; may be given again."),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="How often each solver runs; solvers take turns.")]
-Jobs = Annotated[
-    int,
-    typer.Option(min=1, help="Threads; above 1, sparse solvers that only use one are left out."),
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of generated data and of the rows timed.")]
 Instructions = Annotated[
     str | None,
     typer.Option(callback=_hold_to, help="avx2: no wider instructions, as without AVX-512."),
@@ -79,7 +75,8 @@ def self_expression() -> None:
     a random sample of the rows, at its loosest tolerance whose worst certified gap on the sample is
     at most 1e-6. The time of a Gram matrix that peers share is not counted. In each round all
     solvers run once, one after another, and a ratio compares times of the same round. Memory is the
-    peak of our solver beyond the input, measured on Linux in a separate process.
+    peak of our solver beyond the input, measured on Linux in a separate process. With more than one
+    core, peers that only use one are left out.
 
     Cases: synthetic-500, -1000, -2000, -5000, -10000 and -20000; yale-b, coil-20, coil-20-dense and
     mnist-5000, if the environment variable TWINSOLVE_DATA names a folder with their files. Two
@@ -154,7 +151,7 @@ def scale(
     case: Cases = None,
     size: Annotated[
         list[int] | None,
-        typer.Option("--size", metavar="N", help="This number of rows; may be given again."),
+        typer.Option("--size", metavar="N", help="Run this number of rows; may be given again."),
     ] = None,
     n_jobs: Jobs = 1,
     seed: Seed = 0,
@@ -185,16 +182,16 @@ def attention(
     case: Cases = None,
     operator: Annotated[
         list[str] | None,
-        typer.Option("--operator", metavar="NAME", help="This operator only; may be given again."),
+        typer.Option(
+            "--operator", metavar="NAME", help="Run this operator only; may be given again."
+        ),
     ] = None,
     rounds: Rounds = 5,
     n_jobs: Jobs = 1,
     seed: Seed = 0,
     instructions: Instructions = None,
     dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")
-    ] = "auto",
+    device: Device = "auto",
     load: Load = None,
     output: Output = Path("results/speed-attention"),
 ) -> None:

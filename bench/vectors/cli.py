@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ..terminal import Output, console, progress
+from ..options import Output
+from ..terminal import console, progress
 
 
 def vectors(

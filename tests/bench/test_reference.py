@@ -26,8 +26,8 @@ def test_clusters_are_those_of_the_reference():
     table = cluster(
         list(expected.data.unique()),
         methods=list(expected.method.unique()),
-        steps=[name for name in expected.steps.unique() if name != "none"],
-        n_seeds=1,
+        affinity=[name for name in expected.steps.unique() if name != "none"],
+        seeds=1,
         n_trials=1,
     )
     words = [name for name in expected if name not in NUMBERS]

@@ -46,7 +46,7 @@ def fails(*args, **settings):
 """
 COMMANDS = {
     "audit": "audit {name} --law determinism",
-    "cluster": "cluster points.npz --n-seeds 1 --method {name}",
+    "cluster": "cluster points.npz --seeds 1 --method {name}",
     "cluster --auto": "cluster points.npz --auto --method {name}",
     "denoise --noisy": "denoise pictures/a.png --noisy --sigma 25 --method {name}",
     "train-denoiser": "train-denoiser {name} --data pictures --steps 1",

@@ -19,7 +19,7 @@ from .vision.test_segmentation import write_camvid
 PACKAGE = Path(twinsolve.__file__).parent
 COMMANDS = {
     "check": "check --quick --twin gaussian-attention --n-jobs 1",
-    "cluster": "cluster digits:n_points=60 --method k-means --n-seeds 1",
+    "cluster": "cluster digits:n_points=60 --method k-means --seeds 1",
     "cluster --auto": "cluster digits:n_points=60 --auto --method k-means",
     "denoise": "denoise photographs --method noisy",
     "train-denoiser": "train-denoiser FilterDiffusionDenoiser:n_layers=1 --steps 1 --batch-size 1 "

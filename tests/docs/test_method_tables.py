@@ -54,7 +54,7 @@ def test_a_contributed_method_stands_beside_the_kept_ones(tmp_path, monkeypatch)
     kept = ["--method", "SSC:gamma=5.0", "--method", "TSC", "--method", "k-means"]
     output = ["--output", "docs/results/cluster-judge"]
     for arguments in (["cluster", "--preset", "judge", *kept, *output], command.split()):
-        result = CliRunner().invoke(app, [*arguments, "--n-seeds", "2"])
+        result = CliRunner().invoke(app, [*arguments, "--seeds", "2"])
         assert result.exit_code == 0, result.output
         assert SMALL["about"] in result.output
     results = tmp_path / "docs/results"

@@ -41,7 +41,7 @@ def options(tmp_path):
             15, n_subspaces=n_motions, n_features=20, dimension=3, noise=noise, random_state=number
         )
         write(tmp_path / "data", f"s{number}", X, y)
-    return Options(seed=3, n_seeds=2, data_home=str(tmp_path / "data"))
+    return Options(seed=3, seeds=2, data_home=str(tmp_path / "data"))
 
 
 def test_every_recipe_segments_clean_sequences(options):
@@ -72,7 +72,7 @@ def test_labels_decide_nothing_but_the_error(options, tmp_path):
     errors, coefs = [], []
     for name in ("true", "shuffled"):
         home = str(tmp_path / name)
-        options = Options(n_seeds=1, data_home=home)
+        options = Options(seeds=1, data_home=home)
         errors.append(motion_study(["motion segmentation"]).run(options).error[0])
         way, problem = RECIPES["motion segmentation"].way(), find_data("hopkins", home).problem("a")
         X = features_of(way.features, problem)
@@ -159,12 +159,12 @@ REFERENCES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", REFERENCES)
 def test_recipes_reproduce_the_reference(real_data, recipe):
-    _, lines = motion_lines(motion_study([recipe]).run(Options(n_seeds=1)))
+    _, lines = motion_lines(motion_study([recipe]).run(Options(seeds=1)))
     means = [float(line[3]) for line in lines]
     assert np.abs(np.subtract(means, REFERENCES[recipe])).max() < 0.15
 
 
 @pytest.mark.slow
 def test_motion_segmentation_is_better_than_every_published_recipe(real_data):
-    _, lines = motion_lines(motion_study(["motion segmentation"]).run(Options(n_seeds=1)))
+    _, lines = motion_lines(motion_study(["motion segmentation"]).run(Options(seeds=1)))
     assert float(lines[-1][3]) < 1.43

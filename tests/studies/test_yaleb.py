@@ -41,7 +41,7 @@ def test_trials_are_the_standard_subsets():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_trial_runs_every_recipe_on_every_seed(data_home):
-    options = Options(n_seeds=2, data_home=data_home)
+    options = Options(seeds=2, data_home=data_home)
     data = find_data("yaleb-3", data_home)
     rows = run_recipes([(data, ["2+4+11"], list(RECIPES.values()))], options)
     assert len(rows) == 2 * len(RECIPES)
@@ -65,7 +65,7 @@ def test_the_study_runs_all_of_two_and_some_of_three(data_home, monkeypatch):
     monkeypatch.setitem(RECIPES, "SSC ADMM, circulated", spared)
     monkeypatch.setattr("twinsolve.datasets.faces._GROUPS", (range(3), range(4, 7)))
     study = faces_study(n_subjects=(2, 3), n_trials=1)
-    table = study.run(Options(n_seeds=2, data_home=data_home))
+    table = study.run(Options(seeds=2, data_home=data_home))
     trials = table.groupby("n_subjects").subjects.nunique()
     assert trials.to_dict() == {2: 6, 3: 1}
     found = table.groupby("n_subjects").recipe.unique()
@@ -109,7 +109,7 @@ def test_optimum_and_admm_agree_on_faces(real_data):
     known = [RECIPES[name] for name in ("SSC optimum", "SSC ADMM, paper")]
     data = find_data("yaleb-2")
     error = (
-        run_recipes([(data, data.trials(8), known)], Options(n_seeds=1))
+        run_recipes([(data, data.trials(8), known)], Options(seeds=1))
         .groupby("recipe")
         .error.mean()
     )

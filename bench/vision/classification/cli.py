@@ -6,21 +6,23 @@ from typing import Annotated
 
 import typer
 
-from ...study_cli import (
+from ...options import (
     Against,
     DataHome,
     Device,
+    Jobs,
     ListAll,
-    Processes,
+    Load,
+    Output,
     RecipeWords,
-    RowNames,
+    Rows,
     Seeds,
     Steps,
     list_rows,
+    load_modules,
     report_mistakes,
     study_options,
 )
-from ...terminal import Load, Output, load_modules
 
 
 def classify(
@@ -30,7 +32,7 @@ def classify(
             metavar="DATA", help="digits, cifar10, cifar10:n_train=10000, or a folder of classes."
         ),
     ] = "digits",
-    row: RowNames = None,
+    row: Rows = None,
     seeds: Seeds = 5,
     steps: Steps = None,
     recipe: RecipeWords = None,
@@ -41,7 +43,7 @@ def classify(
         bool, typer.Option("--corruptions", help="Also test noisy, blurred and faint images.")
     ] = False,
     against: Against = None,
-    n_jobs: Processes = 1,
+    n_jobs: Jobs = 1,
     device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/classify"),

@@ -2,22 +2,33 @@
 
 import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ...study_cli import (
+from ...options import (
+    DATA,
+    SIGMA,
+    Colour,
     DataHome,
+    Device,
+    Jobs,
     ListAll,
-    Processes,
+    Load,
+    Methods,
+    Output,
+    Seed,
+    Steps,
+    given_names,
+    load_modules,
+    refuse_others,
     report_mistakes,
 )
-from ...terminal import Load, Output, console, load_modules, progress
+from ...terminal import console, progress
 
-_BESIDE_LIKE = ("like", "output", "data", "data_home", "device")
-_BESIDE_NOISY = ("images", "noisy", "method", "sigma", "out", "load")
+_BESIDE_LIKE = {"like", "output", "data", "data_home", "device"}
+_BESIDE_NOISY = {"images", "noisy", "method", "sigma", "out", "load"}
 
 
 def denoise(
@@ -38,23 +49,14 @@ def denoise(
             metavar="FILE", help="With --noisy: the picture to write [NAME-denoised beside it]."
         ),
     ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Run this method only; may be given again. [with --noisy filter-diffusion]",
-        ),
-    ] = None,
+    method: Methods = None,
     sigma: Annotated[
         list[float] | None,
-        typer.Option(
-            min=0.1,
-            help="Noise, in grey levels of 255; may be given again. [25; with --noisy estimated]",
-        ),
+        typer.Option(min=0.1, help=SIGMA),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
-    colour: Annotated[bool, typer.Option("--colour", help="Images in colour.")] = False,
-    n_jobs: Processes = 1,
+    seed: Seed = 0,
+    colour: Colour = False,
+    n_jobs: Jobs = 1,
     data_home: DataHome = None,
     output: Output = Path("results/denoise"),
     load: Load = None,
@@ -64,14 +66,16 @@ def denoise(
 
     With --noisy, IMAGES is one picture that is noisy already: twinsolve denoise photo.png --noisy
     denoises it as it is and writes photo-denoised.png, with the same bits and alpha. The noise is
-    estimated unless --sigma gives it. Only --sigma, --method, --out and --load go with it. PNG,
-    TIFF and JPEG are written; the picture itself is never overwritten.
+    estimated unless --sigma gives it, and the method is filter-diffusion unless --method names one.
+    Only --sigma, --method, --out and --load go with it. PNG, TIFF and JPEG are written; the picture
+    itself is never overwritten.
 
     Otherwise IMAGES is photographs (the middles of the two of scikit-learn), set12 (from the data
     root), held-out (56 photographs on which no network was trained: the last 20 of train400, the
     middles of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid), or a
     folder of your own pictures. Pictures that cannot be read, or have a side under 16 pixels, are
-    left out. Without --colour, pictures become grey. All methods get the same white Gaussian noise.
+    left out. Without --colour, pictures become grey. All methods get the same white
+    Gaussian noise, of 25 or of each --sigma.
 
     --method takes a name of --list, or the short name of a trained network, such as
     filter-diffusion; package.module:function, your own function of the noisy image and the noise
@@ -108,7 +112,7 @@ def denoise(
                 console().print(f"{kind:8} {name}", highlight=False)
         return
     if noisy:
-        _refuse_others(context, "--noisy", _BESIDE_NOISY)
+        refuse_others(context, "--noisy", context.params.keys() - _BESIDE_NOISY)
         _denoise_picture(Path(images), method or [], sigma or [], out)
         return
     if out is not None:
@@ -158,25 +162,21 @@ def train_denoiser(
     network: Annotated[
         str | None, typer.Argument(metavar="NETWORK", help="Class; settings follow a colon.")
     ] = None,
-    sigma: Annotated[float, typer.Option(min=0.1, help="Noise, in grey levels of 255.")] = 25.0,
+    sigma: Annotated[float, typer.Option(min=0.1, help=SIGMA)] = 25.0,
     minutes: Annotated[
         float | None, typer.Option(help="Budget of wall time [20 if --steps is not given].")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
+    steps: Steps = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Patches of a step.")] = 16,
     patch_size: Annotated[int, typer.Option(min=4, help="Side of a patch.")] = 48,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     precision: Annotated[
         str, typer.Option(help="float32, or bfloat16 if the device is fast at it.")
     ] = "float32",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of patches, noise and the network.")] = 0,
-    data: Annotated[
-        str, typer.Option(metavar="NAME", help="train400, or a folder of pictures.")
-    ] = "train400",
-    colour: Annotated[bool, typer.Option("--colour", help="Pictures of --data in colour.")] = False,
-    device: Annotated[
-        str, typer.Option(help="Device of torch; auto is a GPU if there is one.")
-    ] = "auto",
+    seed: Seed = 0,
+    data: Annotated[str, typer.Option(metavar="NAME", help=DATA)] = "train400",
+    colour: Colour = False,
+    device: Device = "auto",
     like: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Repeat the run of this folder.")
     ] = None,
@@ -190,8 +190,8 @@ def train_denoiser(
     in the current folder, which must keep the arguments of its constructor as attributes. Settings
     follow a colon: FilterDiffusionDenoiser:n_layers=5.
 
-    The last 20 images of the data are not used for training: they measure the PSNR of the averaged
-    weights. The number of steps that fit into --minutes is found once, at the start. The same
+    --data is train400, or a folder of pictures. Its last 20 images are not used for training: they
+    measure the PSNR of the averaged weights. The number of steps that fit into --minutes is found once, at the start. The same
     command continues an interrupted run. torchrun --no-python twinsolve train-denoiser shares each
     batch between processes; OMP_NUM_THREADS sets torch's number of threads.
 
@@ -208,7 +208,7 @@ def train_denoiser(
     if (network is None) == (like is None):
         raise typer.BadParameter("name one: NETWORK or --like FOLDER", param_hint="NETWORK")
     if like is not None:
-        _refuse_others(context, "--like", _BESIDE_LIKE)
+        refuse_others(context, "--like", context.params.keys() - _BESIDE_LIKE)
     options: dict[str, Any] = {
         "directory": output, "data_home": data_home,
         "progress": progress("Steps"), "on_validation": _print_validation,
@@ -216,7 +216,7 @@ def train_denoiser(
     try:
         with report_mistakes(), processes(device) as place:
             if like is not None:
-                moved = data if "data" in _given_names(context) else None
+                moved = data if "data" in given_names(context) else None
                 training.repeat_training(like, data=moved, device=place, **options)
             else:
                 recipe = Recipe(
@@ -235,20 +235,6 @@ def train_denoiser(
         raise typer.Exit(code=1) from error
     if os.environ.get("RANK", "0") == "0":
         console().print(f"Written to {output}/")
-
-
-def _given_names(context: typer.Context) -> list[str]:
-    """Parameters that stand on the command line."""
-    return [
-        name for name in context.params
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-    ]  # fmt: skip
-
-
-def _refuse_others(context: typer.Context, option: str, beside: Sequence[str]) -> None:
-    if more := [name for name in _given_names(context) if name not in beside]:
-        words = ", ".join(f"--{name.replace('_', '-')}" for name in more)
-        raise typer.BadParameter(f"leaves no choice of {words}", param_hint=option)
 
 
 def _print_validation(row: dict[str, Any]) -> None:

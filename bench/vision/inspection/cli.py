@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ...study_cli import (
-    report_mistakes,
-)
-from ...terminal import Output, progress
+from ...options import Output, report_mistakes
+from ...terminal import progress
 
 
 def inspect(

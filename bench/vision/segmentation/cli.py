@@ -2,30 +2,32 @@
 
 from pathlib import Path
 
-from ...study_cli import (
+from ...options import (
     Against,
     DataHome,
     Device,
+    Jobs,
     ListAll,
-    Processes,
+    Load,
+    Output,
     RecipeWords,
-    RowNames,
+    Rows,
     Seeds,
     Steps,
     list_rows,
+    load_modules,
     report_mistakes,
     study_options,
 )
-from ...terminal import Load, Output, load_modules
 
 
 def segment(
-    row: RowNames = None,
+    row: Rows = None,
     seeds: Seeds = 3,
     steps: Steps = None,
     recipe: RecipeWords = None,
     against: Against = None,
-    n_jobs: Processes = 1,
+    n_jobs: Jobs = 1,
     device: Device = "auto",
     data_home: DataHome = None,
     output: Output = Path("results/segment"),

@@ -48,14 +48,14 @@ def test_points_without_labels_and_their_number_are_enough(folder):
     choice = json.loads((folder / "out" / "choice.json").read_text())
     assert choice["method"] in POOL
     assert choice["n_clusters"] == 2
-    assert set(choice) >= {"settings", "steps", "score", "agreement", "rule"}
+    assert set(choice) >= {"settings", "affinity", "score", "agreement", "rule"}
     assert not any("labels_in" in key for key in choice)
     candidates = pd.read_csv("out/candidates.csv")
     assert set(candidates.method) == set(POOL)
     assert candidates["rank"].tolist() == list(range(1, len(candidates) + 1))
     assert choice["candidates"] == len(candidates) > 100
     best = candidates.iloc[0]
-    assert (best.method, best.steps) == (choice["method"], choice["steps"])
+    assert (best.method, best.steps) == (choice["method"], choice["affinity"])
     assert best.selection_score == pytest.approx(choice["score"])
     assert "For information only" not in result
     assert "by the mean adjusted Rand index" in result
@@ -73,7 +73,7 @@ def test_labels_tell_the_error_and_do_not_choose(folder):
     known, unknown = (json.loads((folder / n / "choice.json").read_text()) for n in ("known", "un"))
     told = known.pop("for_information_only_by_labels_in_percent")
     assert told == {"error": 0, "smallest_error": 0, "regret": 0}
-    same = ("method", "settings", "steps", "score", "agreement", "candidates")
+    same = ("method", "settings", "affinity", "score", "agreement", "candidates")
     assert [known[name] for name in same] == [unknown[name] for name in same]
     assert "For information only, as labels tell it: the choice has an error of 0.00 %" in printed
     wrong = np.load("own.npz")["y"][::-1].copy()
@@ -102,11 +102,11 @@ def test_what_fails_or_cannot_be_judged_is_left_out_with_its_reason(folder):
     ("arguments", "message"),
     [
         (["bare.npz"], "say how many clusters to look for by n_clusters"),
-        ([], "needs DATA"),
+        ([], "needs one DATA"),
         (["own.npz", "--preset", "quick"], "leaves no choice of --preset"),
-        (["own.npz", "--n-seeds", "2"], "leaves no choice of --n-seeds"),
-        (["own.npz", "bare.npz"], "leaves no choice of a second DATA"),
-        (["own.npz", "--features", "raw", "--features", "unit"], "of a second --features"),
+        (["own.npz", "--seeds", "2"], "leaves no choice of --seeds"),
+        (["own.npz", "bare.npz"], "needs one DATA"),
+        (["own.npz", "--features", "raw", "--features", "unit"], "at most one of --features"),
         (["digits", "--n-clusters", "3"], "is for files of points"),
         (["own.npz", "--method", "k-means"], "none of k-means can be judged without labels"),
     ],
@@ -119,7 +119,7 @@ def test_bad_input_is_refused_in_words(folder, arguments, message):
 def test_labels_say_of_which_points_they_are(folder):
     name = "digits:classes=2-4,n_points=40"
     result = run(
-        name, "--auto", "--method", "OMP:n_nonzero=3", "--steps", "unit-rows", "--output", "out"
+        name, "--auto", "--method", "OMP:n_nonzero=3", "--affinity", "unit-rows", "--output", "out"
     )
     written = pd.read_csv("out/labels.csv")
     assert list(written) == ["point", "cluster"]
@@ -163,7 +163,7 @@ def test_a_choice_that_says_nothing_warns(folder, n_clusters, reason):
     ],
 )
 def test_the_rule_that_is_said_is_the_one_that_chose(folder, steps, rule):
-    chosen = choose_clusters("own.npz", methods=["TSC:n_neighbors=6"], steps=steps)
+    chosen = choose_clusters("own.npz", methods=["TSC:n_neighbors=6"], affinity=steps)
     assert rule in chosen.rule
     assert chosen.agreement == chosen.candidates.agreement.max()
     write_choice(chosen, "own.npz", "unit", 0, folder / "said")
@@ -173,19 +173,19 @@ def test_the_rule_that_is_said_is_the_one_that_chose(folder, steps, rule):
 def test_who_is_named_twice_has_one_voice(folder):
     twice = ["OMP", "OMP:n_nonzero=3", "EnSC:gamma=50", "EnSC:gamma=50.0,l1_ratio=0.9", "OMP"]
     chains = ["unit-rows", "unit-rows, symmetrize", "keep-largest", "keep-largest 3", "unit-rows"]
-    chosen = choose_clusters("own.npz", methods=twice, steps=chains)
+    chosen = choose_clusters("own.npz", methods=twice, affinity=chains)
     names = ["OMP"] * 6 + ["EnSC:gamma=50"] * 2
     assert sorted(chosen.candidates.method) == sorted(names)
     assert set(chosen.candidates.steps) == {"unit-rows", "keep-largest"}
     own = choose_clusters(
-        "own.npz", methods=["own_methods:Slow", "own_methods:Slow"], steps=["symmetrize"]
+        "own.npz", methods=["own_methods:Slow", "own_methods:Slow"], affinity=["symmetrize"]
     )
     assert len(own.candidates) == 1
 
 
 def test_the_help_says_what_is_a_candidate(folder):
     help_text = " ".join(cluster_command.__doc__.split())
-    chains = dict.fromkeys(chain for name in POOL for chain in find_method(name).steps)
+    chains = dict.fromkeys(chain for name in POOL for chain in find_method(name).affinity)
     dense = [chain for chain in chains if is_dense(chain)]
     said = re.search(
         r"Above ([\d,]+) points, the methods (.*?) and the steps (.*?) are left out", help_text
@@ -203,8 +203,8 @@ WRONG = [
     ({"methods": "OMP"}, TypeError, "methods: must be a sequence of names, got 'OMP'"),
     ({"methods": []}, ValueError, "methods: must name at least one"),
     ({"methods": [3]}, TypeError, r"methods\[0\]: must be a name or a path, got int"),
-    ({"steps": 3}, TypeError, "steps: must be a sequence of names, got 3"),
-    ({"steps": []}, ValueError, "steps: must name at least one"),
+    ({"affinity": 3}, TypeError, "affinity: must be a sequence of names, got 3"),
+    ({"affinity": []}, ValueError, "affinity: must name at least one"),
     ({"features": 3}, TypeError, "features: must be a name"),
     ({"seed": "a"}, ValueError, "seed: must be a whole number"),
     ({"n_jobs": 0}, ValueError, "n_jobs: must be a whole number but 0"),
@@ -226,12 +226,12 @@ def test_arguments_of_the_wrong_kind_are_refused_by_name(folder, given, error, m
 
 
 def test_paths_and_their_names_are_the_same(folder):
-    asked = {"methods": ["TSC:n_neighbors=4"], "steps": ["symmetrize"]}
+    asked = {"methods": ["TSC:n_neighbors=4"], "affinity": ["symmetrize"]}
     first = choose_clusters("own.npz", **asked, directory="kept")
     again = choose_clusters(Path("own.npz"), **asked, directory=Path("kept"), data_home=Path("."))
     assert_array_equal(first.labels, again.labels)
     assert len(list((folder / "kept").glob("*.npz"))) == 1
-    table = cluster(["own.npz"], **asked, n_seeds=1, directory="kept")
+    table = cluster(["own.npz"], **asked, seeds=1, directory="kept")
     assert len(table) == 1
 
 
@@ -264,12 +264,12 @@ def test_permuted_points_get_permuted_clusters(folder):
     for name, points in (("still", X), ("moved", X[order])):
         np.savez(folder / f"{name}.npz", X=points)
         data = f"{folder / name}.npz:n_clusters=3"
-        found.append(choose_clusters(data, methods=["OMP", "LSR"], steps=["symmetrize"]))
+        found.append(choose_clusters(data, methods=["OMP", "LSR"], affinity=["symmetrize"]))
     still, moved = found
-    assert (moved.method, moved.settings, moved.steps) == (
+    assert (moved.method, moved.settings, moved.affinity) == (
         still.method,
         still.settings,
-        still.steps,
+        still.affinity,
     )
     assert_array_equal(moved.labels, still.labels[order])
 
@@ -278,7 +278,7 @@ def test_candidates_that_represent_themselves_come_last(folder):
     rng = np.random.default_rng(0)
     np.savez(folder / "wide.npz", X=rng.standard_normal((40, 300)))
     chosen = choose_clusters(
-        f"{folder / 'wide.npz'}:n_clusters=3", methods=["LRSC", "OMP"], steps=["symmetrize"]
+        f"{folder / 'wide.npz'}:n_clusters=3", methods=["LRSC", "OMP"], affinity=["symmetrize"]
     )
     rows = chosen.candidates
     trivial = (rows.method == "LRSC").to_numpy()

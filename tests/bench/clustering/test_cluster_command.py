@@ -108,7 +108,8 @@ def test_own_methods_on_own_data(folder):
     names = [f"own_methods:{name}" for name in ("Slow", "Seeded", "Graph", "Plain")]
     run(
         "own.npz", *(word for name in names for word in ("--method", name)),
-        "--n-seeds", "3", "--steps", "symmetrize", "--steps", "keep-largest 2", "--output", "out",
+        "--seeds", "3", "--affinity", "symmetrize", "--affinity", "keep-largest 2",
+        "--output", "out",
     )  # fmt: skip
     table = read_table(folder / "out" / "clusters.json.gz")
     assert set(table.family) == {"user"}
@@ -132,20 +133,20 @@ def test_own_methods_on_own_data(folder):
 
     before = (folder / "fits.log").read_text()
     again = cluster(
-        ["own.npz"], methods=names[:1], steps=["symmetrize", "keep-largest 2"], n_seeds=3,
+        ["own.npz"], methods=names[:1], affinity=["symmetrize", "keep-largest 2"], seeds=3,
         directory=folder / "out" / "runs",
     )  # fmt: skip
     assert (folder / "fits.log").read_text() == before
     np.savez(folder / "own.npz", X=np.load("own.npz")["X"][::-1], y=np.repeat([9, 4], 10))
-    cluster(["own.npz"], methods=names[:1], n_seeds=3, directory=folder / "out" / "runs")
+    cluster(["own.npz"], methods=names[:1], seeds=3, directory=folder / "out" / "runs")
     assert (folder / "fits.log").read_text() != before  # another file under the same name
     assert len(again) == 6
 
 
 def test_a_killed_run_goes_on_where_it_stopped(folder):
     arguments = (
-        SUBSPACES, "--method", "own_methods:Slow", "--method", "k-means", "--n-seeds", "2",
-        "--steps", "symmetrize",
+        SUBSPACES, "--method", "own_methods:Slow", "--method", "k-means", "--seeds", "2",
+        "--affinity", "symmetrize",
     )  # fmt: skip
     code = "from twinsolve.bench.cli import main; main()"
     command = [sys.executable, "-c", code, "cluster", *arguments, "--output", "killed"]
@@ -192,27 +193,27 @@ def test_more_seeds_of_kmeans_take_the_fits_and_eigenvectors_that_are_there(fold
     about = {
         "data": ["own.npz"],
         "methods": names,
-        "steps": ["symmetrize", "svd-power 1, cluster-qr"],
+        "affinity": ["symmetrize", "svd-power 1, cluster-qr"],
     }
     tables = []
-    for n_seeds, seeds in ((2, "0 1"), (4, "0 1 2 3"), (3, "0 1 2 3")):
-        tables.append(cluster(**about, n_seeds=n_seeds, directory=folder / "runs"))
+    for seeds, drawn in ((2, "0 1"), (4, "0 1 2 3"), (3, "0 1 2 3")):
+        tables.append(cluster(**about, seeds=seeds, directory=folder / "runs"))
         assert len((folder / "fits.log").read_text().splitlines()) == 1
-        assert (folder / "seeds.log").read_text().split() == seeds.split()
+        assert (folder / "seeds.log").read_text().split() == drawn.split()
         assert len(decomposed) == 3  # two affinities of the first method, and the last one's own
     for grown in tables:
-        whole = cluster(**about, n_seeds=grown.seed.nunique())
+        whole = cluster(**about, seeds=grown.seed.nunique())
         pd.testing.assert_frame_equal(numbers(grown), numbers(whole))
 
 
 def test_results_of_other_versions_are_not_mixed_in(folder, monkeypatch):
-    about = {"data": ["own.npz"], "methods": ["own_methods:Slow"], "steps": ["symmetrize"]}
+    about = {"data": ["own.npz"], "methods": ["own_methods:Slow"], "affinity": ["symmetrize"]}
     for runs in (1, 1, 2, 2):
         if runs == 2:
             monkeypatch.setattr(
                 provenance, "version", lambda name: "0" if name == "numba" else version(name)
             )
-        cluster(**about, n_seeds=1, directory=folder / "runs")
+        cluster(**about, seeds=1, directory=folder / "runs")
         assert len((folder / "fits.log").read_text().splitlines()) == runs
         assert len(list((folder / "runs").glob("*.npz"))) == runs
 
@@ -227,13 +228,13 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.clustering.clusters.embed_graph", counted)
     chains = ["symmetrize", "symmetrize, cluster-qr", "svd-power 2, cluster-qr"]
     table = cluster(
-        ["digits:n_points=80"], methods=["TSC"], steps=chains, n_seeds=3, features=["unit"]
+        ["digits:n_points=80"], methods=["TSC"], affinity=chains, seeds=3, features=["unit"]
     )
     table = table[table.settings == table.settings.iloc[0]]
     assert table.steps.unique().tolist() == chains
     assert len(calls) == 3 * 2  # settings, affinities
     problem = find_data("digits:n_points=80").problem()
-    own = cluster(["own.npz"], methods=["own_methods:Graph", "own_methods:Slow"], n_seeds=2)
+    own = cluster(["own.npz"], methods=["own_methods:Graph", "own_methods:Slow"], seeds=2)
     cuts = {name: set(rows.steps) for name, rows in own.groupby("method")}
     assert cuts["own_methods:Graph"] == {"own affinity", "own affinity, cluster-qr"}
     assert cuts["own_methods:Slow"] == {f"{c}{end}" for c in STEPS for end in ("", ", cluster-qr")}
@@ -242,8 +243,8 @@ def test_pivoted_qr_instead_of_kmeans_under_its_own_name(folder, monkeypatch):
     found = table[table.steps == chains[1]].accuracy.tolist()
     assert found == [clustering_accuracy(problem.labels, labels)] * 3
     assert table[table.steps == chains[0]].accuracy.tolist() != found
-    with pytest.raises(ValueError, match=r"steps: must be among .*, and k-means or cluster-qr"):
-        cluster(["digits"], methods=["TSC"], steps=["cluster-qr, symmetrize"])
+    with pytest.raises(ValueError, match=r"affinity: must be among .*, and k-means or cluster-qr"):
+        cluster(["digits"], methods=["TSC"], affinity=["cluster-qr, symmetrize"])
 
 
 @pytest.mark.slow
@@ -252,9 +253,9 @@ def test_a_dask_cluster_gives_the_serial_table(folder):
     arguments = {
         "data": [SUBSPACES, "own.npz"],
         "methods": ["own_methods:Slow", "k-means"],
-        "steps": ["symmetrize"],
+        "affinity": ["symmetrize"],
         "n_trials": 2,
-        "n_seeds": 2,
+        "seeds": 2,
     }
     serial = cluster(**arguments)
     with (
@@ -274,7 +275,7 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
     np.savez("permuted.npz", X=points["X"], y=points["y"][order])
     tables = [
         cluster(
-            [name], methods=["TSC", "OMP"], steps=["symmetrize", "svd-power 1"], n_seeds=2,
+            [name], methods=["TSC", "OMP"], affinity=["symmetrize", "svd-power 1"], seeds=2,
             label_tuned=tuned,
         )
         for name, tuned in (("own.npz", False), ("permuted.npz", True))
@@ -292,7 +293,7 @@ def test_labels_do_not_decide_which_settings_are_chosen(folder):
 def test_a_failing_method_is_told_and_loses_nobody_elses_results(folder):
     arguments = (
         "own.npz", "--method", "own_methods:Broken", "--method", "own_methods:Misshapen",
-        "--method", "k-means", "--n-seeds", "2", "--steps", "symmetrize", "--output", "out",
+        "--method", "k-means", "--seeds", "2", "--affinity", "symmetrize", "--output", "out",
     )  # fmt: skip
     result = run(*arguments, code=1)
     assert "own_methods.py" in result  # where it was raised
@@ -326,7 +327,7 @@ def test_data_of_another_content_are_clustered_anew(folder):
         for _ in range(2):
             features.load_features.cache_clear()
             cluster(
-                ["yale"], methods=["own_methods:Slow"], steps=["symmetrize"], n_seeds=1,
+                ["yale"], methods=["own_methods:Slow"], affinity=["symmetrize"], seeds=1,
                 data_home="data", directory=folder / "runs",
             )  # fmt: skip
         assert len((folder / "fits.log").read_text().splitlines()) == data + 1
@@ -348,15 +349,15 @@ def test_columns_of_a_file_are_points_by_keys_of_the_users_own(folder):
     refused = run("mine.mat", "--method", "TSC", code=2)
     assert "'Z': (6, 20)" in refused
     assert "the names X, x, data, fea, features are tried" in refused
-    arguments = ("--method", "TSC", "--n-seeds", "1")
+    arguments = ("--method", "TSC", "--seeds", "1")
     refused = run("mine.mat:data_key=Z", *arguments, code=2)
     assert "the points are 6 rows, but there are 20 labels; as many as columns" in refused
     assert "transpose=True" in refused
-    arguments += ("--steps", "unit-rows", "--output", "out")
+    arguments += ("--affinity", "unit-rows", "--output", "out")
     result = run("mine.mat:data_key=Z,transpose=True", *arguments)
     assert "20 points (columns) of 6 features, 2 clusters;" in result
     table = read_table(folder / "out" / "clusters.json.gz")
-    expected = cluster(["own.npz"], methods=["TSC"], n_seeds=1, steps=["unit-rows"])
+    expected = cluster(["own.npz"], methods=["TSC"], seeds=1, affinity=["unit-rows"])
     assert table.accuracy.tolist() == expected.accuracy.tolist()
     for name in ("errors", "matrices"):
         for end in (".png", ".pdf"):
@@ -377,8 +378,8 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
     assert "holds no labels: name them by target_key" in refused
     assert "'X': (20, 6)" in refused
     assert "gnd, gt or s" in refused
-    methods = ("--method", "TSC", "--method", "k-means", "--n-seeds", "2", "--n-clusters", "2")
-    result = run("bare.npz", *methods, "--steps", "symmetrize", "--output", "out")
+    methods = ("--method", "TSC", "--method", "k-means", "--seeds", "2", "--n-clusters", "2")
+    result = run("bare.npz", *methods, "--affinity", "symmetrize", "--output", "out")
     assert "errors are not known" in result
     table = read_table(folder / "out" / "clusters.json.gz")
     assert table[["accuracy", "nmi", "ari", "connectivity"]].isna().all(axis=None)
@@ -387,7 +388,7 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
     assert found.point.tolist() == list(range(len(y)))
     assert clustering_accuracy(y, found.cluster) == 1
     assert "labels.csv: the clusters by TSC, n_neighbors=" in result
-    one = ("--n-seeds", "1", "--n-clusters", "2", "--method", "k-means", "--output", "two")
+    one = ("--seeds", "1", "--n-clusters", "2", "--method", "k-means", "--output", "two")
     result = run("bare.npz:n_points=15", *one)
     found = pd.read_csv(folder / "two" / "labels.csv")
     assert len(found) == 15
@@ -400,7 +401,7 @@ def test_points_without_labels_are_clustered_and_the_clusters_written(folder):
 def test_what_an_earlier_run_drew_and_wrote_is_gone(folder):
     with np.load("own.npz") as own:
         np.savez("bare.npz", X=own["X"])
-    methods = ("--method", "TSC", "--n-seeds", "1", "--steps", "symmetrize", "--output", "out")
+    methods = ("--method", "TSC", "--seeds", "1", "--affinity", "symmetrize", "--output", "out")
     known = ("own.npz", *methods)
     bare = ("bare.npz", *methods, "--n-clusters", "2")
     written = [{"errors.png", "matrices.png"}, {"labels.csv", "matrices.png"}]
@@ -413,8 +414,8 @@ def test_what_an_earlier_run_drew_and_wrote_is_gone(folder):
 
 
 def test_errors_that_are_alike_keep_their_column(folder):
-    methods = ("--method", "TSC", "--method", "kNN graph", "--n-seeds", "1")
-    result = run("own.npz", *methods, "--steps", "symmetrize", "--output", "out")
+    methods = ("--method", "TSC", "--method", "kNN graph", "--seeds", "1")
+    result = run("own.npz", *methods, "--affinity", "symmetrize", "--output", "out")
     above, _ = result.split("┡", maxsplit=1)  # headings, which may wrap
     for column in ("error", "%", "std", "NMI", "ARI", "score"):
         assert re.search(rf"┃ {column} +┃", above)
@@ -429,7 +430,7 @@ def test_a_loaded_file_registers_methods(folder):
         "    return ThresholdingSubspaceClustering(n_clusters, n_neighbors=4)\n"
         "register_method(Method('of mine', 'user', make))\n"
     )
-    arguments = ("own.npz", "--method", "of mine", "--n-seeds", "1", "--steps", "unit-rows")
+    arguments = ("own.npz", "--method", "of mine", "--seeds", "1", "--affinity", "unit-rows")
     assert "'of mine'" in run(*arguments, code=2)
     for runs in (1, 1, 2):  # one more when the file has changed
         if runs == 2:
@@ -446,15 +447,15 @@ def test_a_loaded_file_registers_methods(folder):
 def test_seeds_are_checked():
     with pytest.raises(ValueError, match="seed: must be a whole number >= 0, got -1"):
         cluster([SUBSPACES], seed=-1)
-    with pytest.raises(ValueError, match="n_seeds: must be a whole number >= 1, got 0"):
-        cluster([SUBSPACES], n_seeds=0)
+    with pytest.raises(ValueError, match="seeds: must be a whole number >= 1, got 0"):
+        cluster([SUBSPACES], seeds=0)
 
 
 def test_dense_chains_are_left_out_of_large_problems(folder, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.clustering.clusters.DENSE_ROWS", 10)
     run(
-        SUBSPACES, "--method", "TSC", "--steps", "symmetrize", "--steps", "svd-power",
-        "--n-seeds", "1", "--output", "out",
+        SUBSPACES, "--method", "TSC", "--affinity", "symmetrize", "--affinity", "svd-power",
+        "--seeds", "1", "--output", "out",
     )  # fmt: skip
     table = read_table(folder / "out" / "clusters.json.gz")
     table = table[(table.selection != "") & (table.trial == "0")].set_index("steps")
@@ -472,11 +473,11 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
         assert methods is None
         return (
             clusters_study([SUBSPACES], ["TSC"], n_trials=1),
-            clusters_study(["own.npz"], ["TSC"], name="second", steps=["symmetrize"]),
+            clusters_study(["own.npz"], ["TSC"], name="second", affinity=["symmetrize"]),
         )
 
     monkeypatch.setattr("twinsolve.bench.clustering.presets.find_preset", small)
-    run("--n-seeds", "1")
+    run("--seeds", "1")
     assert asked == ["quick"]
     for name in ("clusters", "second"):
         assert len(read_table(folder / "results" / "cluster" / f"{name}.json.gz"))
@@ -485,7 +486,7 @@ def test_without_data_and_methods_the_preset_quick_runs(folder, monkeypatch):
     assert "\n\n## clusters\n\n" in summary
     assert "\n\n![errors.png](errors.png)\n\n## second\n\n" in summary
     assert "largest mean of (1 + s)" in summary
-    run("--preset", "mnist", "--n-seeds", "1")
+    run("--preset", "mnist", "--seeds", "1")
     assert (folder / "results" / "cluster-mnist" / "settings.json").exists()
 
 

@@ -39,7 +39,7 @@ def test_splits_are_seeded_parts_of_all_points():
 def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
     """With 16 of 24 points on two planes; the same labels as by the estimator itself."""
     monkeypatch.setattr("twinsolve.bench.clustering.fitting._BLOCK", 3)
-    job = JOB | {"steps": ["symmetrize", "keep-largest 3"], "seeds": [0, 1], "n_fit_points": 16}
+    job = JOB | {"chains": ["symmetrize", "keep-largest 3"], "seeds": [0, 1], "n_fit_points": 16}
     for name in ("SSC", "SSC outliers", "unrolled (objective)", "kNN graph", "k-means"):
         chosen = METHODS[name].settings[0] | ({"max_iter": 3} if name[0] == "u" else {})
         rows = cluster_job(**job, method=name, settings=chosen)
@@ -87,11 +87,11 @@ def test_costly_features_are_kept_in_the_run_and_made_once(tmp_path, monkeypatch
     monkeypatch.setattr(features, "features_of", counted)
     features.load_features.cache_clear()
     for name, count in (("pca-4", 1), ("unit", 2)):
-        for n_seeds in (1, 2):  # other jobs, same features
+        for seeds in (1, 2):  # other jobs, same features
             study = clusters_study(
-                ["digits:n_points=40"], ["TSC"], features=[name], steps=["symmetrize"]
+                ["digits:n_points=40"], ["TSC"], features=[name], affinity=["symmetrize"]
             )
-            table = study.run(Options(n_seeds=n_seeds, directory=tmp_path / "runs"))
+            table = study.run(Options(seeds=seeds, directory=tmp_path / "runs"))
             features.load_features.cache_clear()
         assert len(list((tmp_path / "runs" / "features").glob("*.npz"))) == 1
         assert made.count(name) == count
@@ -104,16 +104,21 @@ def test_held_out_points_have_a_table_of_their_own():
     settings = {name: METHODS[name].settings[:1] for name in names}
     study, plain = (
         clusters_study(
-            [SUBSPACES], names, steps=["symmetrize"], settings=settings, n_trials=1, n_fit_points=n
+            [SUBSPACES],
+            names,
+            affinity=["symmetrize"],
+            settings=settings,
+            n_trials=1,
+            n_fit_points=n,
         )
         for n in (12, None)
     )
-    table = study.run(Options(n_seeds=2))
+    table = study.run(Options(seeds=2))
     headings, lines = study.more["Held-out points"](table)
     assert [line[2] for line in lines] == names
     assert all(len(line) == len(headings) for line in lines)
     assert "Held-out points" not in plain.more
-    assert "accuracy_new" not in plain.run(Options(n_seeds=1))
+    assert "accuracy_new" not in plain.run(Options(seeds=1))
 
 
 @pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
@@ -126,9 +131,12 @@ def test_a_clustering_that_many_seeds_find_is_scored_once(monkeypatch):
 
     monkeypatch.setattr("twinsolve.bench.clustering.clusters.scores", counted)
     study = clusters_study(
-        ["digits:n_points=60"], ["TSC"], settings={"TSC": [{}]}, steps=with_both_cuts(["unit-rows"])
+        ["digits:n_points=60"],
+        ["TSC"],
+        settings={"TSC": [{}]},
+        affinity=with_both_cuts(["unit-rows"]),
     )
-    table = study.run(Options(n_seeds=20))
+    table = study.run(Options(seeds=20))
     assert len(table) == 40
     by_rand = [[adjusted_rand_score(one, other) == 1 for one in found] for other in found]
     assert (np.array(by_rand) == np.eye(len(found))).all()  # no two are the same

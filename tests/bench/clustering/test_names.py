@@ -33,7 +33,7 @@ from ...datasets.test_mnist import idx, write
 SUBSPACES = "synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.05"
 POINTS = Points(find_data(SUBSPACES), "0", "unit", 0)
 JOB = {
-    "points": POINTS, "code": None, "steps": ["symmetrize"], "fit_seed": 0,
+    "points": POINTS, "code": None, "chains": ["symmetrize"], "fit_seed": 0,
     "seeds": [0],
 }  # fmt: skip
 
@@ -317,7 +317,7 @@ def test_chains_are_the_named_steps(chain, by_hand):
 @pytest.mark.parametrize(
     ("chain", "words"),
     [
-        ("", "steps: must be among"),
+        ("", "affinity: must be among"),
         ("symmetrize, keep-mass", "nothing can follow an affinity"),
         ("keep-mass 0.7 2", r"has too many values, it takes \['mass'\]"),
         ("keep-mass much", "cannot read 'keep-mass much'"),
@@ -334,7 +334,7 @@ def test_unknown_steps_are_refused(chain, words):
 def test_every_method_runs_on_a_tiny_problem(name):
     method = METHODS[name]
     quick = {"max_iter": 3} if name.startswith(("unrolled", "SENet")) else {}
-    changed = {"steps": ["symmetrize", "svd-power 2"], "seeds": [0, 1]}
+    changed = {"chains": ["symmetrize", "svd-power 2"], "seeds": [0, 1]}
     rows = cluster_job(**JOB | changed, method=name, settings=method.settings[0] | quick)
     assert {row["seed"] for row in rows} == {0, 1}
     assert all(0.5 <= row["accuracy"] <= 1 for row in rows)
@@ -408,12 +408,12 @@ def test_fits_are_repeated_only_where_the_seed_decides():
     study = clusters_study(
         [SUBSPACES],
         ["TSC", "SENet"],
-        steps=["symmetrize"],
+        affinity=["symmetrize"],
         settings={"TSC": [{}], "SENet": [{"max_iter": 2}]},
         n_trials=1,
         n_fits=3,
     )
-    seeds = study.run(Options(seed=5, n_seeds=2)).groupby("method").fit_seed.unique()
+    seeds = study.run(Options(seed=5, seeds=2)).groupby("method").fit_seed.unique()
     assert {name: found.tolist() for name, found in seeds.items()} == {
         "TSC": [5],
         "SENet": [5, 6, 7],

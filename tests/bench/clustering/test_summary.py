@@ -164,9 +164,9 @@ def test_a_setting_that_failed_on_a_trial_is_not_chosen(scored):
 def test_settings_that_others_chose_with_labels_are_marked():
     name = "synthetic:n_samples=10,n_subspaces=2"
     study = clusters_study(
-        [name], ["TSC"], settings={"TSC": [{}]}, steps=["symmetrize"], n_trials=1, tuned=True
+        [name], ["TSC"], settings={"TSC": [{}]}, affinity=["symmetrize"], n_trials=1, tuned=True
     )
-    table = study.run(Options(n_seeds=1))
+    table = study.run(Options(seeds=1))
     for lines in (study.lines, study.more["Solver quality"]):
         assert lines(table)[1][0][2] == "TSC (labels)"
     assert coil20.studies()[1].rule == ""
@@ -278,7 +278,7 @@ def test_clusters_are_kept_of_points_of_unknown_classes_alone(table):
 
 def test_studies_tell_the_choice_and_keep_no_clusters():
     study = clusters_study([SUBSPACES], [*POOL, "TSC"], n_trials=2)
-    table = study.run(Options(n_seeds=2))
+    table = study.run(Options(seeds=2))
     assert "labels" not in table
     chosen = table[table["rank"] == 1]
     assert set(chosen.method) <= set(POOL)
@@ -289,7 +289,7 @@ def test_studies_tell_the_choice_and_keep_no_clusters():
         "always the same",
     ]  # fmt: skip
     study = clusters_study([SUBSPACES], ["OMP", "EnSC", "TSC"], n_trials=1)
-    assert TITLE not in study.further(study.run(Options(n_seeds=1)))
+    assert TITLE not in study.further(study.run(Options(seeds=1)))
 
 
 def test_the_pool_and_the_fixed_candidate_are_methods():
@@ -297,4 +297,4 @@ def test_the_pool_and_the_fixed_candidate_are_methods():
     method, settings, steps = FIXED
     own = [", ".join(f"{k}={v}" for k, v in s.items()) for s in METHODS[method].settings]
     assert settings in own
-    assert steps in METHODS[method].steps
+    assert steps in METHODS[method].affinity
