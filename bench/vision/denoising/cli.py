@@ -191,9 +191,10 @@ def train_denoiser(
     follow a colon: FilterDiffusionDenoiser:n_layers=5.
 
     --data is train400, or a folder of pictures. Its last 20 images are not used for training: they
-    measure the PSNR of the averaged weights. The number of steps that fit into --minutes is found once, at the start. The same
-    command continues an interrupted run. torchrun --no-python twinsolve train-denoiser shares each
-    batch between processes; OMP_NUM_THREADS sets torch's number of threads.
+    measure the PSNR of the averaged weights. The number of steps that fit into --minutes is found
+    once, at the start. The same command continues an interrupted run. torchrun --no-python
+    twinsolve train-denoiser shares each batch between processes; OMP_NUM_THREADS sets torch's
+    number of threads.
 
     Writes to DIR settings.json, metrics.jsonl, start.safetensors, weights.safetensors (averaged)
     and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes;
