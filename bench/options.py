@@ -74,7 +74,8 @@ Methods = Annotated[
     list[str] | None,
     typer.Option("--method", metavar="NAME", help="Run this method only; may be given again."),
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
+SEEDS = typer.Option(min=1, help="Number of seeds.")
+Seeds = Annotated[int, SEEDS]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all that is random, or the first seed.")]
 Steps = Annotated[
     int | None, typer.Option(min=1, help="Training steps, in place of the command's own.")
@@ -93,6 +94,8 @@ Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, to se
 Jobs = Annotated[
     int, typer.Option(help="Processor cores to use; -1 is all of them.", callback=count_cores)
 ]
+Rounds = Annotated[int, typer.Option(min=1, help="How often each runs; they take turns.")]
+DTYPE = "float32, float64 or bfloat16."
 DATA = "Data set, in place of the command's own."
 SIGMA = "Standard deviation of the noise, in grey levels of 255."
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]

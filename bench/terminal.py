@@ -21,23 +21,32 @@ _compiling_told = Event()
 
 
 class Commands(TyperGroup):
-    """Commands that end with a sentence and code 1 if a file cannot be read or written.
-
-    If the user stops them, they say what is kept, by the notes of the interrupt; the code is 130.
-    """
+    """Commands that end in words, as `end_in_words` says."""
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with end_in_words():
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            words = "\n".join(["Stopped.", *getattr(stop, "__notes__", ())])
-            Console(stderr=True).print(words, soft_wrap=True, style="red", markup=False)
-            raise typer.Exit(code=130) from stop
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # the reader has closed, such as `| head`
-                raise
-            Console(stderr=True).print(explain(error), soft_wrap=True, style="red", markup=False)
-            raise typer.Exit(code=1) from error
+
+
+@contextmanager
+def end_in_words() -> Iterator[None]:
+    """End with a sentence and code 1 if a file cannot be read or written.
+
+    If the user stops the command, it says what is kept, by the notes of the interrupt; the code is
+    130.
+    """
+    screen = Console(stderr=True)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        words = "\n".join(["Stopped.", *getattr(stop, "__notes__", ())])
+        screen.print(words, soft_wrap=True, style="red", markup=False)
+        raise typer.Exit(code=130) from stop
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader has closed, such as `| head`
+            raise
+        screen.print(explain(error), soft_wrap=True, style="red", markup=False)
+        raise typer.Exit(code=1) from error
 
 
 def explain(error: OSError) -> str:

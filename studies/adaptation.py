@@ -3,12 +3,12 @@
 ``python studies/adaptation.py`` trains them as ``twinsolve classify`` does.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from script import read_options
+from shared.script import run_script
 
 from twinsolve.bench.comparison import (
     BLANK,
@@ -24,7 +24,7 @@ from twinsolve.bench.jobs import Options, run_jobs
 from twinsolve.bench.paired import COMPARED, judge, note_on_verdicts
 from twinsolve.bench.paired_training import contents, placed, recipe_of, train_kept, trained_network
 from twinsolve.bench.parts import with_weights_of
-from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.task import PLAIN, add_baselines, rows_with_plain
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import load_splits
@@ -92,7 +92,7 @@ def adapt(
     candidates = trained.drop_duplicates("row").set_index("row")[list(settings["candidates"][0])]
     jobs = []
     for row, options in given.items():
-        base = row if row in bases else baselines[row]
+        base = row if row in bases else str(baselines[row])
         candidate = candidates.loc[base].to_dict() | {"n_steps": int(candidates.n_steps[base])}
         jobs += [
             {
@@ -104,8 +104,8 @@ def adapt(
             for share in RATES
             for seed in range(seeds)
         ]  # fmt: skip
-    options = Options(0, seeds, n_jobs, data_home, directory, progress)
-    found = run_jobs(_run, jobs, options, content=contents(splits))
+    running = Options(0, seeds, n_jobs, data_home, directory, progress)
+    found = run_jobs(_run, jobs, running, content=contents(splits))
     return best_rates(found)
 
 
@@ -210,8 +210,8 @@ def draw_adaptation(table: pd.DataFrame, directory: Path) -> None:
     save(figure, directory / "adaptation.png")
 
 
-def main() -> None:
-    rows, given, results = read_options(__file__, "A trained network becomes each row.")
+def compare_rows(results: Results, rows: Sequence[str] | None, **given: Any) -> None:
+    """Train the rows on, and write how far they come."""
     table = adapt(rows=rows, **given)
     write_table(table, results.directory)
     title = str(results.settings["data"])
@@ -222,4 +222,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

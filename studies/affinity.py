@@ -8,12 +8,14 @@ mean and standard deviation over subsets, of which each is the mean over three s
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from script import prose, run_script, run_seeded
-from train_affinity_network import training_problems
+from shared.points import prose, run_seeded
+from shared.script import run_script
 
 from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.features import features_of
@@ -118,7 +120,10 @@ def _error(affinity: Any, labels: Array, k: int) -> float:
 
 @lru_cache(maxsize=1)
 def _problems(n_each: int, seed: int) -> list[LabelledEdges]:
-    return training_problems(n_each, seed)
+    """Those that train the packaged network, by the script that does so."""
+    maker = Path(__file__).parents[1] / "packaging/weights/train_affinity_network.py"
+    problems: list[LabelledEdges] = run_path(str(maker))["training_problems"](n_each, seed)
+    return problems
 
 
 @lru_cache(maxsize=len(WALKS))
@@ -156,9 +161,6 @@ def affinity_lines(table: pd.DataFrame) -> Lines:
             lines.append((steps, name, *cells, f"{means.mean():.1f}"))
     short = [name.partition(":")[0] for name in sets]
     return ("steps", "affinity", *short, "mean"), lines
-
-
-ABOUT = "Ways to train the affinity network, beside solved methods, on the design set."
 
 
 def studies() -> tuple[Study, ...]:

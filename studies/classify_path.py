@@ -3,12 +3,13 @@
 ``python studies/classify_path.py`` trains them as ``twinsolve classify`` does.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from script import read_options
+from shared.script import run_script
 
 from twinsolve.bench.comparison import BLANK, CLEAR, INTERVAL, draw_cosines, draw_intervals
 from twinsolve.bench.figures import panels, plain, save
@@ -19,7 +20,7 @@ from twinsolve.bench.paired import (
     n_determined,
     paired_difference,
 )
-from twinsolve.bench.tables import Lines, number
+from twinsolve.bench.tables import Lines, Results, number
 from twinsolve.bench.task import PLAIN
 from twinsolve.bench.vision.classification.measures import hits
 from twinsolve.bench.vision.classification.report import differences, write_report
@@ -99,8 +100,8 @@ def draw_path(table: pd.DataFrame, directory: Path) -> None:
     save(figure, directory / "differences.png")
 
 
-def main() -> None:
-    rows, given, results = read_options(__file__, "From non-local means to softmax attention.")
+def compare_rows(results: Results, rows: Sequence[str] | None, **given: Any) -> None:
+    """Train the rows, and write the path."""
     table = classify(rows=rows or PATH | ISTA, against=PLAIN, **given)
     lines = path_lines(table)
     if lines:
@@ -115,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

@@ -1,12 +1,10 @@
 """The turned objects of COIL-20 by every method, by the recipes, and on held-out points."""
 
-from out_of_sample import out_of_sample_study
-from script import run_script
+from shared.out_of_sample import out_of_sample_study
+from shared.script import run_script
 
 from twinsolve.bench.clustering.presets import DESIGN, SIX_STEPS, preset_study
 from twinsolve.bench.study import Study
-
-ABOUT = "The turned objects of COIL-20 by every method but the slowest."
 
 
 def studies() -> tuple[Study, ...]:

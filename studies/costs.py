@@ -3,14 +3,16 @@
 ``python studies/costs.py`` counts parameters and operations, and times inference.
 """
 
-import argparse
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
+import typer
+from shared.script import chosen, run_script
 
 from twinsolve.bench.costs import size_measures, speed_ratios
+from twinsolve.bench.options import Output, Rows
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.task import PLAIN
 from twinsolve.bench.terminal import progress
@@ -62,7 +64,7 @@ def _build(size: str, options: dict[str, Any]) -> Classifier:
 def lines_of(table: pd.DataFrame) -> Lines:
     """Headings and cells; differences are to the plain network of the size."""
     plain = table[table.row == PLAIN].set_index("size")
-    lines = [
+    lines: list[tuple[str, ...]] = [
         (
             run["size"], run["row"], number(run["parameters"], ",.0f"),
             number(run["parameters"] - plain.parameters[run["size"]], "+,.0f"),
@@ -76,20 +78,21 @@ def lines_of(table: pd.DataFrame) -> Lines:
     return head, lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Costs at the sizes of published networks.")
-    parser.add_argument("--size", action="append", choices=list(SIZES), help="[all]")
-    parser.add_argument("--row", action="append", choices=_NAMES, help="[all]")
-    parser.add_argument("--output", type=Path, default=Path("results/costs"))
-    given = parser.parse_args()
-    rows = list(dict.fromkeys([PLAIN, *(given.row or _NAMES)]))
-    pairs = [(size, row) for size in given.size or SIZES for row in rows]
+def main(
+    network: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this network only; may be given again."),
+    ] = None,
+    row: Rows = None,
+    output: Output = Path("results/costs"),
+) -> None:
+    """Measure every row of every network."""
+    rows = dict.fromkeys([PLAIN, *chosen(row, _NAMES, "--row")])
+    pairs = [(size, name) for size in chosen(network, SIZES, "--network") for name in rows]
     table = pd.DataFrame(
         [measure_costs(*pair) for pair in progress("Measuring")(pairs, len(pairs))]
     )
-    results = Results(
-        "python studies/costs.py", {"size": given.size, "row": given.row}, given.output
-    )
+    results = Results("python studies/costs.py", {"network": network, "row": row}, output)
     write_table(table, results.directory)
     results.add_table("Images of 224 x 224, 1,000 classes", lines_of(table), heading="")
     results.add_sentences([NOTE])
@@ -97,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

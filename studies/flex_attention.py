@@ -3,18 +3,20 @@
 ``python studies/flex_attention.py`` times them beside scaled_dot_product_attention.
 """
 
-import argparse
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
+import typer
+from shared.script import chosen, run_script
 from torch import Tensor
 from torch.nn import functional as F
 
 from twinsolve.bench.devices import find_device
+from twinsolve.bench.options import DTYPE, Device, Output, Rounds, report_mistakes
 from twinsolve.bench.speed.attention import DTYPES, REFERENCE, Setting, TimedAttention
 from twinsolve.bench.speed.contest import Entrant, compete
 from twinsolve.bench.tables import Lines, Results, number, write_table
@@ -114,24 +116,28 @@ def lines_of(table: pd.DataFrame) -> Lines:
 _TIMED = tuple(product(("training", "inference"), ("ours", "compiled")))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="FlexAttention on a GPU.")
-    parser.add_argument("--layer", action="append", choices=NAMES, help="[all]")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="[bfloat16, float32]")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--output", type=Path, default=Path("results/attention-flex"))
-    given = parser.parse_args()
-    find_device(given.device)
-    dtypes = given.dtype or ["bfloat16", "float32"]
+def main(
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this layer only; may be given again."),
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help=DTYPE)] = None,
+    rounds: Rounds = 3,
+    device: Device = "cuda",
+    output: Output = Path("results/attention-flex"),
+) -> None:
+    """Time the layers, and write the table after each."""
+    with report_mistakes():
+        find_device(device)
+    dtypes = chosen(dtype or ["bfloat16", "float32"], DTYPES, "--dtype")
     layers = [(name, causal) for causal in (False, True) for name in (CAUSAL if causal else NAMES)]
-    asked = [pair for pair in layers if pair[0] in (given.layer or NAMES)]
-    jobs = [(*pair, shape, dtype) for dtype in dtypes for pair in asked for shape in SHAPES]
-    settings = {name: getattr(given, name) for name in ("layer", "dtype", "rounds", "device")}
-    results, rows = Results("python studies/flex_attention.py", settings, given.output), []
-    for job in progress("Timing")(jobs, len(jobs)):
-        rows.append(measure(*job, given.device, given.rounds))
-        write_table(pd.DataFrame(rows), given.output)
+    asked = [pair for pair in layers if pair[0] in chosen(layer, NAMES, "--layer")]
+    jobs = [(*pair, shape, each) for each in dtypes for pair in asked for shape in SHAPES]
+    settings = {"layer": layer, "dtype": dtype, "rounds": rounds, "device": device}
+    results, rows = Results("python studies/flex_attention.py", settings, output), []
+    for name, causal, shape, each in progress("Timing")(jobs, len(jobs)):
+        rows.append(measure(name, causal, shape, each, device, rounds))
+        write_table(pd.DataFrame(rows), output)
     write_report(results, pd.DataFrame(rows))
 
 
@@ -143,4 +149,4 @@ def write_report(results: Results, table: pd.DataFrame) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

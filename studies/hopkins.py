@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pictures import draw_motions
-from recipes import (
+from scipy.optimize import linear_sum_assignment
+from shared.pictures import draw_motions
+from shared.points import over_seeds, prose, run_seeded
+from shared.recipes import (
     KEEP,
     Recipe,
     by_name,
@@ -25,8 +27,7 @@ from recipes import (
     sparse_by_alpha,
     stopped_admm,
 )
-from scipy.optimize import linear_sum_assignment
-from script import over_seeds, prose, run_script, run_seeded
+from shared.script import run_script
 from sklearn.cluster import KMeans
 from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import kneighbors_graph
@@ -207,9 +208,6 @@ def _frame_lines(table: pd.DataFrame) -> Lines:
         "in the wrong motion": lambda points: str((points.true != points.found).sum()),
     }
     return lines_of(table, ["sequence"], cells)
-
-
-ABOUT = "All 155 sequences by the recipes, by every solved method and by motion segmentation."
 
 
 def studies() -> tuple[Study, ...]:

@@ -11,18 +11,20 @@ identity: "linear" is ``z = x W``, "residual" is ``z = x + relu(x U + b) V``. "w
 network: the inverse square root of the covariance within the classes trained on.
 """
 
-import argparse
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
+import typer
+from shared.script import run_script
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from twinsolve.bench.jobs import Options, run_jobs
+from twinsolve.bench.options import DataHome, Jobs, Output
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
@@ -200,8 +202,13 @@ def design_lines(table: pd.DataFrame) -> Lines:
     settings = ["data", "kind", "steps", "gamma", "kept"]
     means = table.groupby(settings, sort=False)[["error", "on others"]].mean().reset_index()
     best = means.loc[means.groupby(["data", "kind"], sort=False)["error"].idxmin()]
-    rows = [(*(str(row[name]) for name in settings), number(row["error"], ".2f"),
-             number(row["on others"], ".3f")) for _, row in best.iterrows()]  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        (
+            *(str(row[name]) for name in settings), number(row["error"], ".2f"),
+            number(row["on others"], ".3f"),
+        )
+        for _, row in best.iterrows()
+    ]  # fmt: skip
     return ("data", "embedding", "steps", "gamma", "kept", "error %", "on other classes"), rows
 
 
@@ -211,10 +218,10 @@ def judge_lines(table: pd.DataFrame, data: str) -> Lines:
     error = own.pivot_table(index=["seed", "group"], columns="kind", values="error").unstack()
     apart = {kind: paired_difference(error[kind], error["features"]) for kind in KINDS[1:]}
     verdicts = judge(apart)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for kind in KINDS:
         mean = own[own.kind == kind][["error", "on others"]].mean()
-        cells = ("-",) * 4
+        cells: tuple[str, ...] = ("-",) * 4
         if kind != "features":
             gain = (error["features"] - error[kind]).mean()
             cells = *verdicts[kind].cells[:3], f"{(gain > 0).sum()} of {len(gain)}"
@@ -223,18 +230,21 @@ def judge_lines(table: pd.DataFrame, data: str) -> Lines:
             "better in groups", "on other classes"), rows  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--design", action="store_true", help="on the design set, to choose")
-    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
-    parser.add_argument("--output", type=Path, default=Path("results/learned-embedding"))
-    said = parser.parse_args()
-    jobs = (design_jobs if said.design else judge_jobs)(said.data_home)
-    options = Options(directory=said.output / "runs", progress=progress("Training"))
+def main(
+    design: Annotated[
+        bool, typer.Option("--design", help="Compare settings on the design set.")
+    ] = False,
+    n_jobs: Jobs = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/learned-embedding"),
+) -> None:
+    """Train embeddings of the design set, or the chosen ones for the judging set."""
+    jobs = (design_jobs if design else judge_jobs)(data_home)
+    options = Options(n_jobs=n_jobs, directory=output / "runs", progress=progress("Training"))
     table = run_jobs(compare, jobs, options)
-    settings = {"design": said.design, "features": N_FEATURES, "rate": RATE, "groups": N_GROUPS,
-                "seeds": 1 if said.design else SEEDS}  # fmt: skip
-    write_report(table, settings, said.output)
+    settings = {"design": design, "features": N_FEATURES, "rate": RATE, "groups": N_GROUPS,
+                "seeds": 1 if design else SEEDS}  # fmt: skip
+    write_report(table, settings, output)
 
 
 def write_report(table: pd.DataFrame, settings: dict[str, Any], output: Path) -> None:
@@ -254,4 +264,4 @@ def write_report(table: pd.DataFrame, settings: dict[str, Any], output: Path) ->
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

@@ -5,14 +5,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from script import read_options
+from shared.script import run_script
 from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from twinsolve.bench.jobs import Job, Options, run_jobs
 from twinsolve.bench.paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from twinsolve.bench.paired_training import contents, placed, recipe_of, train_kept
 from twinsolve.bench.parts import with_weights_of
-from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.task import row_options
 from twinsolve.bench.training import Batches, generator_of
 from twinsolve.bench.vision.classification.data import ClassBatches, Images, Splits, load_splits
@@ -30,7 +29,6 @@ from twinsolve.bench.vision.classification.study import IMAGES, build, settings_
 from twinsolve.solvers import locally_linear_weights, nadaraya_watson, sparse_code
 from twinsolve.solvers.inputs import Array
 
-ABOUT = "Hidden patches, solved and learned."
 ROWS = ("softmax", "sparse coding", "ViT:operator=locally_linear", "token graying")
 N_MASKS = 8  # image i has mask i modulo so many
 FEW = 100  # labelled images of the fine-tuning, those that come first
@@ -53,27 +51,33 @@ class PatchFiller(nn.Module):
         super().__init__()
         self.options, self.mean, self.std = dict(options), list(mean), list(std)
         self.classifier = Classifier(self.options, self.mean, self.std)
-        n_pixels = self.classifier.network.patch_embedding.projection.in_features
+        n_pixels = self.network.patch_embedding.projection.in_features
         self.to_pixels = nn.Linear(self.options["dim"], n_pixels)
+
+    @property
+    def network(self) -> Any:
+        """The vision transformer."""
+        return self.classifier.network
 
     def patches(self, levels: Tensor) -> Tensor:
         """Standardised patches, (batch, n_patches, pixels)."""
-        return self.classifier.network.patch_embedding.patches(self.classifier.standardised(levels))
+        patches: Tensor = self.network.patch_embedding.patches(self.classifier.standardised(levels))
+        return patches
 
     def forward(self, levels: Tensor, hidden: Tensor) -> Tensor:
-        network = self.classifier.network
-        rows, columns = network.grid
+        rows, columns = self.network.grid
         mask = hidden.view(-1, 1, rows, columns)
         for axis, size in ((2, levels.shape[2] // rows), (3, levels.shape[3] // columns)):
             mask = mask.repeat_interleave(size, dim=axis)
         shown = self.classifier.standardised(levels).masked_fill(mask, 0.0)
-        return self.to_pixels(network.forward_features(shown))
+        filled: Tensor = self.to_pixels(self.network.forward_features(shown))
+        return filled
 
 
-def filling_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+def filling_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Mean squared error of the hidden pixels."""
     levels, hidden = batch
-    error = (model(levels, hidden) - model.patches(levels)).square()
+    error: Tensor = (model(levels, hidden) - model.patches(levels)).square()
     return error[hidden].mean()
 
 
@@ -301,8 +305,8 @@ def notes(table: pd.DataFrame) -> Iterator[str]:
     )
 
 
-def main() -> None:
-    rows, given, results = read_options(__file__, ABOUT)
+def compare_rows(results: Results, rows: Sequence[str] | None, **given: Any) -> None:
+    """Train the rows, and write what they and the solvers fill."""
     table = run(rows, **given)
     write_table(table, results.directory)
     results.add_table("Hidden patches filled", filled_lines(table), file="filled")
@@ -312,4 +316,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import_module(Path(__file__).stem).main()  # so that a run's class has a module
+    run_script(__file__)

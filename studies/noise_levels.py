@@ -5,18 +5,20 @@ whose weights are for 25 and to whose noise pictures are rescaled, and by diffus
 for the noise: weights that come along, and those of ``--run FOLDER``, a run of train-denoiser.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
+from shared.script import run_script
 from skimage.restoration import estimate_sigma
 from torch import nn
 
 from twinsolve.bench import DenoisingMethod, denoise, load_denoiser, register_denoiser
+from twinsolve.bench.options import DataHome, Jobs, Output
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
@@ -115,7 +117,7 @@ def estimate_lines(table: pd.DataFrame) -> Lines:
 
 def tile_lines(noisy: Array) -> Lines:
     """How far tiles are from the whole, for methods that are not told how far they look."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in [*(m.name for m in METHODS.values() if m.kind != "own" and m.installed),
                  "ConvexRidgeDenoiser, trained"]:  # fmt: skip
         denoiser = partial(find_entry(name).denoiser(TRAINED / 255)[0], sigma=TRAINED / 255)
@@ -125,28 +127,35 @@ def tile_lines(noisy: Array) -> Lines:
     return ("method", "largest difference, of 255", "root mean square"), rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--run", action="append", default=[], help="of diffusion, by its folder")
-    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
-    parser.add_argument("--output", type=Path, default=Path("results/noise-levels"))
-    said = parser.parse_args()
+def main(
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Run of train-denoiser, of a diffusion network; may be given again.",
+        ),
+    ] = None,
+    n_jobs: Jobs = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/noise-levels"),
+) -> None:
+    """Denoise Set12 at all levels, and write how methods and estimates do."""
     assert set(SOLVED) == set(shipped_classes())
     for name in SOLVED:
         rescaled = partial(denoise_rescaled, name)
         register_denoiser(DenoisingMethod(name + RESCALED, "own", "own", rescaled))
     methods = ["noisy", *dict.fromkeys(SOLVED.values()), *(name + RESCALED for name in SOLVED)]
     options: dict[str, Any] = {
-        "data_home": said.data_home, "directory": said.output / "runs",
+        "n_jobs": n_jobs, "data_home": data_home, "directory": output / "runs",
         "progress": progress("Denoising"),
     }  # fmt: skip
     table = pd.concat([
         denoise("set12", methods=methods, sigmas=SIGMAS, **options),
-        denoise_trained(said.run, **options),
+        denoise_trained(run or [], **options),
     ])  # fmt: skip
-    given = NoisyImages("set12", data_home=said.data_home)
-    settings = {"images": "set12", "sigmas": list(SIGMAS), "seed": 0, "runs": len(said.run)}
-    results = Results("python studies/noise_levels.py", settings, said.output)
+    given = NoisyImages("set12", data_home=data_home)
+    settings = {"images": "set12", "sigmas": list(SIGMAS), "seed": 0, "runs": len(run or [])}
+    results = Results("python studies/noise_levels.py", settings, output)
     write_table(table, results.directory)
     estimates = pd.DataFrame(measure_estimates(given))
     write_table(estimates, results.directory, "estimates.json")
@@ -164,4 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

@@ -3,15 +3,17 @@
 ``python studies/routed_codes.py`` denoises the packaged photographs by both, and compares codes.
 """
 
-import argparse
 import copy
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
 import numpy as np
 import pandas as pd
 import torch
+import typer
+from shared.script import run_script
 
+from twinsolve.bench.options import DataHome, Jobs, Output
 from twinsolve.bench.tables import Results, number
 from twinsolve.bench.vision.denoising.methods import find_entry
 from twinsolve.bench.vision.denoising.networks import started
@@ -183,23 +185,24 @@ def routed_lines(table: pd.DataFrame, given: NoisyImages) -> list[tuple[str, ...
 METHODS = ("OMP, K-SVD", "MixtureOfExpertsDenoiser, start", "MixtureOfExpertsDenoiser, trained")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Codes of a router beside those of pursuit.")
-    parser.add_argument("images", nargs="?", default="photographs", help="as in twinsolve denoise")
-    parser.add_argument("--n-jobs", type=int, default=1, help="processes; -1 is all cores")
-    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
-    parser.add_argument("--output", type=Path, default=Path("results/routed-codes"))
-    said = parser.parse_args()
+def main(
+    images: Annotated[
+        str, typer.Argument(metavar="IMAGES", help="As in twinsolve denoise.")
+    ] = "photographs",
+    n_jobs: Jobs = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/routed-codes"),
+) -> None:
+    """Denoise images by the router and by pursuit, and compare their codes."""
     table = denoise(
-        said.images, methods=METHODS, n_jobs=said.n_jobs, data_home=said.data_home,
-        directory=said.output / "runs",
-    )  # fmt: skip
-    given = NoisyImages(said.images, 0, said.data_home, False)
+        images, methods=METHODS, n_jobs=n_jobs, data_home=data_home, directory=output / "runs"
+    )
+    given = NoisyImages(images, 0, data_home, False)
     parts = {"Codes of the router beside those of pursuit": (ROUTED, routed_lines(table, given))}
-    settings = {"images": said.images, "methods": list(METHODS)}
-    results = Results("python studies/routed_codes.py", settings, said.output)
+    settings = {"images": images, "methods": list(METHODS)}
+    results = Results("python studies/routed_codes.py", settings, output)
     write_report(table, given, [25.0], results, parts)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

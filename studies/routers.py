@@ -3,7 +3,7 @@
 ``python studies/routers.py`` trains them as ``twinsolve classify`` does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import combinations, product
 from pathlib import Path
@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from script import read_options
+from shared.script import run_script
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -31,7 +31,7 @@ from twinsolve.bench.paired import (
 )
 from twinsolve.bench.paired_training import contents, placed, trained_network
 from twinsolve.bench.parts import tokens_of_experts
-from twinsolve.bench.tables import Lines, number, write_table
+from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.task import PLAIN, rows_with_plain
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import Progress
@@ -455,8 +455,8 @@ def _choices(layer: SparseMixtureOfExperts, tokens: torch.Tensor) -> np.ndarray:
     return layer.route(tokens)[1][..., 0].flatten().numpy()
 
 
-def main() -> None:
-    rows, given, results = read_options(__file__, "Routers beside clusterings of their tokens.")
+def compare_rows(results: Results, rows: Sequence[str] | None, **given: Any) -> None:
+    """Train the rows, and write how their routers cluster."""
     options = rows_with_plain(IMAGES, rows or ROWS)
     rows_with_experts(options)  # before anything is trained
     table = classify(rows=options, against=PLAIN, **given)
@@ -469,4 +469,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
-from script import prose, run_script, run_seeded
+from shared.points import prose, run_seeded
+from shared.script import run_script
 from sklearn.metrics import adjusted_rand_score
 
 from twinsolve.bench.clustering.data import Data, find_data
@@ -232,10 +233,6 @@ def regret_lines(table: pd.DataFrame) -> Lines:
     return headings, rows
 
 
-ABOUT = (
-    "Rules that choose method, affinity steps and setting without labels, held against the choice "
-    "by labels, on the design set, two harder problems and three of few points a class."
-)
 DATA = (
     ("yaleb:classes=1-19,n_classes=5", "unit-pca-200", 3),
     ("coil20:classes=1-10,n_classes=6", "unit-pca-200", 3),

@@ -1,16 +1,14 @@
 """Generated subspaces: every method, and what learned layers buy beside solvers."""
 
-from layers import layers_study
-from out_of_sample import out_of_sample_study
-from phase import phase_study
-from scaling import scaling_study
-from script import run_script
-from self_expressive import self_expressive_study
+from shared.layers import layers_study
+from shared.out_of_sample import out_of_sample_study
+from shared.phase import phase_study
+from shared.scaling import scaling_study
+from shared.script import run_script
+from shared.self_expressive import self_expressive_study
 
 from twinsolve.bench.clustering.presets import preset_study
 from twinsolve.bench.study import Study
-
-ABOUT = "Generated subspaces: every method, phase transitions, layers and held-out points."
 
 
 def studies() -> tuple[Study, ...]:

@@ -2,7 +2,8 @@
 
 ``python studies/task_driven.py`` trains an encoder and a linear readout of its codes on two tasks:
 digits, by cross entropy, and patches with noise, by squared errors. All encoders start at one
-dictionary of K-SVD and one penalty, and train for the same processor time:
+dictionary of K-SVD and one penalty, and train for the same processor time. Digits take 10 seeds and
+patches 3, unless --seeds is given:
 
 - K-SVD: codes of a dictionary that stays; the readout alone is trained.
 - solved: `LassoEncoder`, gradients through certified codes.
@@ -10,22 +11,24 @@ dictionary of K-SVD and one penalty, and train for the same processor time:
 - LISTA: `LISTA`, coupled; with one iteration about as many parameters, with ten more.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from time import thread_time
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
+import typer
+from shared.script import chosen, run_script
 from sklearn.datasets import load_digits
 from sklearn.feature_extraction.image import extract_patches_2d
 from torch import Tensor, nn
 
 from twinsolve.bench.jobs import Options, run_jobs
+from twinsolve.bench.options import SEEDS, DataHome, Jobs, Output
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
@@ -40,7 +43,7 @@ from twinsolve.unrolled.sparse_coding import SparsePenalty, proximal_map, repeat
 SIGMA = 25 / 255
 PATCH = 8
 LAMS = {"digits": 0.2, "patches": 0.25}
-SEEDS = {"digits": 10, "patches": 3}
+N_SEEDS = {"digits": 10, "patches": 3}
 SECONDS = {"digits": 6.0, "patches": 40.0}
 RATES = {"digits": 1e-2, "patches": 3e-3}
 N_ATOMS, N_NONZERO = 128, 5
@@ -228,30 +231,36 @@ def result_lines(table: pd.DataFrame, task: str) -> Lines:
             "steps", "non-zeros"), rows  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--task", choices=LAMS, action="append", help="only this task")
-    parser.add_argument("--seeds", type=int, help="in the place of 10 for digits, 3 for patches")
-    parser.add_argument("--seconds", type=float, help="processor time of each training")
-    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
-    parser.add_argument("--output", type=Path, default=Path("results/task-driven"))
-    said = parser.parse_args()
-    tasks = said.task or list(LAMS)
+def main(
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Run this task only; may be given again."),
+    ] = None,
+    seeds: Annotated[int | None, SEEDS] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Processor time of each training, in seconds.")
+    ] = None,
+    n_jobs: Jobs = 1,
+    data_home: DataHome = None,
+    output: Output = Path("results/task-driven"),
+) -> None:
+    """Train every encoder on the tasks, and write how they compare."""
+    tasks = chosen(task, LAMS, "--task")
     jobs = [
-        {"task": task, "encoder": encoder, "seed": seed, "data_home": said.data_home,
-         "seconds": said.seconds or SECONDS[task]}
-        for task in tasks
-        for seed in range(said.seeds or SEEDS[task])
+        {"task": name, "encoder": encoder, "seed": seed, "data_home": data_home,
+         "seconds": seconds or SECONDS[name]}
+        for name in tasks
+        for seed in range(seeds or N_SEEDS[name])
         for encoder in ENCODERS
     ]  # fmt: skip
-    options = Options(directory=said.output / "runs", progress=progress("Training"))
+    options = Options(n_jobs=n_jobs, directory=output / "runs", progress=progress("Training"))
     table = run_jobs(compare, jobs, options)
-    settings = {"tasks": tasks, "seeds": said.seeds or SEEDS, "seconds": said.seconds or SECONDS,
+    settings = {"tasks": tasks, "seeds": seeds or N_SEEDS, "seconds": seconds or SECONDS,
                 "lam": LAMS, "rate": RATES, "n_atoms": N_ATOMS, "batch": BATCH}  # fmt: skip
-    results = Results("python studies/task_driven.py", settings, said.output)
+    results = Results("python studies/task_driven.py", settings, output)
     write_table(table, results.directory)
-    for task in tasks:
-        results.add_table(task.capitalize(), result_lines(table, task))
+    for name in tasks:
+        results.add_table(name.capitalize(), result_lines(table, name))
     results.add_sentences([
         "Networks of a seed share data, start and batches. Training takes the same processor time, "
         "so that faster encoders make more steps. Intervals are 95 % over seeds (and images) and "
@@ -262,4 +271,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

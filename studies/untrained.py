@@ -3,7 +3,6 @@
 ``python studies/untrained.py`` needs transformers.
 """
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from shared.script import run_script
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 from twinsolve.bench.figures import legend, panels, plain, save
+from twinsolve.bench.options import Output, Seeds
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.unrolled import Neutreno, Softmax, attach_huggingface
 from twinsolve.unrolled.diagnostics import token_similarity
@@ -27,7 +28,7 @@ MODELS: dict[str, Any] = {
     }),
     "BERT-base": (BertModel, BertConfig, {}),
 }  # fmt: skip
-OPERATORS = {"softmax": Softmax, "NeuTRENO": lambda: Neutreno(Softmax())}
+OPERATORS: dict[str, Any] = {"softmax": Softmax, "NeuTRENO": lambda: Neutreno(Softmax())}
 _N_LAYERS, _N_WORDS, _N_SENTENCES = 12, 128, 8
 _MEAN, _SPREAD = 0.5, 0.5  # of levels, the library's own
 
@@ -88,20 +89,17 @@ def draw_cosines(table: pd.DataFrame, directory: Path) -> None:
     save(figure, directory / "cosines.png")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("results/untrained"))
-    given = parser.parse_args()
+def main(seeds: Seeds = 3, output: Output = Path("results/untrained")) -> None:
+    """Measure all networks with every operator, and write the table."""
     table = pd.DataFrame(
         row
         for name in MODELS
         for operator in OPERATORS
-        for seed in range(given.seeds)
+        for seed in range(seeds)
         for row in measure_cosines(name, operator, seed, _N_LAYERS, _N_WORDS)
     )
-    settings = {"seeds": given.seeds, "layers": _N_LAYERS, "words": _N_WORDS}
-    results = Results("python studies/untrained.py", settings, given.output)
+    settings = {"seeds": seeds, "layers": _N_LAYERS, "words": _N_WORDS}
+    results = Results("python studies/untrained.py", settings, output)
     write_table(table, results.directory)
     results.add_table("Mean cosine of two tokens, by layer", lines_of(table), heading="")
     results.add_sentences([
@@ -114,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__file__)

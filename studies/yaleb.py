@@ -10,10 +10,11 @@ optimum on the same trial; LSR starts from unit rows.
 from collections.abc import Callable, Iterable
 
 import pandas as pd
-from coefficients import coefficient_study
-from out_of_sample import out_of_sample_study
-from recipes import Recipe, by_name, outlier_admm, run_recipes
-from script import over_seeds, prose, run_script
+from shared.coefficients import coefficient_study
+from shared.out_of_sample import out_of_sample_study
+from shared.points import over_seeds, prose
+from shared.recipes import Recipe, by_name, outlier_admm, run_recipes
+from shared.script import run_script
 
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import find_data
@@ -125,9 +126,6 @@ def summarize_faces(table: pd.DataFrame) -> Lines:
             "time": folded("ratio", "median", ".2f"),
         },
     )
-
-
-ABOUT = "Faces: the recipes on the standard trials, and every method on 10 and on 38 persons."
 
 
 def studies() -> tuple[Study, ...]:

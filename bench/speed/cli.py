@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..options import Device, Jobs, Load, Output, Seed, load_modules
+from ..options import DTYPE, Device, Jobs, Load, Output, Rounds, Seed, load_modules
 from ..terminal import console, progress
 
 _Help = Callable[[], None]
@@ -36,7 +36,6 @@ Peers = Annotated[
     list[str] | None,
     typer.Option("--peer", metavar="NAME", help="Run this peer only; may be given again."),
 ]
-Rounds = Annotated[int, typer.Option(min=1, help="How often each solver runs; solvers take turns.")]
 Instructions = Annotated[
     str | None,
     typer.Option(callback=_hold_to, help="avx2: no wider instructions, as without AVX-512."),
@@ -190,7 +189,7 @@ def attention(
     n_jobs: Jobs = 1,
     seed: Seed = 0,
     instructions: Instructions = None,
-    dtype: Annotated[str, typer.Option(help="float32, float64 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help=DTYPE)] = "float32",
     device: Device = "auto",
     load: Load = None,
     output: Output = Path("results/speed-attention"),

@@ -68,11 +68,11 @@ def test_options_quoted_in_prose_exist():
         assert {*re.findall(r"`(--[a-z-]+)[^`]*`", text)} <= known, page
 
 
-def test_presets_and_studies_quoted_in_prose_exist():
+def test_presets_and_scripts_quoted_in_prose_exist():
     presets, scripts = set(), set()
     for text in PROSE.values():
         presets |= {*re.findall(r"--preset ([a-z][\w-]*)", text)}
-        scripts |= {*re.findall(r"(?<!tests/)studies/(\w+\.py)", text)}
+        scripts |= {*re.findall(r"(?:studies|packaging|tests)/[\w/]*\w\.py", text)}
     assert {"design", "judge", "mnist"} <= presets <= {*PRESETS}
-    assert "hopkins.py" in scripts
-    assert scripts <= {path.name for path in (ROOT / "studies").glob("*.py")}
+    assert {"studies/hopkins.py", "tests/faults/check_coverage.py"} <= scripts
+    assert not [script for script in scripts if not (ROOT / script).is_file()]

@@ -1,7 +1,6 @@
 """What a trained network becomes, which learning rate is taken, and resumption."""
 
 import json
-import sys
 
 import adaptation
 import numpy as np
@@ -9,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 from adaptation import adapted_lines, best_rates
+from shared.script import command_of
+from typer.testing import CliRunner
 
 from twinsolve.bench.parts import with_weights_of
 from twinsolve.bench.task import row_options
@@ -131,10 +132,10 @@ def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_
     assert len({x["plain"] for x in found} | {x["start"] for x in found}) == 1
 
 
-def test_the_script_adapts_and_says_what_it_compares(tmp_path, monkeypatch):
+def test_the_script_adapts_and_says_what_it_compares(tmp_path):
     words = ["digits", "--row", "twicing", "--seeds", "2", "--steps", "3", "--recipe", "depth=1"]
-    monkeypatch.setattr(sys, "argv", ["adaptation.py", *words, "--output", str(tmp_path)])
-    adaptation.main()
+    words += ["--output", str(tmp_path)]
+    CliRunner().invoke(command_of(adaptation), words, catch_exceptions=False)
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [(x["row"], x["seed"]) for x in rows] == [
         (row, seed) for row in ("softmax", "twicing") for seed in (0, 1)

@@ -2,13 +2,14 @@
 
 import itertools
 import json
-import sys
 from pathlib import Path
 
 import classify_path
 import pandas as pd
 import torch
 from classify_path import ISTA, PATH
+from shared.script import command_of
+from typer.testing import CliRunner
 
 from twinsolve.bench.costs import size_measures
 from twinsolve.bench.vision.classification.data import load_splits
@@ -57,10 +58,10 @@ def test_each_row_of_the_path_differs_in_one_part_from_the_row_before():
         assert len(changed) == 1
 
 
-def test_the_script_trains_all_rows_and_compares_each_with_the_one_before(tmp_path, monkeypatch):
+def test_the_script_trains_all_rows_and_compares_each_with_the_one_before(tmp_path):
     words = ["digits", "--seeds", "1", "--steps", "1", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["classify_path.py", *words, "--recipe", "dim=8,depth=2"])
-    classify_path.main()
+    words += ["--recipe", "dim=8,depth=2"]
+    CliRunner().invoke(command_of(classify_path), words, catch_exceptions=False)
     table = pd.DataFrame(json.loads((tmp_path / "table.json").read_text()))
     assert list(table.row) == ["softmax", *PATH, *ISTA]
     summary = (tmp_path / "summary.md").read_text()

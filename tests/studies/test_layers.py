@@ -1,11 +1,11 @@
 """Learned against solved codes of new points: coders, gaps, ratios, what equal terms say."""
 
-import layers
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from layers import (
+from shared import layers
+from shared.layers import (
     ADAPTIVE,
     GAUSSIAN,
     LEARNED,

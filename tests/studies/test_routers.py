@@ -1,7 +1,7 @@
 """Routers beside clusterings of the same tokens: numbers against definitions, and the command."""
 
 import json
-import sys
+import re
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,9 @@ from routers import (
     partition_numbers,
     router_parts,
 )
+from shared.script import command_of
 from torch import nn
+from typer.testing import CliRunner
 
 from twinsolve.bench.parts import BALANCE, tokens_of_experts
 from twinsolve.bench.vision.classification.data import cross_entropy, load_splits
@@ -176,8 +178,7 @@ def test_the_script_writes_a_table_of_routers(tmp_path, monkeypatch):
     monkeypatch.setattr(routers, "_N_TOKENS", 64)
     row = "ViT:experts=4,depth=2"
     words = ["digits", "--row", row, "--seeds", "2", "--steps", "1", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["routers.py", *words])
-    routers.main()
+    CliRunner().invoke(command_of(routers), words, catch_exceptions=False)
     table = pd.DataFrame(json.loads((tmp_path / "routers.json").read_text()))
     assert set(table.row) == {row}
     assert sorted(set(table.seed)) == [0, 1]
@@ -188,9 +189,9 @@ def test_the_script_writes_a_table_of_routers(tmp_path, monkeypatch):
     assert (tmp_path / "routers.png").is_file()
 
 
-def test_routers_without_experts_are_refused_before_training(tmp_path, monkeypatch):
+def test_routers_without_experts_are_refused_before_training(tmp_path):
     words = ["--row", "NeuTRENO", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["routers.py", *words])
-    with pytest.raises(ValueError, match="add a row that is a ViT with experts"):
-        routers.main()
+    result = CliRunner().invoke(command_of(routers), words)
+    assert result.exit_code == 2
+    assert "add a row that is a ViT with experts" in re.sub(r"[\s│]+", " ", result.output)
     assert not (tmp_path / "runs").exists()

@@ -23,13 +23,12 @@ from sklearn.linear_model import Ridge
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.tables import read_table
 
-SCRIPT = """
+SCRIPT = """'Rules on small data.'
+
 import sys
 sys.path.append({place!r})
 from selection import criteria_study
-from script import run_script
-
-ABOUT = "Rules on small data."
+from shared.script import run_script
 
 def studies():
     data = [("synthetic:n_samples=12,n_subspaces=2,n_features=12,dimension=2,noise=0.4", "unit", 1)]

@@ -3,19 +3,19 @@
 from functools import partial
 
 import numpy as np
-import phase
 import pytest
-from coefficients import coefficient_study
-from out_of_sample import (
+from shared import phase
+from shared.coefficients import coefficient_study
+from shared.out_of_sample import (
     METHODS,
     REFERENCE,
     held_out_gap,
     out_of_sample_study,
 )
-from phase import phase_study
-from scaling import scaling_study
-from script import NOISY, run_seeded, shuffled_points
-from self_expressive import (
+from shared.phase import phase_study
+from shared.points import NOISY, run_seeded, shuffled_points
+from shared.scaling import scaling_study
+from shared.self_expressive import (
     NETWORK,
     SOLVED,
     self_expressive_study,

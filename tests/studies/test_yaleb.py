@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaleb
-from recipes import run_recipes
 from scipy.io import savemat
+from shared.recipes import run_recipes
 from yaleb import (
     RECIPES,
     faces_study,

@@ -1,6 +1,6 @@
 """Train the packaged affinity network on generated data, from nothing.
 
-``python studies/train_affinity_network.py OUTPUT.npz`` takes two to three minutes of one
+``python packaging/weights/train_affinity_network.py OUTPUT.npz`` takes two to three minutes of one
 processor and 2 GiB, and gives the packaged file again, up to rounding of other processors. It is
 trained on unions of clusters of many kinds, drawn without end: points of each kind at random sizes,
 dimensions, noise and nearness, from easy to hopeless.

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from script import NOISY, halves, prose, run_seeded, with_deviation
 
+from shared.points import NOISY, halves, prose, run_seeded, with_deviation
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.figures import describe_data, draw_dots

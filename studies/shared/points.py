@@ -1,12 +1,8 @@
-"""What the scripts of studies share: points and their splits, jobs, cells, command lines."""
+"""Points and their splits, times, jobs for each seed, and cells of tables."""
 
-import argparse
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +12,6 @@ from twinsolve.bench.clustering.data import Data, find_data
 from twinsolve.bench.clustering.features import features_of
 from twinsolve.bench.clustering.summary import Cell
 from twinsolve.bench.jobs import Job, Options, run_jobs
-from twinsolve.bench.names import split_settings
-from twinsolve.bench.study import rules, run_studies, write_studies
-from twinsolve.bench.tables import Results
-from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import in_turns, seconds_of
 from twinsolve.solvers import clustering_accuracy
 from twinsolve.solvers.inputs import Array
@@ -140,31 +132,6 @@ def prose(docstring: str | None) -> str:
     return " ".join((docstring or "").partition("\n\n")[2].split())
 
 
-def run_script(path: str) -> None:
-    """Run the script of a study: it holds ``ABOUT`` and ``studies()``, and writes to a folder."""
-    name = Path(path).stem
-    module = import_module(name)  # so that workers know its functions by a name
-    parser = argparse.ArgumentParser(description=module.ABOUT)
-    parser.add_argument("--seed", type=int, default=0, help="seed of all that is random")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds of k-means")
-    parser.add_argument("--n-jobs", type=int, default=1, help="processes; -1 is all cores")
-    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
-    parser.add_argument("--output", type=Path, default=Path("results") / f"cluster-{name}")
-    given = parser.parse_args()
-    output, settings = given.output, {"seed": given.seed, "seeds": given.seeds}
-    options = Options(
-        **settings, n_jobs=given.n_jobs, data_home=given.data_home, directory=output / "runs"
-    )
-    studies = module.studies()
-    try:
-        tables = run_studies(studies, options)
-    except (FileNotFoundError, ValueError) as error:
-        sys.exit(str(error))
-    title = f"python studies/{name}.py"
-    write_studies(title, studies, tables, settings, output, module.ABOUT)
-    print("\n".join([*rules(studies), f"Written to {output}/"]))
-
-
 def with_deviation(column: str) -> Cell:
     """Mean and standard deviation."""
     return lambda rows: f"{rows[column].mean():.1f} ± {rows[column].std(ddof=0):.1f}"
@@ -178,26 +145,3 @@ def over_seeds(column: str) -> Cell:
         return f"{means.min():.2f} to {means.max():.2f}"
 
     return cell
-
-
-def read_options(script: str, about: str) -> tuple[list[str] | None, dict[str, Any], Results]:
-    """Rows, other arguments of `classify`, and the results, of a script that trains classifiers."""
-    name = Path(script).stem
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("data", nargs="?", default="digits", help="as in twinsolve classify")
-    parser.add_argument("--row", action="append", help="in the place of the rows of this study")
-    parser.add_argument("--seeds", type=int, default=5, help="number of paired seeds")
-    parser.add_argument("--steps", type=int, help="in the place of the candidates' own")
-    parser.add_argument("--recipe", default="", help="NAME=VALUE,... as in twinsolve classify")
-    parser.add_argument("--n-jobs", type=int, default=1, help="processes; -1 is all cores")
-    parser.add_argument("--data-home", help="data root [$TWINSOLVE_DATA]")
-    parser.add_argument("--output", type=Path, default=Path(f"results/{name.replace('_', '-')}"))
-    given = vars(parser.parse_args())
-    output = given.pop("output")
-    settings = {key: given[key] for key in ("data", "row", "seeds", "steps", "recipe")}
-    arguments = given | {
-        "recipe": split_settings(f":{given['recipe']}", "recipe")[1],
-        "directory": output / "runs",
-        "progress": progress("Training"),
-    }
-    return arguments.pop("row"), arguments, Results(f"python studies/{name}.py", settings, output)

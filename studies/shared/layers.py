@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from pictures import draw_lines
-from script import SUBSPACES, prose, run_seeded, shuffled_points, with_times
 from torch import Tensor, nn
 
+from shared.pictures import draw_lines
+from shared.points import SUBSPACES, prose, run_seeded, shuffled_points, with_times
 from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.study import Study

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from pictures import draw_lines
-from script import CERTIFIED, prose, run_seeded
 from sklearn.neighbors import kneighbors_graph
 from sklearn.preprocessing import normalize
 
+from shared.pictures import draw_lines
+from shared.points import CERTIFIED, prose, run_seeded
 from twinsolve.bench.clustering.summary import lines_of
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines

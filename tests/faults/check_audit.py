@@ -1,4 +1,4 @@
-"""Planted faults that the audit finds: ``python studies/audit_faults.py``."""
+"""Plant faults in transformers one at a time, and see whether the audit finds them."""
 
 import ast
 import gc
@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,16 +20,13 @@ from rich.progress import track
 from torch import nn
 
 from twinsolve import audit
+from twinsolve.bench.options import Output
 from twinsolve.bench.tables import markdown, write_summary, write_table
-from twinsolve.bench.terminal import console, results_folder
+from twinsolve.bench.terminal import console
 from twinsolve.twins.audit import Report
 from twinsolve.twins.audit.architectures import find_architecture
 
-BATCHES = {
-    "first batch": "audit_faults.toml",
-    "second batch": "audit_faults_second.toml",
-    "third batch": "audit_faults_third.toml",
-}
+BATCHES = ("first", "second", "third")
 
 
 @dataclass(frozen=True)
@@ -79,8 +76,8 @@ class Fault:
 
 
 def read_faults(batch: str) -> list[Fault]:
-    """Every fault of a file beside this one, by kinds."""
-    text = Path(__file__).with_name(batch).read_text()
+    """Every fault of a batch, by kinds."""
+    text = (Path(__file__).with_name("audit") / f"{batch}.toml").read_text()
     return [Fault(**fault) for fault in tomllib.loads(text)["fault"]]
 
 
@@ -192,10 +189,7 @@ def summarise(table: pd.DataFrame) -> list[str]:
 
 
 def audit_faults(
-    output: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Folder of table and summary.", callback=results_folder),
-    ] = Path("results/audit-faults"),
+    output: Output = Path("results/audit-faults"),
 ) -> None:
     """Plant faults in transformers one at a time, and see which break a law of the audit.
 
@@ -206,9 +200,9 @@ def audit_faults(
 
     transformers.logging.set_verbosity_error()
     rows = []
-    for name, batch in BATCHES.items():
-        for fault in track(read_faults(batch), f"Auditing the {name}", console=console()):
-            rows.append({"batch": name} | hold(fault))
+    for batch in BATCHES:
+        for fault in track(read_faults(batch), f"Auditing the {batch} batch", console=console()):
+            rows.append({"batch": f"{batch} batch"} | hold(fault))
     rows += [{"batch": "history"} | hold_layer(*fault) for fault in HISTORY]
     table = pd.DataFrame(rows)
     lines = summarise(table)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pictures import draw_lines
-from script import NOISY, halves, prose, run_seeded, with_deviation, with_times
 
+from shared.pictures import draw_lines
+from shared.points import NOISY, halves, prose, run_seeded, with_deviation, with_times
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.summary import folded, lines_of

@@ -1,6 +1,6 @@
 """Choose the settings of solved methods and peers on images that nothing is judged on.
 
-``python studies/choose_denoiser_settings.py`` writes settings.toml anew: for each method
+``python packaging/weights/choose_denoiser_settings.py`` writes settings.toml anew: for each method
 the point of its grid with the largest mean PSNR over the middles of the last 20 images of train400,
 at a noise of 25 grey levels of 255. Settings are in units of the noise, and serve all levels.
 """
@@ -69,7 +69,7 @@ def _word(value: Any) -> str:
 def main(output: Path = SETTINGS) -> None:
     """Choose settings of every solved method on pictures that train, and write them to a file."""
     pairs = validation_pairs()
-    lines = ["# Written by python studies/choose_denoiser_settings.py", ""]
+    lines = ["# Written by python packaging/weights/choose_denoiser_settings.py", ""]
     for name, method in METHODS.items():
         if method.kind != "own" and method.installed:
             chosen = choose_settings(method, pairs)

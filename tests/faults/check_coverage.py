@@ -1,18 +1,19 @@
-"""Lines of the layers that the check does not run: ``python studies/check_coverage.py``."""
+"""Count the lines of the layers that the check does not run."""
 
 import ast
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import typer
 from coverage import Coverage
 
+from twinsolve.bench.options import Output
 from twinsolve.bench.tables import markdown, write_summary, write_table
-from twinsolve.bench.terminal import console, results_folder
+from twinsolve.bench.terminal import console
 
 _UNROLLED = Path(str(find_spec("twinsolve.unrolled").origin)).parent
 _FOLDERS = (
@@ -37,12 +38,7 @@ class _Lines(NamedTuple):
 
 
 def check_coverage(
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", help="Folder for the table and summary.", callback=results_folder
-        ),
-    ] = Path("results/check-coverage"),
+    output: Output = Path("results/check-coverage"),
 ) -> None:
     """Run `twinsolve check` in one process, and count the lines of the layers that it runs.
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pictures import draw_heat_maps
-from script import prose, run_seeded
 from sklearn.preprocessing import normalize
 
+from shared.pictures import draw_heat_maps
+from shared.points import prose, run_seeded
 from twinsolve import solvers
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.study import Study

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pictures import draw_coefficients
 from scipy.sparse import csr_array
-from script import NOISY, prose, run_seeded, shuffled_points
 
+from shared.pictures import draw_coefficients
+from shared.points import NOISY, prose, run_seeded, shuffled_points
 from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.summary import folded, lines_of
 from twinsolve.bench.study import Study

@@ -1,7 +1,7 @@
 """Train the digits models that come with the package.
 
-``python studies/train_digits.py NAME FOLDER`` trains one in a folder of its own and writes its
-weights, rounded to float16, into ``bench/vision/inspection/models``.
+``python packaging/weights/train_digits.py NAME FOLDER`` trains one in a folder of its own and
+writes its weights, rounded to float16, into ``bench/vision/inspection/models``.
 """
 
 import shutil

@@ -1,0 +1,1 @@
+"""What the scripts share: their command line, and parts that they run."""
