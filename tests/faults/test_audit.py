@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from audit_history import HISTORY
 from check_audit import (
     BATCHES,
     Fault,
@@ -12,7 +13,6 @@ from check_audit import (
     planted,
     read_faults,
 )
-from audit_history import HISTORY
 
 transformers = pytest.importorskip("transformers")
 PINNED = pytest.mark.skipif(transformers.__version__ != "5.24.0", reason="sources of this version")
