@@ -41,7 +41,7 @@ FUNCTIONS = {
 # What a command alone does: where results go, what is listed or loaded, which function it calls.
 OF_COMMANDS = {
     "--output", "--load", "--list", "--quick", "--help", "--preset", "--auto", "--n-clusters",
-    "--noisy", "--out", "--all", "--package", "--own-weights", "--instructions", "--attack",
+    "--noisy", "--save", "--all", "--package", "--own-weights", "--instructions", "--attack",
     "--corruptions",
 }  # fmt: skip
 

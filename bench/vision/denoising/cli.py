@@ -28,7 +28,7 @@ from ...options import (
 from ...terminal import console, progress
 
 _BESIDE_LIKE = {"like", "output", "data", "data_home", "device"}
-_BESIDE_NOISY = {"images", "noisy", "method", "sigma", "out", "load"}
+_BESIDE_NOISY = {"images", "noisy", "method", "sigma", "save", "load"}
 
 
 def denoise(
@@ -43,10 +43,10 @@ def denoise(
     noisy: Annotated[
         bool, typer.Option("--noisy", help="Denoise one picture as it is, and save it.")
     ] = False,
-    out: Annotated[
+    save: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="With --noisy: the picture to write [NAME-denoised beside it]."
+            metavar="FILE", help="With --noisy: save the picture there [NAME-denoised beside it]."
         ),
     ] = None,
     method: Methods = None,
@@ -67,8 +67,8 @@ def denoise(
     With --noisy, IMAGES is one picture that is noisy already: twinsolve denoise photo.png --noisy
     denoises it as it is and writes photo-denoised.png, with the same bits and alpha. The noise is
     estimated unless --sigma gives it, and the method is filter-diffusion unless --method names one.
-    Only --sigma, --method, --out and --load go with it. PNG, TIFF and JPEG are written; the picture
-    itself is never overwritten.
+    Only --sigma, --method, --save and --load go with it. PNG, TIFF and JPEG are written; the
+    picture itself is never overwritten.
 
     Otherwise IMAGES is photographs (the middles of the two of scikit-learn), set12 (from the data
     root), held-out (56 photographs on which no network was trained: the last 20 of train400, the
@@ -113,10 +113,10 @@ def denoise(
         return
     if noisy:
         refuse_others(context, "--noisy", context.params.keys() - _BESIDE_NOISY)
-        _denoise_picture(Path(images), method or [], sigma or [], out)
+        _denoise_picture(Path(images), method or [], sigma or [], save)
         return
-    if out is not None:
-        raise typer.BadParameter("needs --noisy; --output is for other results", param_hint="--out")
+    if save is not None:
+        raise typer.BadParameter("needs --noisy; --output is for tables", param_hint="--save")
     if Path(images).is_file():
         reason = f"{images} is one picture: --noisy denoises it as it is; or name its folder"
         raise typer.BadParameter(reason, param_hint="IMAGES")
@@ -137,7 +137,9 @@ def denoise(
         raise typer.Exit(code=1)
 
 
-def _denoise_picture(path: Path, methods: list[str], sigmas: list[float], out: Path | None) -> None:
+def _denoise_picture(
+    path: Path, methods: list[str], sigmas: list[float], save: Path | None
+) -> None:
     from .pictures import denoise_file
 
     for given, option in ((methods, "--method"), (sigmas, "--sigma")):
@@ -147,7 +149,9 @@ def _denoise_picture(path: Path, methods: list[str], sigmas: list[float], out: P
         raise typer.BadParameter(f"{path} is no file of a picture", param_hint="IMAGES")
     options: dict[str, Any] = {"method": methods[0]} if methods else {}
     with report_mistakes():
-        found, seconds, written = denoise_file(path, out, sigma=next(iter(sigmas), None), **options)
+        found, seconds, written = denoise_file(
+            path, save, sigma=next(iter(sigmas), None), **options
+        )
     level = "" if found.trained_for is None else f" at {found.trained_for:g}"
     console().print(
         f"Noise: {found.sigma:.1f} of 255, {'estimated' if found.estimated else 'given'}\n"

@@ -147,11 +147,11 @@ def denoise_image(
 
 
 def denoise_file(
-    path: Path, out: Path | None = None, **options: Any
+    path: Path, save: Path | None = None, **options: Any
 ) -> tuple[DenoisedImage, float, Path]:
     """Denoise a picture and save it; returns what was found, wall seconds and the new path.
 
-    `out` is ``NAME-denoised`` beside the picture unless given; `options` are those of
+    `save` is ``NAME-denoised`` beside the picture unless given; `options` are those of
     `denoise_image`.
 
     Raises
@@ -161,9 +161,9 @@ def denoise_file(
     """
     picture = read_picture(path)
     suffix = path.suffix if path.suffix.lower() in FORMATS else ".png"
-    out = out or path.with_name(f"{path.stem}-denoised{suffix}")
+    out = save or path.with_name(f"{path.stem}-denoised{suffix}")
     if out.exists() and out.samefile(path):
-        raise ValueError(f"out: {out} is the noisy picture, which is not overwritten")
+        raise ValueError(f"save: {out} is the noisy picture, which is not overwritten")
     check_writable(out, picture)
     start = perf_counter()
     found = denoise_image(picture.pixels, **options)

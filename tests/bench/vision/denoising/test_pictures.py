@@ -278,7 +278,7 @@ def test_the_command_denoises_a_picture_as_it_is(name, n_channels, dtype, tmp_pa
     assert apart == 0 if name != "photo.jpg" else apart < removed / 5
     assert path.read_bytes() == before
     other = tmp_path / "other" / "x.tiff"
-    options = ("--sigma", 12, "--method", "non-local means", "--out", other)
+    options = ("--sigma", 12, "--method", "non-local means", "--save", other)
     assert "Noise: 12.0 of 255, given" in run("denoise", path, "--noisy", *options)
     again = denoise_image(path, sigma=12, method="non-local means").image
     np.testing.assert_array_equal(read_picture(other).pixels, again)
@@ -292,13 +292,13 @@ def test_the_command_refuses_what_it_would_overwrite_ignore_or_guess(tmp_path, m
     before = path.read_bytes()
     (tmp_path / "link.png").hardlink_to(path)
     for words, message in (
-        ([path, "--noisy", "--out", path], "is not overwritten"),
-        ([path, "--noisy", "--out", tmp_path / "link.png"], "is not overwritten"),
-        ([path, "--noisy", "--out", tmp_path / "a.gif"], "must end in"),
+        ([path, "--noisy", "--save", path], "is not overwritten"),
+        ([path, "--noisy", "--save", tmp_path / "link.png"], "is not overwritten"),
+        ([path, "--noisy", "--save", tmp_path / "a.gif"], "must end in"),
         ([path, "--noisy", "--seed", 1, "--colour"], "leaves no choice of --seed, --colour"),
         ([path, "--noisy", "--sigma", 1, "--sigma", 2], "give one with --noisy"),
         ([tmp_path, "--noisy"], "is no file of a picture"),
-        ([path, "--out", tmp_path / "b.png"], "needs --noisy"),
+        ([path, "--save", tmp_path / "b.png"], "needs --noisy"),
         ([path], "--noisy denoises it as it is"),
     ):
         assert message in run("denoise", *words, code=2)
