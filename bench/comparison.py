@@ -103,12 +103,13 @@ def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
 
 def draw_differences(
     table: pd.DataFrame,
-    apart: Mapping[str, Paired],
-    directory: Path,
-    score: str = "top-1, points to",
+    path: Path,
+    *,
+    differences: Callable[[pd.DataFrame], Mapping[str, Paired]],
+    score: str,
 ) -> None:
-    """Draw differences.png: differences with intervals, and token cosines where they are known."""
-    if apart:
+    """Draw differences with intervals, and token cosines where they are known."""
+    if apart := differences(table):
         order = sorted(apart, key=lambda row: apart[row].mean)
         told = "token_cosine" in table
         figure, (left, *right) = panels(1 + told, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
@@ -116,7 +117,7 @@ def draw_differences(
         left.set_xlabel(f"{score} {name_baseline(table)}\n{INTERVAL}")
         for axes in right:
             draw_cosines(axes, table, order)
-        save(figure, directory / "differences.png")
+        save(figure, path)
 
 
 def draw_intervals(axes: Axes, verdicts: Mapping[str, Verdict], order: list[str]) -> None:
@@ -144,10 +145,10 @@ def draw_cosines(axes: Axes, table: pd.DataFrame, order: list[str]) -> None:
     plain(axes)
 
 
-def draw_curves(
-    table: pd.DataFrame, directory: Path, score: str, lines: Mapping[str, float] | None = None
-) -> None:
-    """Draw curves.png: the score on the validation part against steps, and levels of `lines`."""
+def draw_curves(table: pd.DataFrame, path: Path, *, score: str) -> None:
+    """Draw the score on the validation part against steps, and the share of the largest class."""
+    if "curve" not in table:
+        return
     figure, (axes,) = panels(1, (5, 3.6), margin=1.6)
     for place, (row, runs) in enumerate(table.groupby("row", sort=False)):
         curves = np.array(runs.curve.to_list())  # (seeds, points, 2)
@@ -157,10 +158,11 @@ def draw_curves(
         axes.fill_between(
             steps, scores.min(axis=0), scores.max(axis=0), color=line.get_color(), alpha=0.2
         )
-    for name, level in (lines or {}).items():
-        axes.axhline(level, color="black", linewidth=0.8, label=name)
+    if "most_frequent" in table:
+        level = table.most_frequent.iloc[0]
+        axes.axhline(level, color="black", linewidth=0.8, label="most frequent class")
     axes.set_xlabel("steps")
     axes.set_ylabel(score)
     plain(axes)
     legend(figure, "right upper")
-    save(figure, directory / "curves.png")
+    save(figure, path)

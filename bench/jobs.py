@@ -99,6 +99,12 @@ class Options:
             raise ValueError(f"n_jobs: must be a whole number but 0, got {self.n_jobs!r}")
 
     @property
+    def shared(self) -> dict[str, Any]:
+        """Arguments that the functions of all studies take."""
+        names = ("n_jobs", "data_home", "directory", "progress")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def all_seeds(self) -> list[int]:
         return list(range(self.seed, self.seed + self.seeds))
 

@@ -3,7 +3,7 @@
 import importlib
 import os
 import runpy
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from .terminal import console, present_folder
 from .training_display import TrainingDisplay
 
 if TYPE_CHECKING:
+    from .study import Study
     from .task import Task
 
 
@@ -199,16 +200,36 @@ def choose_data(
     return quick[0], steps or quick[1]
 
 
-def study_options(settings: dict[str, Any], output: Path, n_jobs: int) -> dict[str, Any]:
-    """Arguments of `train_rows` from what was typed.
+def run_rows(
+    command: str,
+    make: Callable[..., "Study"],
+    settings: dict[str, Any],
+    output: Path,
+    *,
+    n_jobs: int,
+    data_home: str | None,
+    first: bool = True,
+) -> None:
+    """Train the rows that were typed, and print and write what was found.
 
-    Steps are shown where networks are trained in this process.
+    ``make(**options)`` returns the study. Steps are shown where networks are trained in this
+    process. Only the `first` of several processes shows and writes anything.
     """
-    names = ("seeds", "steps", "against", "device")
+    from .devices import find_device
+    from .jobs import Options
+    from .study import run_studies, write_studies
+
     display = TrainingDisplay(["choosing settings", "all seeds"])
-    return {
-        "rows": settings["row"], **{name: settings[name] for name in names}, "n_jobs": n_jobs,
-        "recipe": split_settings(f":{settings['recipe'] or ''}", "recipe")[1],
-        "directory": output / "runs", "progress": display,
-        "on_step": display.on_step if n_jobs == 1 else None,
-    }  # fmt: skip
+    with report_mistakes():
+        settings["device"] = str(find_device(settings["device"]))
+        study = make(
+            rows=settings["row"], steps=settings["steps"], against=settings["against"],
+            device=settings["device"],
+            recipe=split_settings(f":{settings['recipe'] or ''}", "recipe")[1],
+            on_step=display.on_step if first and n_jobs == 1 else None,
+        )  # fmt: skip
+        shown = display if first else lambda jobs, total: jobs
+        options = Options(0, settings["seeds"], n_jobs, data_home, output / "runs", shown)
+        tables = run_studies([study], options)
+    if first:
+        write_studies(f"twinsolve {command}", [study], tables, settings, output)

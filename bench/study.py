@@ -1,5 +1,6 @@
 """The contract of all studies: a table, what is said and drawn of it, and how it is written."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,19 +10,36 @@ import pandas as pd
 
 from .figures import forget
 from .jobs import Options
-from .tables import Lines, markdown, write_lines, write_summary, write_table
+from .tables import Lines, Results, write_table
 from .terminal import progress
-
-_MOST_ROWS = 540  # most rows of a table in summary.md
 
 
 @dataclass(frozen=True)
 class Study:
-    """A part of a preset that gives a table, with its summary and its figures by file name.
+    """A table, and what is said and drawn of it.
 
-    ``run(options)`` returns the tidy table, ``lines(table)`` the headings and cells of its summary.
-    The functions in `more` return further summary tables, by title. `rule` says how settings are
-    chosen; it is empty if all are given.
+    Attributes
+    ----------
+    name : str
+        Heading, and name of the files: NAME.json.gz holds the rows, NAME.csv and .tex the lines. If
+        it is empty, as of the only study of a command, these are table.json, means.csv and .tex,
+        and each further table has files named by its title, up to a comma.
+    about : str
+        A sentence, or the title of the table if there is no name.
+    run : callable
+        ``run(options)`` returns the tidy table.
+    lines : callable
+        ``lines(table)`` returns headings and cells of the table that is printed.
+    figures : mapping
+        ``draw(table, path)`` by file name.
+    more : mapping
+        Functions such as `lines` by title: further tables, if they have rows.
+    rule : str
+        How settings are chosen; empty if all are given.
+    notes : callable
+        ``notes(table)`` returns sentences on how to read the tables.
+    in_place : str
+        Title of the further table that is printed in place of `lines`, if it has rows.
     """
 
     name: str
@@ -31,52 +49,58 @@ class Study:
     figures: Mapping[str, Callable[[pd.DataFrame, Path], None]] = field(default_factory=dict)
     more: Mapping[str, Callable[[pd.DataFrame], Lines]] = field(default_factory=dict)
     rule: str = ""
+    notes: Callable[[pd.DataFrame], Sequence[str]] = lambda table: ()
+    in_place: str = ""
 
     def further(self, table: pd.DataFrame) -> dict[str, Lines]:
-        """The further summary tables that have rows, by title."""
+        """The further tables that have rows, by title."""
         found = {title: lines(table) for title, lines in self.more.items()}
-        return {title: (headings, rows) for title, (headings, rows) in found.items() if rows}
+        return {title: lines for title, lines in found.items() if lines[1]}
+
+    def write(self, table: pd.DataFrame, results: Results) -> None:
+        """Print the tables and sentences, and write them with rows and figures."""
+        write_table(table, results.directory, f"{self.name}.json.gz" if self.name else "table.json")
+        if self.name:
+            results.text += [f"## {self.name}", "", self.about, ""]
+        further, level = self.further(table), "###" if self.name else "##"
+        results.add_table(
+            self.name or self.about, self.lines(table), heading="", file=self.name or "means",
+            shown=self.in_place not in further,
+        )  # fmt: skip
+        for title, lines in further.items():
+            file = "" if self.name else "-".join(re.split("[,:]", title)[0].lower().split())
+            results.add_table(title, lines, heading=f"{level} {title}", file=file)
+        results.add_sentences(self.notes(table))
+        for name, draw in self.figures.items():
+            path = results.directory / name
+            forget(path)
+            draw(table, path)
+            if path.exists():
+                results.text += [f"![{name}]({name})", ""]
 
 
 def run_studies(studies: Sequence[Study], options: Options) -> dict[str, pd.DataFrame]:
     """Run the studies, show their progress, and return their tables by name."""
-    return {s.name: s.run(replace(options, progress=progress(s.name))) for s in studies}
+    return {
+        study.name: study.run(
+            replace(options, progress=options.progress or progress(study.name or "jobs"))
+        )
+        for study in studies
+    }
 
 
 def write_studies(
     title: str,
     studies: Sequence[Study],
-    tables: dict[str, pd.DataFrame],
+    tables: Mapping[str, pd.DataFrame],
     settings: dict[str, Any],
     directory: Path,
     about: str = "",
 ) -> None:
-    """Write for each study STUDY.json.gz, .csv and .tex, and figures; settings.json, summary.md."""
-    lines = [line for text in (about, *rules(studies)) if text for line in (text, "")]
+    """Print the studies, and write their files, settings.json and summary.md."""
+    results = Results(title, settings, directory)
+    results.text += [about, ""] if about else []
+    results.add_sentences(dict.fromkeys(study.rule for study in studies if study.rule))
     for study in studies:
-        table = tables[study.name]
-        write_table(table, directory, f"{study.name}.json.gz")
-        write_lines(study.lines(table), directory / study.name)
-        for name, draw in study.figures.items():
-            forget(directory / name)
-            draw(table, directory / name)
-        lines += [f"## {study.name}", "", study.about, ""]
-        lines += [*_table_or_file(study.name, study.lines(table)), ""]
-        for heading, (headings, rows) in study.further(table).items():
-            lines += [f"### {heading}", "", *markdown(headings, rows), ""]
-        drawn = [name for name in study.figures if (directory / name).exists()]
-        lines += [line for name in drawn for line in (f"![{name}]({name})", "")]
-    write_summary(title, lines[:-1], settings, directory)
-
-
-def _table_or_file(name: str, lines: Lines) -> list[str]:
-    """Lines of the table, or a sentence that names its file if it is too long."""
-    headings, rows = lines
-    if len(rows) > _MOST_ROWS:
-        return [f"All {len(rows)} rows, by affinity steps: {name}.csv; each run: {name}.json.gz."]
-    return markdown(headings, rows)
-
-
-def rules(studies: Sequence[Study]) -> list[str]:
-    """The rules by which the studies choose settings, each once."""
-    return list(dict.fromkeys(study.rule for study in studies if study.rule))
+        study.write(tables[study.name], results)
+    results.write()

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -16,6 +17,7 @@ from ..datasets.files import write_whole
 from .provenance import provenance
 from .terminal import console
 
+_MOST_ROWS = 540  # most rows of a table in summary.md
 Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]  # headings, and the cells of each line
 
 
@@ -90,12 +92,22 @@ def write_summary(title: str, lines: list[str], settings: dict[str, Any], direct
 
 
 def print_table(title: str, lines: Lines) -> None:
-    """Print a table without empty columns; cells are not cut.
+    """Print a table without empty columns, or one for each data set or noise; cells are not cut.
 
     Columns that do not fit are printed below, with the first column repeated. That column wraps
-    where it would take more than half of the width.
+    where it would take more than half of the width. The title names features that all rows share.
     """
     headings, rows = lines
+    if headings[0] in ("data", "noise"):
+        for first, group in groupby(rows, key=lambda row: row[0]):
+            print_table(f"{title}: {first}", (headings[1:], [row[1:] for row in group]))
+        return
+    if "features" in headings:
+        place = headings.index("features")
+        shared = {row[place] for row in rows} - {"-"}
+        if len(shared) == 1:
+            title += f", features {shared.pop()}"
+            headings, *rows = (line[:place] + line[place + 1 :] for line in (headings, *rows))
     kept = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
     widths = {i: max(_narrowest(headings[i]), *(len(row[i]) for row in rows)) for i in kept}
     room = console().width - 1
@@ -139,15 +151,24 @@ class Results:
         self.text: list[str] = []
 
     def add_table(
-        self, title: str, lines: Lines, *, heading: str | None = None, file: str = ""
-    ) -> None:
-        """Add a table under a heading, and write it to `file`; a table without rows is skipped."""
+        self, title: str, lines: Lines, *, heading: str | None = None, file: str = "",
+        shown: bool = True,
+    ) -> None:  # fmt: skip
+        """Add a table under a heading, and write it to `file`; a table without rows is skipped.
+
+        It is not printed unless `shown`. The summary names the file of a table that is too long.
+        """
         if not lines[1]:
             return
-        print_table(title, lines)
-        self.text += [f"## {title}" if heading is None else heading, "", *markdown(*lines), ""]
+        if shown:
+            print_table(title, lines)
+        heading = f"## {title}" if heading is None else heading
+        self.text += [heading, ""] if heading else []
         if file:
             write_lines(lines, self.directory / file)
+        long = file and len(lines[1]) > _MOST_ROWS
+        said = [f"All {len(lines[1])} rows: {file}.csv."] if long else markdown(*lines)
+        self.text += [*said, ""]
 
     def add_sentences(self, sentences: Iterable[str]) -> None:
         for sentence in sentences:

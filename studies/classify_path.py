@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from twinsolve.bench.paired import (
 from twinsolve.bench.tables import Lines, Results, number
 from twinsolve.bench.task import PLAIN
 from twinsolve.bench.vision.classification.measures import hits
-from twinsolve.bench.vision.classification.report import differences, write_report
+from twinsolve.bench.vision.classification.report import differences, images_study
 from twinsolve.bench.vision.classification.study import classify
 
 # From the whole network down, what a row lacks that the row above it has.
@@ -53,10 +54,8 @@ def steps_of_path(table: pd.DataFrame) -> dict[str, Paired]:
     return {row: paired_difference(found[row], found[b]) for b, row in pairwise(found)}
 
 
-def path_lines(table: pd.DataFrame) -> Lines | None:
-    """Differences of each row of the path to the one before, if all were run."""
-    if not set(PATH) <= set(table.row):
-        return None
+def path_lines(table: pd.DataFrame) -> Lines:
+    """Differences of each row of the path to the one before."""
     means = table.groupby("row").top1.mean()
     verdicts = judge(steps_of_path(table))
     lines: list[tuple[str, ...]] = [
@@ -67,13 +66,11 @@ def path_lines(table: pd.DataFrame) -> Lines | None:
 
 
 def notes_of_path(table: pd.DataFrame) -> list[str]:
-    if not set(PATH) <= set(table.row):
-        return []
     n_steps = n_determined(steps_of_path(table))
     return [f"Verdicts part by part are corrected for their own {n_steps} comparisons."]
 
 
-def draw_path(table: pd.DataFrame, directory: Path) -> None:
+def draw_path(table: pd.DataFrame, path: Path) -> None:
     """Top-1, the difference that each part makes, and cosines, in the order of the path.
 
     Rows that are no step of it come below a line, compared with the plain row.
@@ -97,22 +94,20 @@ def draw_path(table: pd.DataFrame, directory: Path) -> None:
     draw_cosines(right, table, order)
     for own in axes if beside else ():
         own.axhline(len(beside) - 0.5, color="black", linewidth=0.8)
-    save(figure, directory / "differences.png")
+    save(figure, path)
 
 
 def compare_rows(results: Results, rows: Sequence[str] | None, **given: Any) -> None:
     """Train the rows, and write the path."""
     table = classify(rows=rows or PATH | ISTA, against=PLAIN, **given)
-    lines = path_lines(table)
-    if lines:
-        draw_path(table, results.directory)
-    write_report(
-        table,
-        results,
-        parts={"Part by part": lines} if lines else {},
-        sentences=notes_of_path(table),
-        pictures=["differences"] if lines else [],
-    )
+    study, whole = images_study(given["data"]), set(PATH) <= set(table.row)
+    if whole:
+        study = replace(study, figures={**study.figures, "differences.png": draw_path})
+    study.write(table, results)
+    if whole:
+        results.add_table("Part by part", path_lines(table))
+        results.add_sentences(notes_of_path(table))
+    results.write()
 
 
 if __name__ == "__main__":

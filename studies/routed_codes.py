@@ -17,7 +17,7 @@ from twinsolve.bench.options import DataHome, Jobs, Output
 from twinsolve.bench.tables import Results, number
 from twinsolve.bench.vision.denoising.methods import find_entry
 from twinsolve.bench.vision.denoising.networks import started
-from twinsolve.bench.vision.denoising.report import write_report
+from twinsolve.bench.vision.denoising.report import denoising_study, verify, with_checks
 from twinsolve.bench.vision.denoising.study import NoisyImages, denoise, middle
 from twinsolve.solvers.inputs import Array
 from twinsolve.solvers.sparse_coding.matching_pursuit import pursue_rows
@@ -198,10 +198,13 @@ def main(
         images, methods=METHODS, n_jobs=n_jobs, data_home=data_home, directory=output / "runs"
     )
     given = NoisyImages(images, 0, data_home, False)
-    parts = {"Codes of the router beside those of pursuit": (ROUTED, routed_lines(table, given))}
     settings = {"images": images, "methods": list(METHODS)}
     results = Results("python studies/routed_codes.py", settings, output)
-    write_report(table, given, [25.0], results, parts)
+    with_checks(denoising_study(given, [25.0]), verify(table, given)).write(table, results)
+    results.add_table(
+        "Codes of the router beside those of pursuit", (ROUTED, routed_lines(table, given))
+    )
+    results.write()
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from twinsolve.bench.terminal import progress
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import Images, load_splits
 from twinsolve.bench.vision.classification.networks import Classifier
-from twinsolve.bench.vision.classification.report import write_report
+from twinsolve.bench.vision.classification.report import images_study
 from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 from twinsolve.solvers import KSubspaces, SparseSubspaceClustering, clustering_accuracy
 from twinsolve.solvers.clustering import unit_rows
@@ -463,9 +463,12 @@ def compare_rows(results: Results, rows: Sequence[str] | None, **given: Any) -> 
     kept = {name: given[name] for name in ("recipe", "n_jobs", "data_home", "directory")}
     routed = compare_routers(table, options, progress=progress("Routers"), **kept)
     write_table(routed, results.directory, "routers.json")
+    images_study(given["data"]).write(table, results)
+    for title, lines in router_parts(routed).items():
+        results.add_table(title, lines)
+    results.add_sentences(router_remarks(routed))
     draw_routers(routed, results.directory)
-    parts, remarks = router_parts(routed), router_remarks(routed)
-    write_report(table, results, parts=parts, sentences=remarks, pictures=["routers"])
+    results.write(["routers"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Command `twinsolve cluster`."""
 
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +24,7 @@ from ..options import (
 from ..terminal import console, present_folder
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..jobs import Options
-    from ..study import Study
-    from ..tables import Lines
 
 
 def cluster(
@@ -125,10 +120,13 @@ def cluster(
     of k-means. The status is 1 if a method failed on a problem: its row has the error in place of
     numbers, and all other rows are complete.
     """
+    from dataclasses import replace
+
     import pandas as pd
 
     from ..jobs import Options
-    from ..study import rules, run_studies, write_studies
+    from ..study import run_studies, write_studies
+    from .clusters import CHOICE
     from .own_points import with_clusters, write_own
     from .presets import PRESETS, custom_study, find_preset
 
@@ -160,19 +158,18 @@ def cluster(
             studies = (custom_study(data, method, features=features, affinity=affinity),)
         console().print(about, soft_wrap=False)
         tables = run_studies(studies, options)
-    for study in studies:
-        _print_study(study, tables[study.name], short=not (preset or affinity))
     settings = {
         "data": data, "methods": method, "features": features, "affinity": affinity,
         "preset": name, "seed": seed, "seeds": seeds,
     }  # fmt: skip
     title = "twinsolve cluster" + (f" --preset {name}" if name else "")
+    if not (preset or affinity):
+        studies = tuple(replace(study, in_place=CHOICE) for study in studies)
     write_studies(title, studies, tables, settings, output, about)
-    said = rules(studies)
     if not name:
         with present_folder():
-            said += write_own(tables["clusters"], options, output)
-    console().print("\n".join([*said, f"Written to {output}/"]), soft_wrap=False)
+            said = write_own(tables["clusters"], options, output)
+        console().print(*said, sep="\n", soft_wrap=False)
     notes = pd.concat([table.get("note", pd.Series(dtype=object)) for table in tables.values()])
     raise typer.Exit(code=int(notes.astype(str).str.startswith("failed").any()))
 
@@ -187,6 +184,7 @@ def _cluster_unseen(
     """Cluster one set of points; method, steps and setting are chosen without labels."""
     import warnings
 
+    from ..tables import print_table
     from ..terminal import progress
     from . import auto
     from .own_points import draw_best, forget_own, with_clusters
@@ -208,7 +206,7 @@ def _cluster_unseen(
     auto.write_choice(chosen, name, named["features"], options.seed, folder)
     with present_folder():
         draw_best(chosen.candidates, chosen.labels, options, folder / "matrices.png")
-    _print_group("The choice, and the next best", auto.choice_lines(chosen))
+    print_table("The choice, and the next best", auto.choice_lines(chosen))
     sentences = [chosen.rule, *auto.list_left_out(chosen)]
     if chosen.warning:
         sentences.insert(0, f"Warning: {chosen.warning}.")
@@ -218,32 +216,6 @@ def _cluster_unseen(
             f"{known['error']:.2f} %, the best candidate of {known['smallest_error']:.2f} %."
         )
     console().print("\n".join([*sentences, f"Written to {folder}/"]), soft_wrap=False)
-
-
-def _print_study(study: "Study", table: "pd.DataFrame", short: bool) -> None:
-    """Print the tables of a study; if `short`, only the chosen chain of steps of each method."""
-    from .clusters import CHOICE
-
-    shown = {study.name: study.lines(table), **study.further(table)}
-    if short and CHOICE in shown:
-        del shown[study.name]
-    for title, (headings, rows) in shown.items():
-        for first, group in groupby(rows, key=lambda row: row[0]):
-            _print_group(f"{title}: {first}", (headings[1:], [r[1:] for r in group]))
-
-
-def _print_group(title: str, lines: "Lines") -> None:
-    """Print a table; if all rows share their features, the title names them."""
-    from ..tables import print_table
-
-    headings, rows = lines
-    if "features" in headings:
-        place = headings.index("features")
-        shared = {row[place] for row in rows} - {"-"}
-        if len(shared) == 1:
-            title += f", features {shared.pop()}"
-            headings, *rows = (line[:place] + line[place + 1 :] for line in (headings, *rows))
-    print_table(title, (headings, rows))
 
 
 def _print_names() -> None:

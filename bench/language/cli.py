@@ -1,5 +1,6 @@
 """The command `twinsolve language`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,8 +22,7 @@ from ..options import (
     choose_data,
     list_rows,
     load_modules,
-    report_mistakes,
-    study_options,
+    run_rows,
 )
 
 
@@ -66,11 +66,8 @@ def language(
     settings.json, summary.md and differences.png. Finished and interrupted runs are kept in
     DIR/runs.
     """
-    from ..devices import find_device
-    from ..tables import Results
-    from .data import load_text
-    from .report import write_report
-    from .study import TEXT, train_language_models
+    from .report import text_study
+    from .study import TEXT
 
     load_modules(load)
     if list_all:
@@ -81,11 +78,5 @@ def language(
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "against": against, "device": device,
     }  # fmt: skip
-    with report_mistakes():
-        settings["device"] = str(find_device(device))
-        options = study_options(settings, output, n_jobs)
-        table = train_language_models(
-            data, data_home=data_home, **options
-        )  # fmt: skip
-        text = load_text(data, data_home)
-    write_report(table, Results("twinsolve language", settings, output), text)
+    make = partial(text_study, data, data_home)
+    run_rows("language", make, settings, output, n_jobs=n_jobs, data_home=data_home)

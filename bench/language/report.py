@@ -1,13 +1,18 @@
 """What `twinsolve language` says of its table."""
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from ..comparison import DEPTH, RECIPE, SIZE, Column, baselines_of, compared_lines, draw_differences
+from ..jobs import Options
 from ..paired import Paired, judge, note_on_verdicts, paired_difference
-from ..tables import Lines, Results, number, write_table
-from .data import UNKNOWN, Text
-from .study import SWAPPED
+from ..study import Study
+from ..tables import Lines, number
+from .data import UNKNOWN, Text, load_text
+from .study import SWAPPED, train_language_models
 
 _AFTER: dict[str, Column] = {
     "swapped": lambda _, mean: number(mean.swapped, ".2f"),
@@ -19,14 +24,18 @@ _UNIT = "% of perplexity"
 _SWAPPED = {"perplexity": _AFTER["swapped"]}
 
 
-def write_report(table: pd.DataFrame, results: Results, text: Text) -> None:
-    """Print and write what was found."""
-    write_table(table, results.directory)
-    results.add_table(str(results.settings["data"]), lines_of(table), heading="", file="means")
-    results.add_table("With swapped words", swapped_lines(table), file="swapped")
-    results.add_sentences(notes(table, text))
-    draw_differences(table, differences(table), results.directory, "perplexity, % below")
-    results.write(["differences"])
+def text_study(data: str, data_home: str | None, **options: Any) -> Study:
+    """The study of language models, with options of `train_language_models`."""
+    draw = partial(draw_differences, differences=differences, score="perplexity, % below")
+
+    def run(given: Options) -> pd.DataFrame:
+        return train_language_models(data, seeds=given.seeds, **given.shared, **options)
+
+    return Study(
+        "", data, run, lines_of,
+        {"differences.png": draw}, {"With swapped words": swapped_lines},
+        notes=lambda table: notes(table, load_text(data, data_home)),
+    )  # fmt: skip
 
 
 def lines_of(table: pd.DataFrame) -> Lines:

@@ -1,5 +1,6 @@
 """The command `twinsolve longrange`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,8 +22,7 @@ from ..options import (
     choose_data,
     list_rows,
     load_modules,
-    report_mistakes,
-    study_options,
+    run_rows,
 )
 
 _QUICK = "listops:n_train=4000,min_length=10,max_length=40", 300
@@ -70,10 +70,8 @@ def longrange(
     summary.md, and differences and curves (accuracy on validation sequences against steps) as .png
     and .pdf. Finished and interrupted runs are kept in DIR/runs.
     """
-    from ..devices import find_device
-    from ..tables import Results
-    from .report import write_report
-    from .study import SEQUENCES, classify_sequences
+    from .report import sequences_study
+    from .study import SEQUENCES
 
     load_modules(load)
     if list_all:
@@ -84,10 +82,5 @@ def longrange(
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "against": against, "device": device,
     }  # fmt: skip
-    with report_mistakes():
-        settings["device"] = str(find_device(device))
-        options = study_options(settings, output, n_jobs)
-        table = classify_sequences(
-            data, data_home=data_home, **options
-        )  # fmt: skip
-    write_report(table, Results("twinsolve longrange", settings, output))
+    make = partial(sequences_study, data)
+    run_rows("longrange", make, settings, output, n_jobs=n_jobs, data_home=data_home)

@@ -1,5 +1,8 @@
 """What `twinsolve longrange` says of its table, and its pictures."""
 
+from functools import partial
+from typing import Any
+
 import pandas as pd
 
 from ..comparison import (
@@ -12,23 +15,30 @@ from ..comparison import (
     draw_curves,
     draw_differences,
 )
+from ..jobs import Options
 from ..paired import judge, note_on_verdicts
-from ..tables import Lines, Results, number, write_table
+from ..study import Study
+from ..tables import Lines, number
 from ..vision.classification.report import differences
+from .study import classify_sequences
 
 _BEFORE: dict[str, Column] = {"accuracy %": lambda _, mean: number(mean.accuracy, ".2f")}
 _AFTER: dict[str, Column] = {**RECIPE, **SIZE, "token cosine": DEPTH["token cosine"]}
 
 
-def write_report(table: pd.DataFrame, results: Results) -> None:
-    """Print and write what was found."""
-    write_table(table, results.directory)
-    results.add_table(str(results.settings["data"]), lines_of(table), heading="", file="means")
-    results.add_sentences(notes(table))
-    draw_differences(table, differences(table), results.directory, "accuracy, points to")
-    floor = {"most frequent class": table.most_frequent.iloc[0]}
-    draw_curves(table, results.directory, "accuracy, %", floor)
-    results.write(["differences", "curves"])
+def sequences_study(data: str, **options: Any) -> Study:
+    """The study of classifiers of sequences, with options of `classify_sequences`."""
+    figures = {
+        "differences.png": partial(
+            draw_differences, differences=differences, score="accuracy, points to"
+        ),
+        "curves.png": partial(draw_curves, score="accuracy, %"),
+    }
+
+    def run(given: Options) -> pd.DataFrame:
+        return classify_sequences(data, seeds=given.seeds, **given.shared, **options)
+
+    return Study("", data, run, lines_of, figures, notes=notes)
 
 
 def lines_of(table: pd.DataFrame) -> Lines:

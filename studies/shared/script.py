@@ -20,7 +20,7 @@ from twinsolve.bench.options import (
     Steps,
     report_mistakes,
 )
-from twinsolve.bench.study import rules, run_studies, write_studies
+from twinsolve.bench.study import run_studies, write_studies
 from twinsolve.bench.tables import Results
 from twinsolve.bench.terminal import end_in_words, progress
 
@@ -74,7 +74,6 @@ def _run_studies(script: Any) -> Callable[..., None]:
             tables = run_studies(studies, options)
         about, settings = script.__doc__.partition("\n")[0], {"seed": seed, "seeds": seeds}
         write_studies(title, studies, tables, settings, output, about)
-        print("\n".join([*rules(studies), f"Written to {output}/"]))
 
     return main
 

@@ -14,5 +14,5 @@ def test_a_summary_names_the_file_of_a_table_too_long_to_read(tmp_path, n_rows, 
     write_studies("title", (study,), {"all": table}, {}, tmp_path)
     summary = (tmp_path / "summary.md").read_text()
     assert ("| 17 |" in summary) == shown
-    assert (f"All {n_rows} rows, by affinity steps: all.csv" in summary) != shown
+    assert (f"All {n_rows} rows: all.csv" in summary) != shown
     assert len((tmp_path / "all.csv").read_text().splitlines()) == n_rows + 1

@@ -1,6 +1,7 @@
 """Command `twinsolve classify`."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from ...options import (
     list_rows,
     load_modules,
     report_mistakes,
-    study_options,
+    run_rows,
 )
 
 
@@ -83,10 +84,8 @@ def classify(
     finished and interrupted runs.
     """
     from ...devices import processes
-    from ...tables import Results
-    from .report import write_report
+    from .report import images_study
     from .study import IMAGES
-    from .study import classify as run
 
     load_modules(load)
     if list_all:
@@ -99,12 +98,9 @@ def classify(
         "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
         "attack": attack, "corruptions": corruptions, "against": against, "device": device,
     }  # fmt: skip
+    make = partial(images_study, data, attack=attack, corruptions=corruptions)
     with report_mistakes(), processes(device) as place:
         settings["device"] = str(place)
-        options = study_options(settings, output, n_jobs)
-        options |= {} if first else {"progress": None, "on_step": None}
-        table = run(
-            data, attack=attack, corruptions=corruptions, data_home=data_home, **options,
-        )  # fmt: skip
-    if first:
-        write_report(table, Results("twinsolve classify", settings, output))
+        run_rows(
+            "classify", make, settings, output, n_jobs=n_jobs, data_home=data_home, first=first
+        )

@@ -1,7 +1,8 @@
 """Report of `twinsolve classify`: tables, sentences, and a figure of differences."""
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
@@ -15,8 +16,8 @@ from ...comparison import (
     compared_lines,
     draw_curves,
     draw_differences,
-    name_baseline,
 )
+from ...jobs import Options
 from ...paired import (
     Paired,
     Verdict,
@@ -25,9 +26,11 @@ from ...paired import (
     note_on_verdicts,
     paired_difference,
 )
-from ...tables import Lines, Results, number, write_table
+from ...study import Study
+from ...tables import Lines, number
 from ...task import PLAIN
 from .measures import ATTACKS, CLEAN, N_ATTACKED, accuracy, conditions, hits, matched_difference
+from .study import classify
 
 # Gains in top-1 that papers state, in points over their plain networks, on other data and at other
 # sizes; quoted, not measured by us.
@@ -39,6 +42,7 @@ _CLAIMS: dict[str, tuple[float, str]] = {
 }
 
 
+_MATCHED = "Difference to the baseline on images that both get right as they are, points"
 _BEFORE: dict[str, Column] = {"top-1 %": lambda _, mean: number(mean.top1, ".2f")}
 _AFTER: dict[str, Column] = {
     "claimed": lambda row, _: number(_CLAIMS.get(row, (None,))[0], "+g"),
@@ -47,33 +51,26 @@ _AFTER: dict[str, Column] = {
 }  # fmt: skip
 
 
-def write_report(
-    table: pd.DataFrame,
-    results: Results,
-    *,
-    parts: Mapping[str, Lines] | None = None,
-    sentences: Sequence[str] = (),
-    pictures: Sequence[str] = (),
-) -> None:
-    """Print and write the results, with further `parts`, `sentences` and `pictures`.
+def images_study(data: str, **options: Any) -> Study:
+    """The study of image classifiers, with options of `classify`."""
+    figures = {
+        "differences.png": partial(
+            draw_differences, differences=differences, score="top-1, points to"
+        ),
+        "curves.png": partial(draw_curves, score="top-1 on validation images, %"),
+    }
+    more = {"Attacked and corrupted images, top-1 %": robust_lines, _MATCHED: matched_lines}
 
-    Differences are drawn unless `pictures` names them.
-    """
-    write_table(table, results.directory)
-    results.add_table(str(results.settings["data"]), lines_of(table), heading="", file="means")
-    for title, lines in (parts or {}).items():
-        results.add_table(title, lines)
-    if robust := robust_lines(table):
-        results.add_table("Attacked and corrupted images, top-1 %", robust, file="robust")
-        title = f"Difference to {name_baseline(table)} on images that both get right as they are"
-        results.add_table(f"{title}, points", matched_lines(table))
+    def run(given: Options) -> pd.DataFrame:
+        return classify(data, seeds=given.seeds, **given.shared, **options)
+
+    return Study("", data, run, lines_of, figures, more, notes=said)
+
+
+def said(table: pd.DataFrame) -> list[str]:
+    """All sentences below the tables."""
     curves = [CURVES.format("images")] if "curve" in table else []
-    results.add_sentences([*remarks(table), *notes(table), *curves, *sentences])
-    if "differences" not in pictures:
-        draw_differences(table, differences(table), results.directory)
-    if curves:
-        draw_curves(table, results.directory, "top-1 on validation images, %")
-    results.write(["differences", *(["curves"] if curves else []), *pictures])
+    return [*remarks(table), *notes(table), *curves]
 
 
 def lines_of(table: pd.DataFrame) -> Lines:
@@ -90,13 +87,10 @@ def differences(table: pd.DataFrame) -> dict[str, Paired]:
     }
 
 
-def robust_lines(table: pd.DataFrame) -> Lines | None:
-    """Mean top-1 on attacked and corrupted images; None if there are no results."""
-    names = conditions(table)
-    if not names:
-        return None
-    lines = []
-    for row, own in table.groupby("row", sort=False):
+def robust_lines(table: pd.DataFrame) -> Lines:
+    """Mean top-1 on attacked and corrupted images; no lines if there are no results."""
+    names, lines = conditions(table), []
+    for row, own in table.groupby("row", sort=False) if names else ():
         runs = own.to_dict("records")
         means = (fmean(accuracy(run, name) for run in runs) for name in names)
         lines.append((str(row), *(number(x, ".1f") for x in (own.top1.mean(), *means))))
@@ -108,7 +102,8 @@ def matched_lines(table: pd.DataFrame) -> Lines:
 
     A difference in brackets is neither ahead nor behind, corrected for the whole table.
     """
-    names, rows = conditions(table), baselines_of(table)
+    names = conditions(table)
+    rows = baselines_of(table) if names else ()
     verdicts = judge(matched_differences(table))
     lines = [(row, *(_write_briefly(verdicts[row, name]) for name in names)) for row in rows]
     return ("row", *names), lines

@@ -99,11 +99,11 @@ def denoise(
     Exits with status 1 if a picture was left out, a method failed on an image, or a network, at the
     start or trained, does not give its solver's answer.
     """
-    from ...tables import Results
+    from ...jobs import Options
+    from ...study import run_studies, write_studies
     from .methods import method_names
-    from .report import write_report
+    from .report import denoising_study, is_sound, verify, with_checks
     from .study import NoisyImages
-    from .study import denoise as run
 
     load_modules(load)
     if list_all:
@@ -124,16 +124,18 @@ def denoise(
         reason = f"{output} is inside the folder of pictures, and holds pictures"
         raise typer.BadParameter(reason, param_hint="--output")
     sigmas = list(dict.fromkeys(sigma or [25.0]))
-    with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
-        table = run(  # its warnings are in the results
-            images, methods=method, sigmas=sigmas, seed=seed, colour=colour, n_jobs=n_jobs,
-            data_home=data_home, directory=output / "runs", progress=progress("Denoising"),
-        )  # fmt: skip
     given = NoisyImages(images, seed, data_home, colour)
+    with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
+        options = Options(seed, 1, n_jobs, data_home, output / "runs", progress("Denoising"))
+        study = denoising_study(given, sigmas, method)
+        ((name, table),) = run_studies([study], options).items()
     settings = {
         "images": images, "methods": method, "sigmas": sigmas, "seed": seed, "colour": colour,
     }  # fmt: skip
-    if not write_report(table, given, sigmas, Results("twinsolve denoise", settings, output)):
+    checks = verify(table, given)
+    study = with_checks(study, checks)
+    write_studies("twinsolve denoise", [study], {name: table}, settings, output)
+    if not is_sound(table, given, checks):
         raise typer.Exit(code=1)
 
 

@@ -24,9 +24,9 @@ _COLOURS = {  # of Okabe and Ito, for colour-blind readers
 
 
 def draw_crops(
-    methods: Sequence[tuple[str, str]], given: NoisyImages, directory: Path, *, sigma: float
+    methods: Sequence[tuple[str, str]], given: NoisyImages, path: Path, *, sigma: float
 ) -> None:
-    """Draw crops.png: the first image by methods, given as name and kind, above the errors."""
+    """Draw the first image by methods, given as name and kind, above the errors."""
     level, clean = sigma / 255, given.clean[0]
     noisy, square = given.noisy(0, level), find_busiest_square(clean)
     pictures = {"clean": clean, "noisy": noisy}
@@ -50,7 +50,7 @@ def draw_crops(
     bar = figure.colorbar(error, ax=below, location="right", pad=0.005, aspect=15)
     bar.set_label("error in\ngrey levels of 255", fontsize=8)
     figure.suptitle(f"{given.names[0]}, noise {sigma:g} of 255; below, the errors", fontsize=10)
-    save(figure, directory / "crops.png")
+    save(figure, path)
 
 
 def _shorten(method: str) -> str:
@@ -76,8 +76,8 @@ def find_busiest_square(image: Array) -> tuple[slice, slice]:
     return slice(top, top + side), slice(left, left + side)
 
 
-def draw_quality(found: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw quality.png: a row for each method, with mean dB, time and parameters."""
+def draw_quality(found: pd.DataFrame, path: Path, *, sigma: float) -> None:
+    """Draw a row for each method, with mean dB, time and parameters."""
     found = found.dropna(subset="psnr")
     found = found[(found.method != "noisy") & ~found.method.str.endswith(SOLVER)]
     found = found.reset_index(drop=True)
@@ -112,7 +112,7 @@ def draw_quality(found: pd.DataFrame, directory: Path, *, sigma: float) -> None:
     figure.suptitle(
         f"Noise {sigma:g} of 255; filled: no method here is better and faster", fontsize=10
     )
-    save(figure, directory / "quality.png")
+    save(figure, path)
 
 
 def _find_trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Module]]:
@@ -126,8 +126,8 @@ def _find_trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Modul
     ]
 
 
-def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sigma: float) -> None:
-    """Draw layers.png: dB on a crop after the first K layers, at the start and trained."""
+def draw_layers(table: pd.DataFrame, path: Path, *, given: NoisyImages, sigma: float) -> None:
+    """Draw dB on a crop after the first K layers, at the start and trained."""
     square = find_busiest_square(given.clean[0])
     crop, noisy = given.clean[0][square], given.noisy(0, sigma / 255)[square]
     series = [
@@ -150,11 +150,11 @@ def draw_layers(table: pd.DataFrame, given: NoisyImages, directory: Path, *, sig
         plain(own)
     axes[0].set_ylabel("PSNR of the crop in dB")
     legend(figure, "lower center", ncols=2)
-    save(figure, directory / "layers.png")
+    save(figure, path)
 
 
-def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw learned.png: median parameters of each layer, at the start and trained."""
+def draw_learned(table: pd.DataFrame, path: Path, *, sigma: float) -> None:
+    """Draw median parameters of each layer, at the start and trained."""
     series: list[tuple[str, list[tuple[int, float, float]]]] = []
     for name, network in _find_trained(table, sigma):
         if layers_of(network) is not None:
@@ -187,11 +187,11 @@ def draw_learned(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
         wrap=True,
     )
     legend(figure, "lower center", ncols=2)
-    save(figure, directory / "learned.png")
+    save(figure, path)
 
 
-def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
-    """Draw filters.png: the first 64 filters or atoms, at the start and trained."""
+def draw_filters(table: pd.DataFrame, path: Path, *, sigma: float) -> None:
+    """Draw the first 64 filters or atoms, at the start and trained."""
     series = []
     for name, network in _find_trained(table, sigma):
         for kind, shown in (("start", started(network)), ("trained", network)):
@@ -204,7 +204,7 @@ def draw_filters(table: pd.DataFrame, directory: Path, *, sigma: float) -> None:
         own.imshow(tiles, cmap="gray", interpolation="nearest")
         own.set_title(name, fontsize=8)
         own.set_axis_off()
-    save(figure, directory / "filters.png")
+    save(figure, path)
 
 
 def _tile_filters(network: nn.Module) -> Array | None:

@@ -1,8 +1,10 @@
 """Report of `twinsolve denoise`: tables, differences, and networks beside their solvers."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,56 +18,71 @@ from ....twins.families.nonlocal_energy.filter_diffusion import energy_of
 from ....unrolled.models.denoisers import FilterDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
-from ...figures import forget
+from ...jobs import Options
 from ...paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
-from ...tables import Lines, Results, number, write_table
+from ...study import Study
+from ...tables import Lines, number
 from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
 from .methods import SOLVER, find_entry
 from .networks import deviations, has_twin, started
-from .study import NoisyImages, middle
+from .study import NoisyImages, denoise, middle
 
 _EXACT = 1e-5  # dB
 _CROPS = 6  # most methods on the figure of crops
 
 
-def write_report(
-    table: pd.DataFrame,
-    given: NoisyImages,
-    sigmas: Sequence[float],
-    results: Results,
-    parts: Mapping[str, Lines] | None = None,
-) -> bool:
-    """Print and write all; False if a picture or number is missing, or a check fails."""
-    folder = results.directory
-    write_table(table, folder)
-    found = means(table)
-    for sigma in sigmas:
-        title = f"{given.images}, noise {sigma:g}, means over {len(given.names)} images"
-        name = "means" if len(sigmas) == 1 else f"means-{number(sigma, 'g')}"
-        lines = lines_of(found[found.sigma == sigma])
-        results.add_table(title, lines, heading=f"## Noise {sigma:g}", file=name)
-        own = table[table.sigma == sigma]
-        if (lines := paired_lines(own))[1]:
-            title = f"Paired differences, noise {sigma:g}"
-            results.add_table(title, lines, heading=f"### {title}")
-            results.add_sentences([note_on_pairs(own)])
-    results.add_sentences([*remarks(table), *(f"Left out: {x}." for x in given.left_out)])
-    if given.others:
-        results.add_sentences([f"Left out, as no pictures: {', '.join(given.others)}."])
-    checks = verify(table, given)
-    results.add_table("Trained networks against their solvers", (CHECKED, checked_lines(checks)))
-    for title, lines in (parts or {}).items():
-        results.add_table(title, lines)
-    drawn = ("crops", "quality", "layers", "learned", "filters")
-    for name in drawn:
-        forget(folder / f"{name}.png")
-    first = table[table.sigma == sigmas[0]]
-    draw_crops(best_of_families(first), given, folder, sigma=sigmas[0])
-    draw_quality(means(first), folder, sigma=sigmas[0])
-    draw_layers(table, given, folder, sigma=sigmas[0])
-    draw_learned(table, folder, sigma=sigmas[0])
-    draw_filters(table, folder, sigma=sigmas[0])
-    results.write(drawn)
+def denoising_study(
+    given: NoisyImages, sigmas: Sequence[float], methods: Sequence[str] | None = None
+) -> Study:
+    """The study of methods on noisy images; figures are of the first level of noise."""
+    level, several = sigmas[0], len(sigmas) > 1
+
+    def run(options: Options) -> pd.DataFrame:
+        return denoise(
+            given.images, methods=methods, sigmas=sigmas, seed=given.seed, colour=given.colour,
+            **options.shared,
+        )  # fmt: skip
+
+    def crops(table: pd.DataFrame, path: Path) -> None:
+        draw_crops(best_of_families(table[table.sigma == level]), given, path, sigma=level)
+
+    def quality(table: pd.DataFrame, path: Path) -> None:
+        draw_quality(means(table[table.sigma == level]), path, sigma=level)
+
+    def notes(table: pd.DataFrame) -> list[str]:
+        apart = [(sigma, note_on_pairs(table[table.sigma == sigma])) for sigma in sigmas]
+        return [
+            *(f"Noise {sigma:g}: {note}" if several else note for sigma, note in apart if note),
+            *remarks(table), *(f"Left out: {x}." for x in given.left_out),
+            *([f"Left out, as no pictures: {', '.join(given.others)}."] if given.others else []),
+        ]  # fmt: skip
+
+    return Study(
+        "", f"{given.images}, means over {len(given.names)} images",
+        run, lines_of,
+        {
+            "crops.png": crops, "quality.png": quality,
+            "layers.png": partial(draw_layers, given=given, sigma=level),
+            "learned.png": partial(draw_learned, sigma=level),
+            "filters.png": partial(draw_filters, sigma=level),
+        },
+        {f"Paired differences, noise {x:g}": partial(_paired_lines_at, sigma=x) for x in sigmas},
+        notes=notes,
+    )  # fmt: skip
+
+
+def _paired_lines_at(table: pd.DataFrame, sigma: float) -> Lines:
+    return paired_lines(table[table.sigma == sigma])
+
+
+def with_checks(study: Study, checks: list[dict[str, Any]]) -> Study:
+    """The study with the rows of `verify` as a further table."""
+    more = {"Trained networks against their solvers": lambda _: (CHECKED, checked_lines(checks))}
+    return replace(study, more={**study.more, **more})
+
+
+def is_sound(table: pd.DataFrame, given: NoisyImages, checks: list[dict[str, Any]]) -> bool:
+    """Whether no picture and no number is missing, and every network is its solver."""
     equal = starts(table).within.all() and all(row["passed"] for row in checks)
     return bool(equal and table.psnr.notna().all() and not given.left_out)
 
@@ -105,14 +122,24 @@ def means(table: pd.DataFrame) -> pd.DataFrame:
     return order.reset_index(drop=True)
 
 
-def lines_of(found: pd.DataFrame) -> Lines:
-    """Headings and cells of the means of one noise level."""
-    head = ("method", "kind", "dB", "range", "SSIM", "s / MP", "parameters", "kFLOP / pixel")
+def lines_of(table: pd.DataFrame) -> Lines:
+    """A line for each noise level and method: means over the images."""
+    head = (
+        "noise",
+        "method",
+        "kind",
+        "dB",
+        "range",
+        "SSIM",
+        "s / MP",
+        "parameters",
+        "kFLOP / pixel",
+    )
     rows = []
-    for row in found.itertuples():
+    for row in means(table).itertuples():
         flops = None if pd.isna(row.flops_per_pixel) else row.flops_per_pixel / 1000
         cells = (
-            row.method, row.kind, number(row.psnr, ".2f"),
+            f"{row.sigma:g}", row.method, row.kind, number(row.psnr, ".2f"),
             "-" if pd.isna(row.psnr) else f"{row.lowest:.2f} to {row.highest:.2f}",
             number(row.ssim, ".3f"), number(row.s_per_megapixel, ".3g"),
             number(row.parameters, ",.0f"),
@@ -133,9 +160,10 @@ def paired_lines(table: pd.DataFrame) -> Lines:
 
 
 def note_on_pairs(table: pd.DataFrame) -> str:
-    """How to read `paired_lines`."""
+    """How to read `paired_lines`; empty where there are none."""
     _, apart = differences(table)
-    return note_on_verdicts(apart, of="images, not other seeds of training,", margin=0)
+    of = "images, not other seeds of training,"
+    return note_on_verdicts(apart, of=of, margin=0) if apart else ""
 
 
 def differences(table: pd.DataFrame) -> tuple[str, dict[tuple[str, str], Paired]]:

@@ -1,5 +1,6 @@
 """Command `twinsolve segment`."""
 
+from functools import partial
 from pathlib import Path
 
 from ...options import (
@@ -16,8 +17,7 @@ from ...options import (
     Steps,
     list_rows,
     load_modules,
-    report_mistakes,
-    study_options,
+    run_rows,
 )
 
 
@@ -50,11 +50,8 @@ def segment(
     differences, curves (mean IoU on validation pictures against steps) and scenes as .png and .pdf.
     Finished and interrupted runs are kept in DIR/runs.
     """
-    from ...devices import find_device
-    from ...tables import Results
-    from .report import write_report
+    from .report import scenes_study
     from .study import SCENES
-    from .study import segment as run
 
     load_modules(load)
     if list_all:
@@ -64,7 +61,5 @@ def segment(
         "row": row, "seeds": seeds, "steps": steps, "recipe": recipe, "against": against,
         "device": device,
     }  # fmt: skip
-    with report_mistakes():
-        settings["device"] = str(find_device(device))
-        table = run(data_home=data_home, **study_options(settings, output, n_jobs))
-    write_report(table, Results("twinsolve segment", settings, output), data_home=data_home)
+    make = partial(scenes_study, data_home)
+    run_rows("segment", make, settings, output, n_jobs=n_jobs, data_home=data_home)

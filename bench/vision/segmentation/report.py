@@ -1,7 +1,9 @@
 """What `twinsolve segment` says of its table, and its pictures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +21,14 @@ from ...comparison import (
     draw_differences,
 )
 from ...figures import panels, save
+from ...jobs import Options
 from ...paired import Paired, judge, note_on_verdicts, paired_difference
 from ...run_folder import load_model
-from ...tables import Lines, Results, number, write_table
+from ...study import Study
+from ...tables import Lines, number
 from .data import levels
 from .quality import scores_of
+from .study import segment
 
 _N_SHOWN = 3
 _SCALES = {"miou": "pictures", "miou_multi_scale": "pictures_multi_scale"}
@@ -35,21 +40,24 @@ _AFTER: dict[str, Column] = {
 }
 
 
-def write_report(table: pd.DataFrame, results: Results, *, data_home: str | None) -> None:
-    """Print and write what was found."""
-    write_table(table, results.directory)
-    results.add_table("CamVid, test pictures", lines_of(table), heading="", file="means")
-    results.add_table("Over three scales", lines_of(table, "miou_multi_scale"), file="scales")
-    results.add_table("IoU of each class, %", class_lines(table))
-    results.add_sentences([*notes(table), CURVES.format("pictures")])
-    apart = {
-        row if column == "miou" else f"{row}, three scales": each
-        for (row, column), each in differences(table).items()
+def scenes_study(data_home: str | None, **options: Any) -> Study:
+    """The study of segmenters, with options of `segment`."""
+    figures = {
+        "differences.png": partial(
+            draw_differences, differences=_named, score="mean IoU, points to"
+        ),
+        "curves.png": partial(draw_curves, score="mean IoU on validation pictures, %"),
+        "scenes.png": partial(draw_scenes, data_home=data_home),
     }
-    draw_differences(table, apart, results.directory, "mean IoU, points to")
-    draw_curves(table, results.directory, "mean IoU, %")
-    draw_scenes(table, results.directory, data_home=data_home)
-    results.write(["differences", "curves", "scenes"])
+    more: dict[str, Callable[[pd.DataFrame], Lines]] = {
+        "Over three scales": partial(lines_of, column="miou_multi_scale"),
+        "IoU of each class, %": class_lines,
+    }
+
+    def run(given: Options) -> pd.DataFrame:
+        return segment(seeds=given.seeds, **given.shared, **options)
+
+    return Study("", "CamVid, test pictures", run, lines_of, figures, more, notes=notes)
 
 
 def lines_of(table: pd.DataFrame, column: str = "miou") -> Lines:
@@ -72,6 +80,14 @@ def differences(
     }
 
 
+def _named(table: pd.DataFrame) -> dict[str, Paired]:
+    """The differences with a name for each row and number of scales."""
+    return {
+        row if column == "miou" else f"{row}, three scales": each
+        for (row, column), each in differences(table).items()
+    }
+
+
 def _read_pseudo_values(table: pd.DataFrame, row: str, column: str) -> pd.DataFrame:
     """Pseudo-values by seed and picture."""
     own = table[table.row == row].set_index("seed")[column]
@@ -83,7 +99,8 @@ def notes(table: pd.DataFrame) -> list[str]:
     return [
         "Means over seeds, on test pictures that chose nothing. "
         + note_on_verdicts(differences(table), of="seeds and test pictures")
-        + " The tables of one scale and of three count as one."
+        + " The tables of one scale and of three count as one.",
+        *([CURVES.format("pictures")] if "curve" in table else []),
     ]
 
 
@@ -97,8 +114,8 @@ def class_lines(table: pd.DataFrame) -> Lines:
     return ("class", *map(str, means.index)), lines
 
 
-def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) -> None:
-    """Draw scenes.png: test pictures, their labels, and predictions of the first seed."""
+def draw_scenes(table: pd.DataFrame, path: Path, *, data_home: str | None) -> None:
+    """Draw test pictures, their labels, and predictions of the first seed."""
     test = fetch_camvid(subset="test", data_home=data_home)
     first = table[table.seed == table.seed.min()].set_index("row").network
     places = np.linspace(0, len(test.images) - 1, _N_SHOWN + 2).round().astype(int)[1:-1]
@@ -106,7 +123,7 @@ def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) 
     titles = ["picture", "labels", *map(str, first.index)]
     figure, axes = panels(_N_SHOWN * len(titles), (2.1, 1.75), columns=len(titles), margin=1.3)
     options = {"cmap": colours, "vmin": -0.5, "vmax": len(test.target_names) + 0.5}
-    networks = [load_model(directory / "runs" / folder) for folder in first]
+    networks = [load_model(path.parent / "runs" / folder) for folder in first]
     found = [scores_of(network, levels(test.images[places])) for network in networks]
     for row, place in enumerate(places):
         shown = axes[row * len(titles) : (row + 1) * len(titles)]
@@ -121,4 +138,4 @@ def draw_scenes(table: pd.DataFrame, directory: Path, *, data_home: str | None) 
     names = [*test.target_names, "no label"]
     patches = [Patch(color=colours(i), label=name) for i, name in enumerate(names)]
     figure.legend(handles=patches, loc="outside right center", frameon=False, fontsize=8)
-    save(figure, directory / "scenes.png")
+    save(figure, path)

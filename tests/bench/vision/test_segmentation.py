@@ -160,7 +160,13 @@ def test_the_command_trains_compares_and_goes_on(tmp_path, monkeypatch):
     summary = (out / "summary.md").read_text()
     assert "by Holm for all comparisons of the table, here 2:" in summary
     assert table.pictures.map(len).eq(5).all()
-    for name in ("scenes.png", "differences.png", "curves.png", "means.csv", "scales.csv"):
+    for name in (
+        "scenes.png",
+        "differences.png",
+        "curves.png",
+        "means.csv",
+        "over-three-scales.csv",
+    ):
         assert (out / name).is_file()
     weights = [out / "runs" / folder / "weights.safetensors" for folder in table.network]
     changed = [path.stat().st_mtime_ns for path in weights]

@@ -514,10 +514,11 @@ def drawn():
     table, found = pd.DataFrame(rows), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "save", lambda figure, path: found.update({path.stem: figure}))
-        figures.draw_quality(means(table), Path(), sigma=_SIGMA)
-        figures.draw_learned(table, Path(), sigma=_SIGMA)
+        figures.draw_quality(means(table), Path("quality.png"), sigma=_SIGMA)
+        figures.draw_learned(table, Path("learned.png"), sigma=_SIGMA)
         some = table[table.method.isin(["total variation", "FilterDiffusionDenoiser, trained"])]
-        figures.draw_crops(best_of_families(some), NoisyImages("photographs"), Path(), sigma=_SIGMA)
+        shown = best_of_families(some), NoisyImages("photographs")
+        figures.draw_crops(*shown, Path("crops.png"), sigma=_SIGMA)
     for figure in found.values():
         figure.draw_without_rendering()
     return table, found
