@@ -26,20 +26,10 @@ _GIVEN = {"path", "random_state", "data_home", "return_X_y", "as_frame", "n_clas
 
 @dataclass(frozen=True)
 class Data:
-    """A data set, a part of one or a file of points, as `find_data` reads its name.
+    """A data set, a part of one or a file of points, as `find_data` reads its `name`.
 
-    Attributes
-    ----------
-    name : str
-        The whole name, as the user typed it.
-    source : DataSet
-        What loads or generates the points.
-    settings, part : dict
-        Arguments of the source and of `take_part`.
-    home : str or None
-        The data root, if there are files below it.
-    content : str or None
-        Hash of all files, those in folders too; None if there are no files.
+    `settings` are for the source, `part` for `take_part`. `home` is the data root, of what has
+    files there; `content` is a hash of all files, those in folders too, or None.
     """
 
     name: str

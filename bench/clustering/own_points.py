@@ -36,11 +36,8 @@ def with_clusters(data: Sequence[str], n_clusters: int | None) -> tuple[list[str
     if n_clusters and not any(one.own for one in found):
         raise ValueError("data: --n-clusters is for files of points")
     if n_clusters:
-        word = f"n_clusters={n_clusters}"
-        named = [
-            f"{x.name}{',' if ':' in x.name else ':'}{word}" if x.own else x.name for x in found
-        ]
-        found = [find_data(name) for name in named]
+        ends = [f"{',' if ':' in x.name else ':'}n_clusters={n_clusters}" * x.own for x in found]
+        found = [find_data(x.name + end) for x, end in zip(found, ends, strict=True)]
     about = " ".join(_describe_reading(one) for one in found if one.own)
     return [one.name for one in found], about
 

@@ -150,7 +150,7 @@ def test_the_script_adapts_and_says_what_it_compares(tmp_path):
 
 def test_a_row_of_another_architecture_goes_on_from_its_own_backbone(tmp_path):
     rows = ["CaiT:scale=FeatScale", "FeatScale"]
-    table = adaptation.adapt(rows=rows, seeds=1, steps=2, recipe={"depth": 2}, directory=tmp_path)
+    table = adaptation.adapt(rows=rows, seeds=1, steps=2, recipe={"depth": 1}, directory=tmp_path)
     found = table.set_index("row")
     assert found.against.to_dict() == {
         "softmax": None, "CaiT": None, "CaiT:scale=FeatScale": "CaiT", "FeatScale": "softmax",

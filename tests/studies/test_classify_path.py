@@ -60,7 +60,7 @@ def test_each_row_of_the_path_differs_in_one_part_from_the_row_before():
 
 def test_the_script_trains_all_rows_and_compares_each_with_the_one_before(tmp_path):
     words = ["digits", "--seeds", "1", "--steps", "1", "--output", str(tmp_path)]
-    words += ["--recipe", "dim=8,depth=2"]
+    words += ["--recipe", "dim=8,depth=1"]
     CliRunner().invoke(command_of(classify_path), words, catch_exceptions=False)
     table = pd.DataFrame(json.loads((tmp_path / "table.json").read_text()))
     assert list(table.row) == ["softmax", *PATH, *ISTA]

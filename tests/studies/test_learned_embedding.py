@@ -36,7 +36,7 @@ def test_training_moves_codes_to_their_own_class():
 
     first = off(study.Embedding("features", 10))
     for kind in ("linear", "residual"):
-        trained = study.train(kind, POINTS, LABELS, size=4, gamma=20.0, n_steps=400, seed=0)
+        trained = study.train(kind, POINTS, LABELS, size=4, gamma=20.0, n_steps=200, seed=0)
         assert off(trained) < 0.8 * first
 
 

@@ -176,8 +176,10 @@ def test_positions_and_classes_are_those_of_the_tokens(digits, monkeypatch):
 
 def test_the_script_writes_a_table_of_routers(tmp_path, monkeypatch):
     monkeypatch.setattr(routers, "_N_TOKENS", 64)
+    monkeypatch.setattr(routers, "_N_INIT", 2)
     row = "ViT:experts=4,depth=2"
     words = ["digits", "--row", row, "--seeds", "2", "--steps", "1", "--output", str(tmp_path)]
+    words += ["--recipe", "dim=16"]
     CliRunner().invoke(command_of(routers), words, catch_exceptions=False)
     table = pd.DataFrame(json.loads((tmp_path / "routers.json").read_text()))
     assert set(table.row) == {row}
