@@ -154,8 +154,7 @@ def _joined(*names: str) -> Rule:
 
 
 def _by_rank(candidates: pd.DataFrame) -> Array:
-    methods = list(candidates[["method", "steps"]].itertuples(index=False, name=None))
-    order, _ = rank_clusterings(candidates["score"], candidates.labels.to_list(), methods)
+    order, _ = rank_clusterings(candidates["score"], candidates.labels.to_list())
     values = np.empty(len(order))
     values[order] = -np.arange(len(order))
     return values

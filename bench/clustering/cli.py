@@ -97,12 +97,11 @@ def cluster(
     steps, clustered by k-means but not by cluster-qr. Above 5,000 points, the methods LSR and LRSC
     and the steps low-rank, svd-power and softmax-rows are left out. --method and --affinity name
     other candidates, of which none is left out. The choice is the candidate whose clusters agree
-    best with the clusters of all candidates, by the mean adjusted Rand index. In it all methods
-    with their steps count the same, and their settings by the 24th power of their scores. The
-    command prints the choice and the next best. It writes labels.csv (the number of each point in
-    the whole data set, and its cluster), choice.json, candidates.csv and, up to 2,000 points,
-    matrices.png: the coefficients of the best candidate of each of three methods. Labels are only
-    used to tell the error of the choice, and to sort the figure.
+    best with the clusters of all candidates: by the mean adjusted Rand index, weighted by the 24th
+    power of their scores. The command prints the choice and the next best. It writes labels.csv
+    (the number of each point in the whole data set, and its cluster), choice.json, candidates.csv
+    and, up to 2,000 points, matrices.png: the coefficients of the best candidate of each of three
+    methods. Labels are only used to tell the error of the choice, and to sort the figure.
 
     Without --auto, the command prints a row for each method: that of the affinity steps with the
     largest score, or one for each of --affinity; the others are in clusters.csv. A row has the

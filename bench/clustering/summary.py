@@ -93,8 +93,7 @@ def choice_rule(n_candidates: int) -> str:
     return (
         "Method, affinity steps and setting are chosen together without labels: of "
         f"{n_candidates} candidates, the one whose clusters agree best with those of all, by the "
-        "mean adjusted Rand index. In it all methods with their steps count the same, and their "
-        "settings by the 24th power of their scores."
+        "mean adjusted Rand index, in which each counts by the 24th power of its score."
     )
 
 
@@ -114,8 +113,7 @@ def rank_candidates(table: pd.DataFrame, candidates: pd.DataFrame) -> pd.DataFra
         return table
     for _, problem in candidates.groupby(_PROBLEM, sort=False):
         first = problem[problem.seed == problem.seed.min()].drop_duplicates(CANDIDATE)
-        methods = list(zip(first.method.str.partition(":")[0], first.steps, strict=True))
-        order, agreement = rank_clusterings(first.selection_score, first.labels.to_list(), methods)
+        order, agreement = rank_clusterings(first.selection_score, first.labels.to_list())
         ranks = pd.Series(np.arange(1, len(order) + 1), first.index[order])
         found = pd.DataFrame(
             {"agreement": agreement, "rank": ranks.reindex(first.index)}

@@ -14,21 +14,17 @@ DIGITS = 12  # of scores and agreements; further ones are rounding
 
 
 def rank_clusterings(
-    scores: ArrayLike,
-    labellings: Sequence[ArrayLike | None],
-    methods: Sequence[Any] | None = None,
+    scores: ArrayLike, labellings: Sequence[ArrayLike | None]
 ) -> tuple[Array, Array]:
     """Rank clusterings by their agreement with all clusterings, weighted by scores.
 
     ::
 
-        agreement_i = sum_j w_j ARI(labels_i, labels_j) / sum_j w_j
-        w_j = score_j^24 / sum of score_l^24 over the clusterings l of the method of j
+        agreement_i = sum_j w_j ARI(labels_i, labels_j) / sum_j w_j,   w_j = score_j^24
 
-    with ARI the adjusted Rand index. Scores are compared within a method alone. Clusterings without
-    a score above zero come last: their graphs have too many components, or their points represent
-    mainly themselves. Ties in the agreement go to the larger share of the best score of its method,
-    then to the earlier clustering.
+    with ARI the adjusted Rand index. Clusterings without a score above zero come last: their graphs
+    have too many components, or their points represent mainly themselves. Ties in the agreement go
+    to the larger score, then to the earlier clustering.
 
     Parameters
     ----------
@@ -36,8 +32,6 @@ def rank_clusterings(
         Scores up to 1, such as `selection_score`. A clustering with the score NaN is not ranked.
     labellings : sequence of array-like of int of shape (n_samples,)
         Labels of the samples in each clustering; may be None where the score is NaN.
-    methods : sequence of hashable, optional
-        The method of each clustering. None is one method for all.
 
     Returns
     -------
@@ -71,8 +65,7 @@ def rank_clusterings(
             f"scores: must hold one score for each of the {len(labellings)} labellings, got shape "
             f"{values.shape}"
         )
-    share, weights = _share_by_method(values, methods or [None] * len(values))
-    order = np.argsort(-share.round(DIGITS), kind="stable")[: np.isfinite(values).sum()]
+    order = np.argsort(-values.round(DIGITS), kind="stable")[: np.isfinite(values).sum()]
     shapes = {np.shape(labellings[i]) for i in order}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         words = ", ".join(map(str, sorted(shapes)))
@@ -81,21 +74,11 @@ def rank_clusterings(
     n_scored = int((values[order] > 0).sum())
     if n_scored:
         indices = rand_indices([labellings[i] for i in order])
-        agreement[order] = indices @ weights[order] / weights[order].sum()
+        weights = np.maximum(values[order] / values[order[0]], 0) ** _POWER
+        agreement[order] = indices @ weights / weights.sum()
         best = np.argsort(-agreement[order[:n_scored]].round(DIGITS), kind="stable")
         order[:n_scored] = order[best]
     return order, agreement
-
-
-def _share_by_method(scores: Array, methods: Sequence[Any]) -> tuple[Array, Array]:
-    """Scores above zero as shares of the best of their method, and the weights of clusterings."""
-    share, weights = scores.copy(), np.zeros(len(scores))
-    for method in dict.fromkeys(methods):
-        own = np.array([other == method for other in methods]) & (scores > 0)
-        if own.any():
-            share[own] /= scores[own].max()
-            weights[own] = share[own] ** _POWER / (share[own] ** _POWER).sum()
-    return share, weights
 
 
 def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:

@@ -51,8 +51,9 @@ def selection_score(
     `n_clusters` cannot be told from the next, see `spectral_labels`. With more than 3,000 points,
     the silhouette is computed on a sample.
 
-    No true classes are used: `labels` are the clusters that come from the affinity itself. Compare
-    scores only between settings of one method with the same affinity steps.
+    No true classes are used: `labels` are the clusters that come from the affinity itself. By
+    itself a score compares settings of one method with the same affinity steps. To choose among
+    methods, see `rank_clusterings`.
 
     Parameters
     ----------

@@ -141,13 +141,12 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     """Fit clusterers of any kind, and choose the one whose clusters other good ones confirm.
 
     The chosen clusters have the largest mean adjusted Rand index with the clusters of all
-    estimators. In this mean all methods have the same weight. A method is a class of estimators
-    with one `affinity`. It divides its weight among its estimators by the 24th power of their
-    `selection_score`, so that scores far below its largest hardly count. Scores of different
-    methods are not compared: one can have high scores for a reason of its own, such as its affinity
-    steps. That several methods find the same clusters by chance is less likely. Estimators whose
-    points represent mainly themselves count for nothing and come last, see `choose_settings`. No
-    labels are used. It is the rule of ``twinsolve cluster --auto``.
+    estimators. In this mean, the weight of an estimator is the 24th power of its `selection_score`,
+    so that scores far below the largest hardly count. A score alone does not choose: one method can
+    have high scores for a reason of its own, such as its affinity steps. That several methods find
+    the same clusters by chance is less likely. Estimators whose points represent mainly themselves
+    count for nothing and come last, see `choose_settings`. No labels are used. It is the rule of
+    ``twinsolve cluster --auto``.
 
     Parameters
     ----------
@@ -189,7 +188,7 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
     >>> candidates = [OMPSubspaceClustering(3, n_nonzero=n, random_state=0) for n in (2, 20)]
     >>> candidates.append(LocallyLinearSubspaceClustering(3, random_state=0))
     >>> choose_clusterer(candidates, X).ranking
-    array([2, 0, 1])
+    array([2, 1, 0])
     """
     candidates = _check_candidates(estimators)
     n_clusters = getattr(candidates[0], "n_clusters", None)
@@ -205,8 +204,7 @@ def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer
             continue
         model, scores[number], warned[number] = _fit_and_score(clone(estimator), X, order)
         fitted[number], labellings[number] = model, model.labels_
-    methods = [(type(one), getattr(one, "affinity", None)) for one in candidates]
-    ranking, agreement = rank_clusterings(scores, labellings, methods)
+    ranking, agreement = rank_clusterings(scores, labellings)
     best = ranking[0]
     _warn_again(warned[best])
     if reason := arbitrary_choice(scores[best], n_clusters, len(labellings[best])):
