@@ -49,14 +49,15 @@ def check(
     """
     from ..tables import write_summary, write_table
     from .checks import check_twins
-    from .lines import coverage, draw_deviations, heading, lines_of, summary_lines
+    from .lines import coverage, draw_deviations, heading, summary_lines, twin_lines
 
     screen = console()
     load_modules(load)
     screen.print(heading(), style="bold")
 
     def show(rows: Any) -> None:
-        screen.print("\n".join(lines_of(rows)), style=None if rows.passed.all() else "red")
+        style = "red" if (rows.verdict == "broken").any() else None
+        screen.print("\n".join(twin_lines(rows)), style=style)
 
     try:
         table = check_twins(
@@ -79,4 +80,4 @@ def check(
     write_summary("twinsolve check", summary, settings | {"load": load}, output)
     draw_deviations(table, output / "deviations.png")
     screen.print(f"Written to {output}/")
-    raise typer.Exit(code=int(not table.passed.all()))
+    raise typer.Exit(code=int((table.verdict == "broken").any()))
