@@ -71,6 +71,9 @@ def check(
     Modules with the same settings are tried on the laws once. The parts of an operator are judged
     with the operator. All other modules are listed with the reason why they are not judged.
 
+    The command `twinsolve check` runs the twins of this package. Given a layer of yours, as in
+    ``twinsolve check package.module:Layer``, it does what this function does.
+
     Parameters
     ----------
     layer : nn.Module
