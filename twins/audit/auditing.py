@@ -21,7 +21,7 @@ from .inputs import difference
 from .judging import hold
 from .laws import LAWS
 from .model import CACHES, CAUSAL, Convention, Model, find_convention
-from .scripts import Origin
+from .scripts import NetworkOrigin
 from .weights import draw_weights
 
 SEED, BATCH, TOKENS = 1, 2, 21
@@ -145,14 +145,14 @@ def _working_on(device: str) -> Iterator[None]:
 
 def _find(
     network: str | Callable[..., Any], inputs: Tensor | None, weights: str
-) -> tuple[str, Any, Tensor | None, Origin]:
+) -> tuple[str, Any, Tensor | None, NetworkOrigin]:
     """The name, the network to audit, its inputs where known, and what a script builds."""
     if isinstance(network, str) and Path(network).is_dir():
-        return network, _widen(load_folder(network)), inputs, Origin(drawn=False)
+        return network, _widen(load_folder(network)), inputs, NetworkOrigin(drawn=False)
     source = ""
     if isinstance(network, str) and ":" not in network:
         known = find_architecture(network)
-        return known.network.__name__, known.build(), inputs, Origin(architecture=known)
+        return known.network.__name__, known.build(), inputs, NetworkOrigin(architecture=known)
     made: Any = network
     if isinstance(network, str):
         module, _, maker = network.partition(":")
@@ -169,12 +169,12 @@ def _find(
         )
     if not isinstance(made, nn.Module):
         name = getattr(made, "__name__", type(made).__name__)
-        return name, made, inputs, Origin(source=source, drawn=False)
+        return name, made, inputs, NetworkOrigin(source=source, drawn=False)
     made = _widen(copy.deepcopy(made).eval())
     if weights == "drawn":
         draw_weights(made)
     name = getattr(made, "__name__", type(made).__name__)
-    return name, made, inputs, Origin(source=source, drawn=weights == "drawn")
+    return name, made, inputs, NetworkOrigin(source=source, drawn=weights == "drawn")
 
 
 def _widen(network: nn.Module) -> nn.Module:

@@ -14,7 +14,7 @@ from .heads import find_mixing_maps
 from .inputs import cast, convert, difference
 from .laws import NetworkLaw, NotApplicable
 from .model import Model
-from .scripts import Origin, write_script
+from .scripts import NetworkOrigin, write_script
 
 _LEAST = 2e-9  # of a tolerance: rounding of differences in float64
 _FACTOR = 10  # of a tolerance to the noise
@@ -34,7 +34,7 @@ class _Outcome:
     expected: Any = None
 
 
-def hold(law: NetworkLaw, model: Model, origin: Origin) -> Finding:
+def hold(law: NetworkLaw, model: Model, origin: NetworkOrigin) -> Finding:
     """Try every case of a law; the worst is the finding."""
     lacks = [need for need in law.needs if need not in model.offers]
     if lacks:
