@@ -100,7 +100,8 @@ def print_table(title: str, lines: Lines) -> None:
     headings, rows = lines
     if headings[0] in ("data", "noise"):
         for first, group in groupby(rows, key=lambda row: row[0]):
-            print_table(f"{title}: {first}", (headings[1:], [row[1:] for row in group]))
+            word = "noise " * (headings[0] == "noise")
+            print_table(f"{title}: {word}{first}", (headings[1:], [row[1:] for row in group]))
         return
     if "features" in headings:
         place = headings.index("features")
