@@ -55,9 +55,28 @@ class Observation:
 
     @cached_property
     def matrix(self) -> Tensor:
-        """The operator's matrix, of shape (..., heads, n_queries, n_keys)."""
+        """The mixing matrix of the operator, of shape (..., heads, n_queries, n_keys).
+
+        It is what the output does with the values: ``A - lam I`` for `Neutreno`, at fixed first
+        values.
+        """
+        return self._build_matrix(self.operator)
+
+    @cached_property
+    def attention_matrix(self) -> Tensor:
+        """The attention matrix A, of the same shape.
+
+        It is `matrix` itself, but for a `Neutreno`: there it is the matrix of the smoother, without
+        the pull to the first values.
+        """
+        operator = self.operator
+        while (found := find_neutreno(operator)) is not None:
+            operator = found.base
+        return self.matrix if operator is self.operator else self._build_matrix(operator)
+
+    def _build_matrix(self, operator: Operator) -> Tensor:
         with torch.no_grad():
-            return self.operator.matrix(self.q, self.k, **self.arguments)
+            return operator.matrix(self.q, self.k, **self.arguments)
 
     @property
     def masks(self) -> dict[str, Any]:
@@ -65,19 +84,27 @@ class Observation:
         return {key: self.arguments[key] for key in ("mask", "is_causal") if key in self.arguments}
 
     @property
-    def previous_matrix(self) -> Tensor | None:
-        """The matrix of the layer before, if there is one and the shapes agree."""
-        if self.previous is None or self.previous.matrix.shape != self.matrix.shape:
-            return None
-        return self.previous.matrix
+    def previous_attention_matrix(self) -> Tensor | None:
+        """The attention matrix of the layer before, if there is one and the shapes agree."""
+        before = None if self.previous is None else self.previous.attention_matrix
+        return (
+            before if before is not None and before.shape == self.attention_matrix.shape else None
+        )
+
+
+def find_neutreno(operator: Operator) -> Neutreno | None:
+    """The operator or, in a chain of corrections, the first base that is a `Neutreno`."""
+    while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
+        operator = operator.base
+    return operator if isinstance(operator, Neutreno) else None
 
 
 Measure = Callable[[Observation], Tensor | None]
 
 
 def _measure_similarity_to_previous(seen: Observation) -> Tensor | None:
-    before = seen.previous_matrix
-    return None if before is None else map_similarity(seen.matrix, before)
+    before = seen.previous_attention_matrix
+    return None if before is None else map_similarity(seen.attention_matrix, before)
 
 
 def _measure_similarity(seen: Observation, *, absolute: bool) -> Tensor | None:
@@ -97,7 +124,7 @@ def _measure_gradient_cosine(seen: Observation) -> Tensor | None:
 
 
 def _measure_bands(seen: Observation) -> Tensor | None:
-    return attention_spectrum(seen.matrix)[1] if _has_square_matrix(seen) else None
+    return attention_spectrum(seen.attention_matrix)[1] if _has_square_matrix(seen) else None
 
 
 def _measure_high_bands(seen: Observation) -> Tensor | None:
@@ -113,7 +140,7 @@ def _measure_nonzero_share(seen: Observation) -> Tensor:
     visible = None if mask is None else ~hidden_by(mask)
     if seen.arguments.get("is_causal"):
         visible = combine_masks(visible, causal_mask(seen.q, seen.k))
-    return nonzero_share(seen.matrix, visible)
+    return nonzero_share(seen.attention_matrix, visible)
 
 
 def _measure_smoothness(seen: Observation) -> Tensor | None:
@@ -124,12 +151,10 @@ def _measure_smoothness(seen: Observation) -> Tensor | None:
 
 def _measure_energy(seen: Observation) -> Tensor | None:
     """The energy with the layer's own penalty; None where it has none."""
-    operator = seen.operator
-    while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
-        operator = operator.base
-    if not isinstance(operator, Neutreno) or seen.first_values.shape != seen.output.shape:
+    found = find_neutreno(seen.operator)
+    if found is None or seen.first_values.shape != seen.output.shape:
         return None
-    lam = operator.lam()
+    lam = found.lam()
     return kernel_energy(seen.output, seen.k, f=seen.first_values, lam=lam, **seen.masks)
 
 
@@ -138,7 +163,7 @@ MEASURES: dict[str, Measure] = {
     "absolute_token_similarity": lambda seen: _measure_similarity(seen, absolute=True),
     "high_frequency_share": lambda seen: high_frequency_share(seen.tokens),
     "log_condition_number": lambda seen: condition_number(seen.tokens).log(),
-    "map_similarity": lambda seen: map_similarity(seen.matrix),
+    "map_similarity": lambda seen: map_similarity(seen.attention_matrix),
     "map_similarity_to_previous": _measure_similarity_to_previous,
     "high_band_intensity": _measure_high_bands,
     "nonzero_share": _measure_nonzero_share,
@@ -151,8 +176,8 @@ MEASURES: dict[str, Measure] = {
 }
 
 ARRAYS: dict[str, Measure] = {
-    "attention_map": lambda seen: seen.matrix,
-    "map_singular_values": lambda seen: torch.linalg.svdvals(_widen(seen.matrix)),
+    "attention_map": lambda seen: seen.attention_matrix,
+    "map_singular_values": lambda seen: torch.linalg.svdvals(_widen(seen.attention_matrix)),
     "band_intensity": _measure_bands,
     "token_singular_values": lambda seen: torch.linalg.svdvals(_widen(seen.tokens)),
 }
@@ -183,12 +208,13 @@ def record(
         Each returns, for an `Observation`, a Tensor whose mean over batch and heads is recorded, or
         None where it has no meaning. By default `MEASURES`: signed and absolute cosines of tokens
         (NT-E3, AO-76), share of high frequencies (AO-HF) and natural logarithm of the condition
-        number (SK-4) of the block's output; of the maps the similarity inside the layer (AO-75) and
-        to the layer before, the mean intensity of higher bands over the first's (AO-SPEC) and the
-        share of visible entries that are not zero; of the operator's output the smoothness J under
-        the kernel of the keys and, where the operator is a `Neutreno`, the energy E with its own
-        lam towards the first values, both relative to the sum of the kernel (`kernel_energy`);
-        cosine of gradients (NT-T4), and method noise ``|v - A v| / |v|``.
+        number (SK-4) of the block's output; of the attention matrices the similarity inside the
+        layer (AO-75) and to the layer before, the mean intensity of higher bands over the first's
+        (AO-SPEC) and the share of visible entries that are not zero; of the operator's output the
+        smoothness J under the kernel of the keys and, where the operator is a `Neutreno`, the
+        energy E with its own lam towards the first values, both relative to the sum of the kernel
+        (`kernel_energy`); cosine of gradients (NT-T4), and method noise ``|v - A v| / |v|``. For
+        the mixing matrices of `Neutreno`, give a measure of ``Observation.matrix``.
     arrays : mapping of str to callable, optional
         Such as `ARRAYS` or a part of it: results are recorded whole, to be drawn. `ARRAYS` holds
         "attention_map" (batch, heads, n_queries, n_keys), "map_singular_values" of it, largest

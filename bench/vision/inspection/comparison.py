@@ -38,12 +38,19 @@ _TOKENS = {
     "map_similarity": _Measure(
         "map cosine", ".3f", "Map similarity", "mean |cosine| of two columns"
     ),
+    "map_similarity_to_previous": _Measure(
+        "to layer before", ".3f", "Map similarity of layers", "mean |cosine| to the layer before"
+    ),
     "head_redundancy": _Measure(
         "head cosine", ".3f", "Head redundancy", "mean |cosine| of two heads"
     ),
     "gradient_cosine": _Measure(
         "gradient cosine", ".3f", "Gradient cosine", "cosine with symmetric kernel's"
     ),
+}
+_MIXING = {
+    f"mixing_{name}": _TOKENS[name]._replace(title=f"{_TOKENS[name].title}, mixing")
+    for name in ("high_bands", "map_similarity", "map_similarity_to_previous", "head_redundancy")
 }
 _ENERGIES = {
     "log10_condition_branch": _Measure(
@@ -138,6 +145,9 @@ def comparison_parts(table: pd.DataFrame) -> dict[str, Lines]:
     """Headings and cells of the tables of the summary, by title."""
     return {
         "Tokens and attention": _make_lines(table, _TOKENS),
+        "Mixing matrices, where they are not the attention matrices": _make_lines(
+            table.dropna(subset=table.columns.intersection(list(_MIXING)), how="all"), _MIXING
+        ),
         "Condition and energies": _make_lines(table, _ENERGIES),
         "Singular values of Jacobians, one image": _make_lines(table, _JACOBIANS),
         "Parts of the first layer's logits": _make_lines(table[table.layer == 1], _LOGITS),
@@ -167,7 +177,7 @@ def _make_learned_lines(table: pd.DataFrame) -> Lines:
 
 def draw_comparison(table: pd.DataFrame, directory: Path) -> None:
     """Draw compare.png and .pdf: a panel for each measure, a line for each model."""
-    measures = _TOKENS | _ENERGIES
+    measures = _TOKENS | _MIXING | _ENERGIES
     measures |= {c: _JACOBIANS[c] for c in _JACOBIANS if c.endswith("_condition")}
     measures |= {c: _Measure("", "", title, "median") for c, title in _LEARNED.items()}
     drawn = {c: measure for c, measure in measures.items() if c in table and table[c].notna().any()}

@@ -163,7 +163,7 @@ def _draw_spectra(axes: Any, layers: list[Layer]) -> None:
     """Draw singular values and eigenvalues of the matrices, means over heads and images."""
     colours = colormaps["viridis"](np.linspace(0.0, 0.88, len(layers)))
     for number, (layer, colour) in enumerate(zip(layers, colours, strict=True), start=1):
-        matrices = layer.seen.matrix[:_N_SPECTRA].flatten(0, 1)
+        matrices = layer.seen.attention_matrix[:_N_SPECTRA].flatten(0, 1)
         spectra = [torch.linalg.svdvals(matrices).mean(dim=0).numpy()]
         if matrices.shape[-1] == matrices.shape[-2]:
             spectra.append(eigenvalue_sizes(matrices).mean(axis=0))
@@ -319,13 +319,13 @@ def _is_on_grid(layer: Layer, n_images: int) -> bool:
     if context is None or context.grid is None:
         return False
     n_tokens = context.n_class_tokens + context.grid[0] * context.grid[1]
-    shape = layer.seen.matrix.shape
+    shape = layer.seen.attention_matrix.shape
     return (shape[0], *shape[-2:]) == (n_images, n_tokens, n_tokens)
 
 
 def _average_weights(layer: Layer, image: int) -> Array:
     context = layer.seen.arguments["context"]
-    weights = layer.seen.matrix[image].mean(dim=0)
+    weights = layer.seen.attention_matrix[image].mean(dim=0)
     row = weights[0] if context.n_class_tokens else weights.mean(dim=0)
     return row[context.n_class_tokens :].reshape(context.grid).numpy()
 

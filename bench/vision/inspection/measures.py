@@ -22,34 +22,20 @@ from ....solvers.self_expression import lam_from_gamma
 from ....twins import Origin, compare, fit_origin
 from ....twins.laws.subject import map_tensors
 from ....unrolled import Gaussian, Kernel, LowRank, Ridge
-from ....unrolled.attention import Attention, Correction, Operator, Positive
+from ....unrolled.attention import Attention, Positive
 from ....unrolled.diagnostics import (
-    MEASURES,
     Observation,
     condition_number,
     high_frequency_bounds,
     jacobian_spectrum,
     lipschitz_constant,
     logit_parts,
-    map_similarity,
     nonzero_share,
     record,
 )
-from ....unrolled.diagnostics.energies import kernel_energy
 from ....unrolled.models import Block
-from ....unrolled.nonlocal_energy import Neutreno
 from ....unrolled.spectral_filtering import FeatScale
-
-_MEASURED = {
-    "token_similarity": "token_cosine",
-    "high_frequency_share": "hc_share",
-    "smoothness": "J",
-    "gradient_cosine": "gradient_cosine",
-    "map_similarity": "map_similarity",
-    "map_similarity_to_previous": "map_similarity_to_previous",
-    "high_band_intensity": "high_bands",
-}
-_LAM = 0.6  # of the energy if the layer has none; from the paper
+from .observed import OF_LAYERS, hides_keys
 
 
 @dataclass
@@ -83,7 +69,7 @@ class Layer:
     @property
     def masked(self) -> bool:
         """Whether some keys are hidden from some queries."""
-        return _hides_keys(self.seen)
+        return hides_keys(self.seen)
 
 
 @torch.no_grad()
@@ -105,7 +91,6 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
     def keep_branch(module: nn.Module, inputs: Any, output: Tensor) -> None:
         branches[module] = inputs[0].detach(), inputs[1].detach(), output.detach()
 
-    measures = {new: MEASURES[name] for name, new in _MEASURED.items()}
     with ExitStack() as stack:
         for part in model.modules():
             if isinstance(part, Attention | Block):
@@ -114,7 +99,7 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
             if isinstance(part, Block):
                 hook = part.attention_residual.register_forward_hook(keep_branch)
                 stack.callback(hook.remove)
-        rows = stack.enter_context(record(model, {**measures, **_OWN_MEASURES, "": kept.append}))
+        rows = stack.enter_context(record(model, OF_LAYERS | {"": kept.append}))
         model(images)
     layers = []
     for number, seen in enumerate(kept):
@@ -166,50 +151,6 @@ def logit_columns(layer: Layer) -> dict[str, float]:
     }
 
 
-def _hides_keys(seen: Observation) -> bool:
-    return any(x is not None and x is not False for x in seen.masks.values())
-
-
-def _measure_sum(seen: Observation) -> Tensor | None:
-    """J without division by the sum of kernel weights; None with masks."""
-    share = MEASURES["smoothness"](seen)
-    if share is None or _hides_keys(seen):
-        return None
-    logits = seen.k @ seen.k.mT * seen.k.shape[-1] ** -0.5
-    return share * logits.exp().sum(dim=(-2, -1))
-
-
-def _measure_head_redundancy(seen: Observation) -> Tensor | None:
-    """Mean absolute cosine of the attention matrices of two heads."""
-    heads = seen.matrix.flatten(-2)
-    return map_similarity(heads.mT) if heads.shape[-2] > 1 else None
-
-
-def _measure_nonzeros(seen: Observation) -> Tensor | None:
-    """Share of weights that are not zero, of sparse attention without masks."""
-    if _hides_keys(seen):
-        return None
-    share = nonzero_share(seen.matrix)
-    return share if share.lt(1).any() else None
-
-
-def _measure_energy(seen: Observation) -> Tensor | None:
-    """E with a pull to the first layer's values; lam is that of the layer or of the paper."""
-    operator: Operator = seen.operator
-    while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
-        operator = operator.base
-    lam = operator.lam() if isinstance(operator, Neutreno) else _LAM
-    if seen.first_values.shape != seen.output.shape or "k" not in operator.reads:
-        return None
-    return kernel_energy(seen.output, seen.k, f=seen.first_values, lam=lam, **seen.masks)
-
-
-_OWN_MEASURES: dict[str, Callable[[Observation], Tensor | None]] = {
-    "nonzero_mean": _measure_nonzeros,
-    "head_redundancy": _measure_head_redundancy,
-    "J_sum": _measure_sum,
-    "E": _measure_energy,
-}
 _N_SPECTRA = 4  # images
 _N_ENTRIES = 1024  # most entries of the tokens of an image for a whole Jacobian
 _N_ITER = 30  # power iterations on larger Jacobians
@@ -328,19 +269,28 @@ def first_image(value: Any) -> Any:
 def head_columns(layer: Layer) -> Iterator[dict[str, Any]]:
     """Yield for each head singular values, second eigenvalue and share of non-zeros of its matrix.
 
-    Values are absolute and means over some images; only square matrices have eigenvalues. If rows
-    sum to 1, the first eigenvalue is 1, and a smaller second one means faster oversmoothing.
+    Columns with ``mixing_`` are of the mixing matrix, where it is not the attention matrix. Values
+    are absolute and means over some images; only square matrices have eigenvalues. If rows sum to
+    1, the first eigenvalue is 1, and a smaller second one means faster oversmoothing.
     """
-    matrices = layer.seen.matrix[:_N_SPECTRA]
-    for head in range(matrices.shape[1]):
-        A = matrices[:, head]
-        singular = torch.linalg.svdvals(A)
-        row: dict[str, Any] = {"head": head, "nonzero_share": float(nonzero_share(A).mean())}
-        for number, values in enumerate(singular.T[:2], start=1):
-            row[f"singular_value_{number}"] = float(values.mean())
-        if A.shape[-1] == A.shape[-2] > 1:
-            row["eigenvalue_2"] = float(np.mean([sizes[1] for sizes in eigenvalue_sizes(A)]))
+    matrices = {"": layer.seen.attention_matrix}
+    if layer.seen.matrix is not layer.seen.attention_matrix:
+        matrices["mixing_"] = layer.seen.matrix
+    for head in range(layer.seen.matrix.shape[1]):
+        row: dict[str, Any] = {"head": head}
+        for which, A in matrices.items():
+            own = _matrix_columns(A[:_N_SPECTRA, head])
+            row |= {f"{which}{name}": value for name, value in own.items()}
         yield row
+
+
+def _matrix_columns(A: Tensor) -> dict[str, float]:
+    found = {"nonzero_share": float(nonzero_share(A).mean())}
+    for number, values in enumerate(torch.linalg.svdvals(A).T[:2], start=1):
+        found[f"singular_value_{number}"] = float(values.mean())
+    if A.shape[-1] == A.shape[-2] > 1:
+        found["eigenvalue_2"] = float(np.mean([sizes[1] for sizes in eigenvalue_sizes(A)]))
+    return found
 
 
 def eigenvalue_sizes(matrices: Tensor) -> Array:
@@ -501,7 +451,6 @@ def solutions(X: Array) -> dict[str, Array]:
 
 
 def matrices_of(layer: Layer) -> Array:
-    """The operator's matrices of the first image, (heads, n_queries, n_keys)."""
-    matrix: Tensor = layer.seen.matrix.reshape(-1, *layer.seen.matrix.shape[-3:])[0]
-    with torch.no_grad():
-        return matrix.numpy()
+    """The attention matrices of the first image, (heads, n_queries, n_keys)."""
+    A = layer.seen.attention_matrix
+    return A.reshape(-1, *A.shape[-3:])[0].numpy()

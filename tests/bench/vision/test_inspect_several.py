@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from PIL import Image
+from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app
@@ -17,9 +18,12 @@ from twinsolve.bench.vision.inspection.comparison import shorten_names
 from twinsolve.bench.vision.inspection.measures import (
     _measure_spectrum,
     condition_columns,
+    head_columns,
     jacobian_columns,
+    matrices_of,
     observe,
 )
+from twinsolve.unrolled.diagnostics import map_similarity
 
 DEPTH = {"depth": 2, "num_heads": 2}
 ROWS = {  # of `twinsolve classify`
@@ -28,6 +32,7 @@ ROWS = {  # of `twinsolve classify`
     "ViT-scale=FeatScale": {"scale": "FeatScale", "pool": "mean", **DEPTH},
     "ViT-residual=boosting": {"residual": "boosting", **DEPTH},
     "ViT-operator=TopK": {"operator": "TopK:n_largest=4", **DEPTH},
+    "ViT-correction=neutreno": {"correction": "neutreno:lam=0.4", **DEPTH},
     "CaiT": {"architecture": "CaiT", "class_depth": 1, **DEPTH},
     "Swin": {"architecture": "Swin", "depths": [1, 1], "num_heads": [2, 2], "window_size": 2},
 }
@@ -73,11 +78,40 @@ def test_several_models_stand_in_one_table_and_on_one_figure(tmp_path):
     assert row["learned_t_minus_s"] == pytest.approx((scale.t - scale.s).median().item())
     sparse = {row["model"]: row["nonzero_mean"] for row in rows if row["nonzero_mean"]}
     assert sparse == {"ViT-operator=TopK": pytest.approx(4 / 17)}
+    check_matrices_of_neutreno(rows, models[list(ROWS).index("ViT-correction=neutreno")], images)
     with Image.open(tmp_path / "out/compare.png") as page:
         assert min(page.size) > 1000
     assert not (tmp_path / "out/inspect.png").exists()
     settings = json.loads((tmp_path / "out/settings.json").read_text())["settings"]
     assert settings["models"] == list(folders)
+
+
+def check_matrices_of_neutreno(rows, model, images):
+    """Columns of maps are of the attention matrix A; those of A - lam I have another name."""
+    layers = observe(model, images)
+    first, second = (layer.seen for layer in layers)
+    mixing = [each.attention_matrix - 0.4 * torch.eye(17).double() for each in (first, second)]
+    own = [row for row in rows if row["model"] == "ViT-correction=neutreno"]
+    assert_close(softmax_of(second), second.attention_matrix)
+    known = {"": (first.attention_matrix, second.attention_matrix), "mixing_": mixing}
+    for name, (before, A) in known.items():
+        expected = {
+            "map_similarity": map_similarity(A),
+            "map_similarity_to_previous": map_similarity(A, before),
+            "head_redundancy": map_similarity(A.flatten(-2).mT),
+        }
+        for column, values in expected.items():
+            assert own[1][f"{name}{column}"] == pytest.approx(values.mean().item(), rel=1e-6)
+        singular = torch.linalg.svdvals(A[:4, 0])[:, 1].mean().item()
+        (head, *_) = head_columns(layers[1])
+        assert head[f"{name}singular_value_2"] == pytest.approx(singular)
+    assert_close(torch.from_numpy(matrices_of(layers[1])), second.attention_matrix[0])
+    others = [row for row in rows if row["model"] != "ViT-correction=neutreno"]
+    assert {row["mixing_map_similarity"] for row in others} == {None}
+
+
+def softmax_of(seen):
+    return (seen.q @ seen.k.mT / seen.q.shape[-1] ** 0.5).softmax(dim=-1)
 
 
 def test_condition_of_a_jacobian_is_infinite_where_it_is_singular():

@@ -227,6 +227,37 @@ def test_the_energy_is_that_of_the_layers_own_penalty(wrap):
         assert found > value(rows, layer, "smoothness")
 
 
+@pytest.mark.parametrize("wrap", [lambda x: x, Twicing, Solved])
+@pytest.mark.parametrize("base", [Softmax, lambda: Twicing(Gaussian(1.5))])
+def test_attention_matrices_of_neutreno_are_those_of_its_smoother(wrap, base):
+    def make(num_heads, head_dim):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return wrap(Neutreno(base(), 0.6))
+
+    def show(seen):
+        A, smoother = seen.attention_matrix, base().matrix(seen.q, seen.k, **seen.masks)
+        assert_close(A, smoother, rtol=0, atol=1e-14)
+        assert seen.matrix is not A
+        if isinstance(seen.operator, Neutreno):
+            assert_close(seen.matrix, A - 0.6 * torch.eye(A.shape[-1]).to(A), rtol=0, atol=1e-7)
+        expected = {"map_similarity": d.map_similarity(A)}
+        expected["high_band_intensity"] = (
+            d.attention_spectrum(A)[1][..., 1:].mean(-1) / (d.attention_spectrum(A)[1][..., 0])
+        )
+        if seen.previous is not None:
+            before = seen.previous.attention_matrix
+            expected["map_similarity_to_previous"] = d.map_similarity(A, before)
+        for name, found in expected.items():
+            assert_close(MEASURES[name](seen), found, rtol=0, atol=1e-12)
+        assert_close(ARRAYS["attention_map"](seen), A, rtol=0, atol=0)
+
+    torch.manual_seed(0)
+    vit = VisionTransformer(8, 4, 1, 3, 8, 2, 2, operator=make, dtype=torch.float64)
+    with record(vit, {"show": show}):
+        vit(torch.randn(2, 1, 8, 8, dtype=torch.float64))
+
+
 def test_arrays_are_recorded_whole(model):
     layer, before = model[2].attention, model[1](model[0](X))
     A = layer.operator.matrix(*layer.project(before, before, before)[:2])
