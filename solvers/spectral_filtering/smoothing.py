@@ -141,8 +141,7 @@ def high_frequency_gain(A: ArrayLike) -> float:
 
     References
     ----------
-    EQUATIONS AO-6. Layers do not "constantly erase" high frequencies: one may amplify them (erratum
-    E1-g).
+    EQUATIONS AO-6. A layer need not erase high frequencies: it may amplify them (erratum E1-g).
 
     Examples
     --------

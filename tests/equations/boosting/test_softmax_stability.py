@@ -129,6 +129,25 @@ def test_bound_is_not_tight_in_n_e0g(sigma):
     assert sigma / 2 * np.sqrt(n) > np.sqrt(2)  # more than the left side can ever be
 
 
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("n", [2, 100, 10_000])
+@pytest.mark.parametrize("kind", ["zero", "two dominant", "one dominant", "spread"])
+def test_mean_change_is_of_the_order_of_sigma_for_every_n_if25(kind, n, sigma):
+    """At most sigma, and a third of it or more where two scores are far above the others."""
+    rng = np.random.default_rng(0)
+    c = scores(kind, n)
+    moved = softmax(c + sigma * rng.standard_normal((400, n)), axis=1) - softmax(c)
+    change = np.linalg.norm(moved, axis=1).mean()
+    assert change <= sigma
+    if kind == "two dominant":
+        # Both weights move by |tanh(x / 2)| / 2, where x is of N(0, 2 sigma^2).
+        x, odds = np.polynomial.hermite_e.hermegauss(99)
+        expected = odds @ np.abs(np.tanh(sigma * x / np.sqrt(2))) / np.sqrt(4 * np.pi)
+        # 400 draws leave 4 %.
+        assert_allclose(change, expected, rtol=0.15)
+        assert change >= sigma / 4
+
+
 @pytest.mark.parametrize("law", ["coins", "skewed", "heavy"])
 @pytest.mark.parametrize("n", [1, 4])
 def test_variance_of_the_mean_square_e0h(law, n):

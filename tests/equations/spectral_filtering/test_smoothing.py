@@ -83,3 +83,11 @@ def test_erratum_e1_j_the_printed_bound_fails_for_a_negative_bias():
     printed, corrected = abs((u + u) * 1.0 + b), (u + u) * 1.0 + abs(b)
     assert largest > printed + 1
     assert_allclose(largest, corrected)
+
+
+def test_ao_d2_counterexample_to_an_inequality_of_dong_et_al():
+    """``|D 1 softmax(r)'|_1`` (largest column sum) is not at most ``|D 1|_inf``: 4 against 3."""
+    D, r = np.diag([2.0, 3.0]), np.log([0.8, 0.2])
+    ones = np.ones((2, 1))
+    assert_allclose(np.linalg.norm(D @ ones @ softmax(r)[None], 1), 4)
+    assert_allclose(np.linalg.norm(D @ ones, np.inf), 3)

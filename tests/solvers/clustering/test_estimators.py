@@ -314,6 +314,21 @@ def test_affinity_steps_compose():
     assert (model.labels_ == spectral_labels(expected, 3, random_state=0)).all()
 
 
+def test_coefficients_that_are_made_to_add_up_to_one_cluster_subspaces_too():
+    """A usual step of section 5.1 of the survey of self-expression, as a user's own affinity."""
+
+    def summing_to_one(C):
+        return symmetric_affinity(C.multiply(1 / C.sum(axis=1)[:, None]).tocsr())
+
+    X, y = make_union_of_subspaces(30, n_subspaces=3, n_features=20, dimension=3, random_state=0)
+    model = make(SparseSubspaceClustering, affinity=summing_to_one).fit(X)
+    C = model.coef_.toarray()
+    scaled = C / C.sum(axis=1, keepdims=True)
+    assert_allclose(scaled.sum(axis=1), 1)
+    assert_allclose(model.affinity_matrix_.toarray(), np.abs(scaled) + np.abs(scaled.T))
+    assert adjusted_rand_score(y, model.labels_) == 1
+
+
 def test_float32_is_kept_even_of_small_units_and_seeds_repeat():
     X, y = data()
     X = X.astype(np.float32)

@@ -65,6 +65,18 @@ def test_affine_constraint_is_a_sum_and_not_a_norm_erratum_e3m():
     assert np.linalg.norm(X - printed @ X, axis=1).max() > 0.1
 
 
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_a_point_takes_at_most_d_others_of_its_own_subspace_se11(dimension):
+    X, y = make_union_of_subspaces(
+        30, n_subspaces=3, n_features=20, dimension=dimension, random_state=0
+    )
+    C = basis_pursuit_self_expression(X).coef.toarray()
+    assert_allclose(C @ X, X, atol=1e-12)
+    taken = np.abs(C) > 1e-8
+    assert taken.sum(axis=1).max() == dimension
+    assert not taken[y[:, None] != y].any()
+
+
 def test_a_row_outside_the_span_of_the_others_is_reported():
     X = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     with pytest.warns(ConvergenceWarning, match="may not be in the span of the others"):
