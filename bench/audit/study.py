@@ -1,6 +1,7 @@
 """Audit networks one by one; what is done is kept."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def audit_networks(
     Returns
     -------
     DataFrame
-        A row for each finding. A network that cannot be built or called has one row with the
+        The rows of each `Report`. A network that cannot be built or called has one row with the
         law "build" and the verdict "refused".
     """
     common = {"laws": list(laws), "packages": find_versions(), "device": device}
@@ -58,22 +59,25 @@ def _audit_one(
     package = network.partition("/")[0] if network in PEERS else "transformers"
     kind = {"package": package, "version": packages.get(package, "")}
     try:
-        named = {"network": network, "laws": tuple(laws)}
-        given = build_peer(network, laws) if network in PEERS else named
-        report = audit(**given, device=device)
+        found = (
+            build_peer(network, laws)
+            if network in PEERS
+            else {"network": network, "laws": tuple(laws)}
+        )
+        report = audit(**found, device=device)
     except Exception as error:  # of a package that another wrote
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         row = {"law": "build", "statement": "", "verdict": "refused", "error": None}
         return [{"network": network, **kind, **row, "tolerance": None, "why": why}]
-    return [{"network": network, **kind, **finding.as_row()} for finding in report.findings]
+    return [{"network": network, **kind, **asdict(row)} for row in report.rows]
 
 
 def find_versions() -> dict[str, str]:
     """Versions of the packages whose networks can be audited, as far as they are installed."""
-    versions = {}
+    found = {}
     for package in AUDITED:
         try:
-            versions[package] = version(package)
+            found[package] = version(package)
         except PackageNotFoundError:
             continue
-    return versions
+    return found

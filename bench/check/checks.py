@@ -16,9 +16,8 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from ...twins import HeadCall, Measurement, Twin, catalogue, trials_of
-from ...twins.laws import Trial
-from ...twins.report import verdict_of
+from ...twins import HeadCall, Measurement, Twin, catalogue, findings_of
+from ...twins.laws import Finding
 from ...unrolled.generators import seeded
 from ..names import close_names
 from .samples import Sample, check_samples
@@ -32,7 +31,7 @@ _AHEAD = 3  # the laws of a twin start this many twins before its data
 _COLUMNS = [
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
     "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer",
-    "task_number_nothing", "verdict", "why",
+    "task_number_nothing", "passed",
 ]  # fmt: skip
 
 
@@ -53,7 +52,8 @@ class _Job:
     def rows(self) -> list[dict[str, Any]]:
         """Run the job; its random numbers do not depend on what ran before."""
         with seeded(self.seed):
-            return list(self._test_laws() if self.sample is None else self._run_on(self.sample))
+            found = self._test_laws() if self.sample is None else self._run_on(self.sample)
+            return list(found)
 
     def _run_on(self, sample: Sample) -> Iterator[dict[str, Any]]:
         """Both dtypes get inputs rounded to float32, so that one solution serves both."""
@@ -63,8 +63,10 @@ class _Job:
             yield self._row(measure, task=sample.task, case=self.case, dtype=dtype)
 
     def _test_laws(self) -> Iterator[dict[str, Any]]:
-        for trial in trials_of(self.twin, self.seed):
-            yield self._row(partial(_measure_trial, trial), case=trial.name, dtype=trial.dtype)
+        for finding in findings_of(self.twin, self.seed):
+            yield self._row(
+                partial(_measure_finding, finding), case=finding.name, dtype=finding.dtype
+            )
 
     def _row(self, measure: Callable[[], dict[str, Any]], **labels: Any) -> dict[str, Any]:
         twin = self.twin
@@ -80,7 +82,7 @@ class _Job:
         try:
             return row | measure()
         except Exception as error:  # a broken twin must not hide the verdict on the others
-            return row | {"verdict": "broken", "why": f"{type(error).__name__}: {error}"}
+            return row | {"passed": False, "error": f"{type(error).__name__}: {error}"}
 
 
 def check_twins(
@@ -115,14 +117,14 @@ def check_twins(
     DataFrame
         A row for each twin, data set, case and dtype: ``twin, family, relation, evidence, equation,
         data, task, case, dtype, deviation, tolerance, tightness, task_number_solver,
-        task_number_layer, task_number_nothing, verdict, why``. The tightness is the largest
-        ``lhs / rhs`` of a `Bound`. On data, the case is "as built" or "for its task". The task
-        number is the adjusted Rand index for clustering and the PSNR in dB for vision;
-        ``task_number_nothing`` is that of k-means or of the noisy image. Twins that serve no task
-        have none. Other cases are a law and its detail; see `twinsolve.twins.laws`. The verdict is
-        "holds" if the deviation is within the tolerance and, in float64, the task numbers agree to
-        0.01 or are both missing: a graph with more parts than classes has no clusters to compare.
-        Else it is "broken". If a layer or solver raises, ``why`` has the exception.
+        task_number_layer, task_number_nothing, passed``. The tightness is the largest ``lhs / rhs``
+        of a `Bound`. On data, the case is "as built" or "for its task". The task number is the
+        adjusted Rand index for clustering and the PSNR in dB for vision; ``task_number_nothing``
+        is that of k-means or of the noisy image. Twins that serve no task have none. Other cases
+        are a law and its detail; see `twinsolve.twins.laws`. A row passes if the deviation is
+        within the tolerance and, in float64, the task numbers agree to 0.01 or are both missing: a
+        graph with more parts than classes has no clusters to compare. If a layer or solver raises,
+        its row fails, and a further column ``error`` holds the exception.
 
     Raises
     ------
@@ -133,8 +135,8 @@ def check_twins(
     --------
     >>> from twinsolve.bench import check_twins
     >>> table = check_twins(families=["conditioning"], data=["digits"])
-    >>> set(table.verdict)
-    {'holds'}
+    >>> bool(table.passed.all())
+    True
     """
     if seed < 0:
         raise ValueError(f"seed: must be >= 0, got {seed}")
@@ -155,8 +157,8 @@ def check_twins(
         raise ValueError(f"there is nothing to check with {held}: no twin fits all of these")
     waiting = {twin.name: sum(job.twin.name == twin.name for job in jobs) for twin in chosen}
     rows: dict[int, list[dict[str, Any]]] = {}
-    for index, of_job in _run_jobs(jobs, joblib.effective_n_jobs(n_jobs)):
-        rows[index] = of_job
+    for index, found in _run_jobs(jobs, joblib.effective_n_jobs(n_jobs)):
+        rows[index] = found
         name = jobs[index].twin.name
         waiting[name] -= 1
         if progress is not None and waiting[name] == 0:
@@ -172,7 +174,8 @@ def _check_names(name: str, given: Collection[str], known: Collection[str]) -> N
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    table = pd.DataFrame(rows)
+    return table.reindex(columns=_COLUMNS + [c for c in table if c not in _COLUMNS])
 
 
 def _jobs(twins: list[Twin], samples: list[Sample], seed: int, quick: bool) -> Iterator[_Job]:
@@ -247,12 +250,12 @@ def _numbers(measured: Measurement) -> dict[str, Any]:
         "deviation": measured.deviation,
         "tolerance": measured.tolerance,
         "tightness": measured.tightness,
-        "verdict": verdict_of(measured.holds),
+        "passed": bool(measured.passed),
     }
 
 
-def _measure_trial(trial: Trial) -> dict[str, Any]:
-    return _numbers(trial.measure())
+def _measure_finding(finding: Finding) -> dict[str, Any]:
+    return _numbers(finding.measure())
 
 
 class _Run:
@@ -287,7 +290,7 @@ class _Run:
             "task_number_solver": solver,
             "task_number_layer": learned,
             "task_number_nothing": self.sample.number_of_nothing(twin, outputs.tokens),
-            "verdict": verdict_of(measured.holds and bool(agree)),
+            "passed": bool(measured.passed and agree),
         }
 
 

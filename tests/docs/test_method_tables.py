@@ -91,10 +91,10 @@ def test_no_number_of_the_judging_set_is_on_the_page_by_hand():
 
 
 def test_published_values_stand_apart_with_their_sources_and_our_rows():
-    values = tomllib.loads((ROOT / "docs/published.toml").read_text())["value"]
+    values = tomllib.loads((ROOT / "docs/published_values.toml").read_text())["value"]
     page = PAGE.partition("## Published")[0]
     assert "published-values" not in page
-    text = PUBLISHED["table_of"](ROOT / "docs/published.toml")
+    text = PUBLISHED["table_of"](ROOT / "docs/published_values.toml")
     lines = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
     assert len(lines) == len(values) >= 3
     summary = (ROOT / "docs/results/cluster-mnist/summary.md").read_text()

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..report import Finding, Verdict
 from .heads import find_mixing_maps
 from .inputs import cast, convert, difference
 from .laws import NetworkLaw, NotApplicable
 from .model import Model
-from .scripts import NetworkOrigin, write_script
+from .report import Row, Verdict
+from .scripts import Origin, write_script
 
 _LEAST = 2e-9  # of a tolerance: rounding of differences in float64
 _FACTOR = 10  # of a tolerance to the noise
-_WORST: list[Verdict] = ["not judged", "holds", "refused", "broken"]
+_WORST: list[Verdict] = ["not applicable", "holds", "refused", "broken"]
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _Trial:
     """What one case of a law gave."""
 
     verdict: Verdict
@@ -30,50 +30,44 @@ class _Outcome:
     error: float | None = None
     tolerance: float | None = None
     case: tuple[Any, ...] = ()
-    output: Any = None
+    found: Any = None
     expected: Any = None
 
 
-def hold(law: NetworkLaw, model: Model, origin: NetworkOrigin) -> Finding:
-    """Try every case of a law; the worst is the finding."""
+def hold(law: NetworkLaw, model: Model, origin: Origin) -> Row:
+    """Try every case of a law; the worst is the row."""
     lacks = [need for need in law.needs if need not in model.offers]
     if lacks:
-        why = f"needs {lacks[0]}"
-        return Finding(law.name, "not judged", why=why, details={"statement": law.statement})
-    outcomes = [_try(law, model, case) for case in law.cases]
-    worst = max(outcomes, key=lambda x: (_WORST.index(x.verdict), x.error or 0))
-    where, details = "", {"statement": law.statement}
-    if worst.verdict == "broken":
-        where = _find_start(law, model, worst)
-        details["script"] = write_script(
-            law, model, origin, worst.case, worst.output, worst.expected
-        )
-    numbers = worst.error, worst.tolerance
-    return Finding(law.name, worst.verdict, *numbers, worst.why, where, details)
+        return Row(law.name, law.statement, "not applicable", why=f"needs {lacks[0]}")
+    trials = [_try(law, model, case) for case in law.cases]
+    worst = max(trials, key=lambda x: (_WORST.index(x.verdict), x.error or 0))
+    row = Row(law.name, law.statement, worst.verdict, worst.error, worst.tolerance, worst.why)
+    if worst.verdict != "broken":
+        return row
+    script = write_script(law, model, origin, worst.case, worst.found, worst.expected)
+    return replace(row, start=_find_start(law, model, worst), script=script)
 
 
-def _try(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> _Outcome:
+def _try(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> _Trial:
     model.calls.clear()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            output, expected, *differences = check(law, model, case)
+            found, expected, *differences = check(law, model, case)
     except NotApplicable as reason:
-        return _Outcome("not judged", str(reason))
+        return _Trial("not applicable", str(reason))
     except Exception as raised:  # whatever a network raises is loud
-        return _Outcome(
-            "refused", f"{type(raised).__name__}: {' '.join(str(raised).split())[:200]}"
-        )
-    error = difference(output, expected)
+        return _Trial("refused", f"{type(raised).__name__}: {' '.join(str(raised).split())[:200]}")
+    error = difference(found, expected)
     tolerance, why = _find_tolerance(law, model, differences)
     if error <= tolerance:
         if law.tolerance is not None and tolerance > law.tolerance:
-            return _Outcome("not judged", f"{why}, more than {law.tolerance:.0e}")
-        return _Outcome("holds", why, error, tolerance)
+            return _Trial("not applicable", f"{why}, more than {law.tolerance:.0e}")
+        return _Trial("holds", why, error, tolerance)
     if law.seeded and model.is_explained_by_draws(error):
         drawn = f"it draws random numbers, which change the output by {model.randomness:.1e}"
-        return _Outcome("not judged", drawn)
-    return _Outcome("broken", why, error, tolerance, case, output, expected)
+        return _Trial("not applicable", drawn)
+    return _Trial("broken", why, error, tolerance, case, found, expected)
 
 
 def check(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> Any:
@@ -108,15 +102,15 @@ def measure_noise(differences: Tensor) -> float:
     return (gaps.amin(1).max() / differences.abs().amin(1).max()).item()
 
 
-def _find_start(law: NetworkLaw, model: Model, outcome: _Outcome) -> str:
-    output, expected = outcome.output, outcome.expected
-    if output.shape != expected.shape:
-        return f"shape {tuple(output.shape)}, expected {tuple(expected.shape)}"
-    if output.ndim < 2 or output.shape[1] < 2:
+def _find_start(law: NetworkLaw, model: Model, trial: _Trial) -> str:
+    found, expected = trial.found, trial.expected
+    if found.shape != expected.shape:
+        return f"shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
+    if found.ndim < 2 or found.shape[1] < 2:
         return ""
-    tokens = zip(output.unbind(1), expected.unbind(1), strict=True)
-    wrong = [difference(*pair) > (outcome.tolerance or 0) for pair in tokens]
-    layer = _find_layer(law, model, outcome.case)
+    tokens = zip(found.unbind(1), expected.unbind(1), strict=True)
+    wrong = [difference(*pair) > (trial.tolerance or 0) for pair in tokens]
+    layer = _find_layer(law, model, trial.case)
     return f"token {wrong.index(True)}{layer}" if any(wrong) else ""
 
 
@@ -127,8 +121,8 @@ def _find_layer(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> str:
     for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
         inner = replace(model, layer=layer)
         try:
-            output, expected, *_ = check(law, inner, case)
-            if difference(output, expected) > model.tolerance[0]:
+            found, expected, *_ = check(law, inner, case)
+            if difference(found, expected) > model.tolerance[0]:
                 return f", layer {layer - 1}{_find_heads(law, model, layer - 1, case)}"
         except Exception:  # a network need not give hidden states
             return ""
@@ -141,8 +135,8 @@ def _find_heads(law: NetworkLaw, model: Model, layer: int, case: tuple[Any, ...]
         n = model.config.num_attention_heads
         for name in find_mixing_maps(model, layer):
             inner = replace(model, module=name)
-            output, expected, *_ = check(law, inner, case)
-            pairs = zip(output.chunk(n, -1), expected.chunk(n, -1), strict=True)
+            found, expected, *_ = check(law, inner, case)
+            pairs = zip(found.chunk(n, -1), expected.chunk(n, -1), strict=True)
             wrong = [str(i) for i, x in enumerate(pairs) if difference(*x) > model.tolerance[0]]
             if wrong:
                 return f", head {', '.join(wrong)}" if len(wrong) < n else ", every head"

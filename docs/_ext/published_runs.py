@@ -1,0 +1,266 @@
+"""Reads what a run, a twin or a test says of a published claim, and weighs it."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from twinsolve.bench.tables import number
+from twinsolve.bench.vision.classification.measures import CLEAN, hits
+from twinsolve.bench.vision.classification.report import (
+    Paired,
+    Verdict,
+    baselines_of,
+    judge,
+    paired_difference,
+)
+from twinsolve.bench.vision.segmentation import report as segmentation
+
+DOCS = Path(__file__).parents[1]
+RESULTS = DOCS / "results"
+_OF_TOKENS = ("token_cosine", "log10_condition")
+_LN_10 = float(np.log(10))
+Row = dict[str, Any]
+
+
+class Difference(NamedTuple):
+    """A mean difference, half of its interval (or NaN), the verdict of its table, its format."""
+
+    mean: float
+    half: float
+    words: str
+    form: str = ".2f"
+
+
+def read_ours(ours: Row, effect: float | None) -> tuple[str, str | None]:
+    """Write our number, and what it says of the claim; None where it says nothing by itself.
+
+    `ours` names a ``twin`` of the check, a ``test``, or a ``run``. Of a run it has a pattern to
+    ``find`` in the summary, a ``row`` to compare with its baseline, or a ``column`` of the table,
+    of a ``model`` to compare with another one where it has this name.
+    """
+    if "twin" in ours:
+        return _read_twin(ours["twin"])
+    if "test" in ours:
+        return "a test", "holds"
+    if "find" in ours:
+        return f"{_read_pattern(ours['run'], ours['find'])} {ours['unit']}", None
+    if "row" in ours:
+        cell, verdict = _write_difference(ours, effect)
+    else:
+        cell, verdict = (_compare_networks if "model" in ours else _read_columns)(ours)
+    return f"{cell} {ours['unit']}", verdict
+
+
+def _read_twin(name: str) -> tuple[str, str]:
+    """Write the largest deviation of a twin on data in float64, beside its tolerance."""
+    text = (RESULTS / "check" / "summary.md").read_text().partition("## On data")[2]
+    head, *lines = (
+        re.split(r"\s*\|\s*", line)[1:-1]
+        for line in text.partition("\n## ")[0].splitlines()
+        if line[:1] == "|"
+    )
+    place = head.index("float64")
+    error, tolerance = max(
+        (line[place : place + 2] for line in lines if line[0] == name), key=lambda x: float(x[0])
+    )
+    holds = float(error) <= float(tolerance)
+    return f"{error} (tolerance {tolerance})", "holds" if holds else "does not hold"
+
+
+def _write_difference(ours: Row, effect: float | None) -> tuple[str, str]:
+    """Write a difference with its interval, and what it says of the claim."""
+    return _write_weighed(find_difference(ours), ours["claimed"], effect)
+
+
+def _write_weighed(difference: Difference, claimed: str, effect: float | None) -> tuple[str, str]:
+    mean, half, words, form = difference
+    width = "" if np.isnan(half) else f" ± {half:{form}}"
+    verdict = weigh(difference, claimed, effect)
+    if verdict == "inconclusive" and width:
+        verdict += f" at{width}"
+        if words.startswith("equal"):
+            verdict += f", {words} point"
+    return f"{mean:+{form}}{width}", verdict
+
+
+def find_difference(ours: Row) -> Difference:
+    """Return the difference of a row to its baseline, or to the row ``against``.
+
+    It is read from the summary if ``table`` names a heading of it. Otherwise it is computed from
+    `table.json`: its verdict is corrected for all rows, but not if ``against`` is given.
+    """
+    run, row = ours["run"], ours["row"]
+    if "table" in ours:
+        return _read_difference(run, ours["table"], row, ours.get("column", "verdict"))
+    measure = ours["measure"]
+    margin, form = (0.0, ".3f") if measure in _OF_TOKENS else (1.0, ".2f")
+    if "against" in ours:
+        apart = _compute_differences(read_table(run), measure, {row: ours["against"]})
+        verdict = judge(apart, margin)[row]
+    else:
+        verdict = _judge_all(run, measure, margin)[row]
+    half = verdict.apart.half_width if verdict.apart.determined else np.nan
+    return Difference(verdict.apart.mean, half, verdict.words, form)
+
+
+@cache
+def _judge_all(run: str, measure: str, margin: float) -> dict[str, Verdict]:
+    """Return the verdict on each row of a run, corrected for all of them."""
+    table = read_table(run)
+    if measure.startswith("miou"):
+        verdicts = judge(segmentation.differences(table), margin)
+        return {row: verdict for (row, name), verdict in verdicts.items() if name == measure}
+    return judge(_compute_differences(table, measure, baselines_of(table)), margin)
+
+
+def _compute_differences(
+    table: pd.DataFrame, measure: str, baselines: dict[str, str]
+) -> dict[str, Paired]:
+    """Pair accuracies by seed and image, and other measures by seed."""
+    if measure.startswith("miou"):
+        apart = segmentation.differences(table, baselines)
+        return {row: apart[row, measure] for row in baselines}
+    condition = CLEAN if measure == "top1" else measure
+    if measure not in table or condition == CLEAN:
+        values = {row: hits(table, row, condition) for row in {*baselines, *baselines.values()}}
+    else:
+        values = dict(table.pivot(index="seed", columns="row", values=measure).items())
+    return {row: paired_difference(values[row], values[to]) for row, to in baselines.items()}
+
+
+def _read_difference(run: str, heading: str, row: str, column: str) -> Difference:
+    """Read the line of a row from the table under a heading of a summary.
+
+    The difference stands two columns before its verdict. A ``column`` of a condition has no
+    verdict: it puts differences that are neither ahead nor behind in brackets.
+    """
+    text = (RESULTS / run / "summary.md").read_text().partition(heading)[2]
+    head, *lines = (
+        re.split(r"\s*\|\s*", line)[1:-1] for line in text.splitlines() if line[:1] == "|"
+    )
+    cells = dict(zip(head, next(line for line in lines if line[0] == row), strict=True))
+    place = head.index(column) - (2 if column == "verdict" else 0)
+    cell = cells[head[place]]
+    mean, _, half = cell.strip("()").partition(" ± ")
+    words = "ahead" if float(mean) > 0 else "behind"
+    if column == "verdict" or cell[0] == "(":
+        words = cells.get("verdict", "inconclusive")
+    digits = len(mean.partition(".")[2])
+    return Difference(float(mean), float(half or "nan"), words, f".{digits}f")
+
+
+def weigh(difference: Difference, claimed: str, effect: float | None) -> str:
+    """Say whether a claim of ``more``, ``less``, ``no less`` or a change ``within`` a limit holds.
+
+    ``more`` and ``less`` hold if the corrected p is at most 0.05 and the interval reaches the
+    published effect. They hold in direction if it does not, or if no effect is known. They do not
+    hold if the difference is opposite, or if the interval ends before the effect; one that is not
+    determined ends nowhere. A limit, 1 unless published, holds if the whole interval is within it,
+    and does not if all of it is outside. ``no less`` has this limit on one side alone.
+    """
+    mean, half, words, _ = difference
+    if claimed == "no less" and not np.isnan(half):
+        if mean - half >= -1:
+            return "holds"
+        return "does not hold" if mean + half < -1 else "inconclusive"
+    if claimed == "within":
+        limit = abs(effect or 1)
+        if abs(mean) + half <= limit:
+            return "holds"
+        return "does not hold" if abs(mean) - half > limit else "inconclusive"
+    clear = words in ("ahead", "behind")
+    if np.isnan(half) and not clear:
+        return "inconclusive"
+    along = mean if claimed == "more" else -mean
+    reached = effect is not None and along + half >= abs(effect)
+    if clear and along > 0:
+        return "holds" if reached else "holds in direction"
+    return "does not hold" if clear or (effect is not None and not reached) else "inconclusive"
+
+
+@cache
+def read_table(run: str) -> pd.DataFrame:
+    """Read the rows of a run."""
+    return pd.DataFrame(json.loads((RESULTS / run / "table.json").read_text()))
+
+
+def _compare_networks(ours: Row) -> tuple[str, str]:
+    """Write the mean over layers of a column of two networks, and in how many layers it agrees.
+
+    Networks of several seeds are named ``-seed-`` and their seed. Their means are paired by it, and
+    their difference, corrected for all networks of the run, counts where some layers disagree.
+    """
+    table, claimed, form = read_table(ours["run"]), ours["claimed"], ours["format"]
+    parts = table.model.str.partition("-seed-")
+    values = table.assign(row=parts[0], seed=parts[2]).pivot(
+        index=["seed", "layer"], columns="row", values=ours["column"]
+    ).dropna() * (_LN_10 if ours.get("natural") else 1)
+    own, other = (values[ours[name]].to_numpy() for name in ("model", "against"))
+    agree = own < other if claimed == "less" else own > other
+    told = f"{'lower' if claimed == 'less' else 'higher'} in {agree.sum()} of {len(agree)} layers"
+    by_seed = values.groupby("seed").mean()
+    difference, verdict = f"{own.mean() - other.mean():+{form}}", _weigh_layers(agree)
+    if len(by_seed) > 1:
+        to = by_seed.pop(ours["against"])
+        found = judge({row: paired_difference(by_seed[row], to) for row in by_seed}, 0.0)
+        apart, words = found[ours["model"]].apart, found[ours["model"]].words
+        each = Difference(apart.mean, apart.half_width, words, form)
+        difference, weighed = _write_weighed(each, claimed, None)
+        verdict = weighed if verdict == "inconclusive" else verdict
+    return f"{other.mean():{form}} to {own.mean():{form}} ({difference}), {told},", verdict
+
+
+def _read_columns(ours: Row) -> tuple[str, str | None]:
+    """Write the means of a column by layer, or by ``by``, and those of a second column.
+
+    The claim that a column is ``above 0`` counts its values, and ``rank`` correlates two columns.
+    Columns of decimal logarithms become ``natural``.
+    """
+    columns = [ours["column"], *([ours["beside"]] if "beside" in ours else [])]
+    table = read_table(ours["run"])
+    for name, wanted in ours.get("where", {}).items():
+        table = table[table[name].isin(wanted)]
+    if ours.get("natural"):
+        table = table.assign(**{name: _LN_10 * table[name] for name in columns})
+    if ours.get("claimed") == "above 0":
+        above = table[columns[0]].dropna() > 0
+        return f"above 0 in {above.sum()} of {len(above)}", _weigh_layers(above)
+    if ours.get("rank"):
+        pairs = table[columns].dropna()
+        rank = pairs.corr("spearman").iloc[0, 1]
+        return f"rank correlation {rank:.2f} over {len(pairs)}", None
+    means = table.dropna(subset=columns).groupby(ours["by"], sort=ours["by"] == "layer")[columns]
+    values = [means.mean()[column].tolist() for column in columns]
+    cells = [", ".join(number(x, ours["format"]) for x in own) for own in values]
+    return " against ".join(cells), _weigh_values(values, ours.get("claimed"))
+
+
+def _weigh_values(values: list[list[float]], claimed: str | None) -> str | None:
+    """Compare two columns layer by layer, or the last value of one column with its first."""
+    if claimed is None:
+        return None
+    if claimed == "equal":
+        return "holds" if len(set(values[0])) == 1 else "does not hold"
+    first, second = values if len(values) == 2 else ([values[0][-1]], [values[0][0]])
+    sign = 1 if claimed in ("more", "rises") else -1
+    return _weigh_layers(np.array([sign * (x - y) for x, y in zip(first, second, strict=True)]) > 0)
+
+
+def _weigh_layers(agree: Any) -> str:
+    """Say whether a claim holds in all, some or none of the layers of a network."""
+    if agree.all():
+        return "holds in direction"
+    return "inconclusive" if agree.any() else "does not hold"
+
+
+def _read_pattern(run: str, pattern: str) -> str:
+    """Read what the groups of a pattern match in the summary of a run."""
+    match = re.search(pattern, (RESULTS / run / "summary.md").read_text(), re.M)
+    if match is None:
+        raise ValueError(f"find: must match the summary of {run}, got {pattern!r}")
+    return " against ".join(match.groups())

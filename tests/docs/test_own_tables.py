@@ -1,0 +1,32 @@
+"""What the papers say of their own tables, against the printed cells."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "published"
+
+
+def printed_rows(paper, id_):
+    items = tomllib.loads((PUBLISHED / f"{paper}.toml").read_text())["item"]
+    (found,) = (item for item in items if item["id"] == id_)
+    return found["printed"]["rows"]
+
+
+def test_bilateral_attention_is_ahead_in_two_four_and_four_of_five_tasks():
+    """Section V-B of IF says "4 of 5", for the Transformer too."""
+    cells = np.array([row[2:] for row in printed_rows("IF", "IF-Table-I")]).reshape(5, 3, 3)
+    plain, alibi, bilateral = cells.transpose(2, 1, 0)
+    assert ((bilateral > plain) & (bilateral > alibi)).sum(axis=1).tolist() == [2, 4, 4]
+
+
+def test_operations_of_cait_in_table_3_are_those_of_swin_in_table_1():
+    """A slip of AO: Table 1 has others for the same network."""
+    third = [row[3] for row in printed_rows("AO", "AO-Table-3") if "CaiT-S" in row[0]]
+    first = {
+        backbone: [row[4] for row in printed_rows("AO", "AO-Table-1") if row[0] == backbone]
+        for backbone in ("CaiT", "Swin")
+    }
+    assert third == first["Swin"]
+    assert third != first["CaiT"]
