@@ -1,200 +1,61 @@
 """T5Gemma2ForConditionalGeneration of transformers 5.24.0: generation of left padded.
-
-`generate` scores the tokens of a row of a padded batch as the row alone is scored. Error: 2.1e-01.
-"""
-
-
-import math
-
+`generate` scores the tokens of a row of a padded batch as the row alone is scored. Error: 2.4e-01."""
 import torch
-import torch.nn.functional as F
-from torch import nn
-import transformers
 from transformers import T5Gemma2Config, T5Gemma2ForConditionalGeneration
-
-
-def pad_left(inputs, n):
-    """The inputs behind n tokens of padding (id 0, or features), their mask and positions."""
-    mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (n, 0))
-    padding = inputs[:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[:, :n])
-    return (torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0))
-
-
-def count_positions(inputs):
-    """Positions 0 to n - 1 for each row."""
-    return torch.arange(inputs.shape[1]).expand(len(inputs), -1)
-
-
-def pad_later_rows(inputs):
-    """The rows, all but the first without four tokens behind padding; mask and positions."""
-    short, mask, positions = pad_left(inputs[1:, 4:], 4)
-    first = inputs[:1]
-    return (torch.cat([first, short]), torch.cat([torch.ones_like(mask[:1]), mask]), torch.cat([count_positions(first), positions]))
-
-
+def hide(inputs, start, n):
+    padding = torch.zeros_like(inputs[1:, :n])
+    later = torch.cat([inputs[1:, :start], padding, inputs[1:, start:-n]], 1)
+    mask = torch.ones(inputs.shape[:2], dtype=torch.long)
+    mask[1:, start:start + n] = 0
+    return (torch.cat([inputs[:1], later]), mask, (mask.cumsum(1) - 1).clamp(min=0))
 def scores_of(model, generated, lengths):
-    """What `generate` scored its tokens with, and the full passes of rows of these lengths."""
     found, ids = (torch.stack(generated.logits, 1), generated.sequences)
     n = found.shape[1]
     rows = [ids[i:i + 1, -n - length:-1] for i, length in enumerate(lengths)]
     return (found, torch.cat([model(row)[0][:, -n:] for row in rows]))
-
-
 def generate(model, ids, n, **given):
-    """Append n tokens by the network's own greedy `generate`, without rules that force tokens."""
-    of_decoder = '' if model.source is None else 'decoder_'
+    of_decoder = 'decoder_'
     given[f'{of_decoder}input_ids'] = ids
     given[f'{of_decoder}attention_mask'] = given.pop('mask', torch.ones_like(ids))
-    if model.source is not None:
-        given['decoder_start_token_id'] = ids[:, 0].tolist()
+    given['decoder_start_token_id'] = ids[:, 0].tolist()
     model.network.generation_config = type(model.network.generation_config)()
     return model.network.generate(max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0, suppress_tokens=[0], output_logits=True, return_dict_in_generate=True, **given, **model.source_of(ids))
-
-
 def generation_of_left_padded(model, inputs):
-    """`generate` scores the tokens of a row of a padded batch as the row alone is scored."""
     n = inputs.shape[1]
-    padded, mask, _ = pad_later_rows(inputs)
+    padded, mask, _ = hide(inputs, 0, 4)
     lengths = [n, *[n - 4] * (len(inputs) - 1)]
     return scores_of(model, generate(model, padded, 8, mask=mask), lengths)
-
-
 class Model:
     def __init__(self, network, source, mask=None):
         self.network, self.source, self.mask = network, source, mask
-
-    def of(self, network):
-        return Model(network, self.source, self.mask)
-
-    def reading(self, source, mask):
-        return Model(self.network, source, mask)
-
-    def source_of(self, inputs):  # the first token of a row tells which source is its own
-        first = (inputs != 0).int().argmax(1, keepdim=True)
-        rows = inputs.gather(1, first)[:, 0] % len(self.source)
-        given = {"input_ids": self.source[rows]}
-        return given if self.mask is None else given | {"attention_mask": self.mask[rows]}
-
-    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
-        given = {'use_cache': True}
-        given |= self.source_of(inputs)
-        if cache is not None:
-            given["cache"] = cache
-        if mask is not None:
-            given["decoder_attention_mask"] = mask
-        if positions is not None:
-            given["decoder_position_ids"] = positions + 0
-        with torch.set_grad_enabled(grad):
-            output = self.network(decoder_input_ids=inputs, **given)
+    def source_of(self, inputs):  # the first token tells
+        first = (inputs != 0).int().argmax(1)
+        rows = inputs[range(len(inputs)), first] % len(self.source)
+        return {'input_ids': self.source[rows]}
+    @torch.no_grad()
+    def __call__(self, inputs, mask=None):
+        given = {name: x for name, x in {'decoder_attention_mask': mask}.items() if x is not None}
+        output = self.network(decoder_input_ids=inputs, use_cache=True, **given, **self.source_of(inputs))
         return output["logits" if "logits" in output else "last_hidden_state"], output.cache
-
-
-SEED = 0
-GATES = {'A_log': 0.0, 'dt_bias': 0.0, 'time_decay': -0.5, 'recurrent_param': 0.0}
-
-
-def _weight_of(network, getter):
-    """The weight of the embedding or of the head; None where a network has or tells none."""
-    try:
-        return getattr(getattr(network, getter)(), 'weight', None)
-    except (AttributeError, NotImplementedError):
-        return None
-
-
-def _fan_in(weight):
-    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
-    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
-    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
-
-
-def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
-    draw = torch.Generator().manual_seed(SEED)
-    embedding = _weight_of(network, 'get_input_embeddings')
-    head = _weight_of(network, 'get_output_embeddings')
-    with torch.no_grad():
-        for name, weight in network.named_parameters():
-            if not weight.requires_grad:
-                continue
-            noise = torch.randn(weight.shape, generator=draw)
-            gate = GATES.get(name.rpartition('.')[2])
-            if gate is not None:
-                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
-            elif weight is embedding:
-                shared = weight is head
-                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
-            elif weight.ndim < 2:
-                weight.add_(0.1 * noise)
-            else:
-                weight.copy_(noise / math.sqrt(_fan_in(weight)))
-    return network
-
-
-settings = {'attention_dropout': 0.0,
- 'bos_token_id': 1,
- 'classifier_dropout_rate': 0.0,
- 'decoder': {'attention_dropout': 0.0,
-             'bos_token_id': 1,
-             'dropout_rate': 0.0,
-             'eos_token_id': 2,
-             'head_dim': 8,
-             'hidden_size': 32,
-             'intermediate_size': 48,
-             'layer_types': ['sliding_attention', 'full_attention', 'sliding_attention',
-                             'full_attention'],
-             'max_position_embeddings': 512,
-             'model_type': 't5gemma2_decoder',
-             'num_attention_heads': 4,
-             'num_hidden_layers': 4,
-             'num_key_value_heads': 2,
-             'pad_token_id': 0,
-             'sliding_window': 8,
-             'tie_word_embeddings': False,
-             'vocab_size': 97},
- 'dropout_rate': 0.0,
- 'encoder': {'model_type': 't5gemma2_encoder',
-             'text_config': {'attention_dropout': 0.0,
-                             'bos_token_id': 1,
-                             'dropout_rate': 0.0,
-                             'eos_token_id': 2,
-                             'head_dim': 8,
-                             'hidden_size': 32,
-                             'intermediate_size': 48,
-                             'layer_types': ['sliding_attention', 'full_attention',
-                                             'sliding_attention', 'full_attention'],
-                             'max_position_embeddings': 512,
-                             'model_type': 't5gemma2_text',
-                             'num_attention_heads': 4,
-                             'num_hidden_layers': 4,
-                             'num_key_value_heads': 2,
-                             'pad_token_id': 0,
-                             'sliding_window': 8,
-                             'tie_word_embeddings': False,
-                             'vocab_size': 97},
-             'tie_word_embeddings': False,
-             'vision_config': {'attention_dropout': 0.0,
-                               'hidden_size': 32,
-                               'image_size': 32,
-                               'intermediate_size': 48,
-                               'model_type': 'siglip_vision_model',
-                               'num_attention_heads': 4,
-                               'num_hidden_layers': 4,
-                               'patch_size': 8}},
- 'eos_token_id': 2,
- 'pad_token_id': 0,
- 'tie_word_embeddings': False,
- 'vocab_size': 97}
+settings = {'bos_token_id': 1, 'decoder': {'model_type': 't5gemma2_decoder', 'bos_token_id': 1, 'dropout_rate': 0.0,
+    'eos_token_id': 2, 'head_dim': 8, 'hidden_size': 32, 'intermediate_size': 48, 'layer_types': ['sliding_attention',
+    'full_attention', 'sliding_attention', 'full_attention'], 'max_position_embeddings': 512, 'num_attention_heads': 4,
+    'num_hidden_layers': 4, 'num_key_value_heads': 2, 'sliding_window': 8, 'tie_word_embeddings': False, 'vocab_size':
+    97}, 'encoder': {'model_type': 't5gemma2_encoder', 'text_config': {'model_type': 't5gemma2_text', 'bos_token_id': 1,
+    'dropout_rate': 0.0, 'eos_token_id': 2, 'head_dim': 8, 'hidden_size': 32, 'intermediate_size': 48, 'layer_types':
+    ['sliding_attention', 'full_attention', 'sliding_attention', 'full_attention'], 'max_position_embeddings': 512,
+    'num_attention_heads': 4, 'num_hidden_layers': 4, 'num_key_value_heads': 2, 'sliding_window': 8,
+    'tie_word_embeddings': False, 'vocab_size': 97}, 'tie_word_embeddings': False, 'vision_config': {'model_type':
+    'siglip_vision_model', 'hidden_size': 32, 'image_size': 32, 'intermediate_size': 48, 'num_attention_heads': 4,
+    'num_hidden_layers': 4, 'patch_size': 8}}, 'eos_token_id': 2, 'tie_word_embeddings': False, 'vocab_size': 97,}
 torch.manual_seed(0)
 network = T5Gemma2ForConditionalGeneration(T5Gemma2Config(**settings)).eval()
-draw_weights(network)
+draw = torch.Generator().manual_seed(0)
+for name, weight in network.named_parameters():
+    noise = torch.randn(weight.shape, generator=draw)
+    scale = 1 if weight is network.get_input_embeddings().weight else (weight[0].numel() if weight.ndim > 3 or weight.shape[1:-1] == (1,) else weight.shape[-1]) ** 0.5
+    weight.data = weight.data + 0.1 * noise if weight.ndim < 2 else noise / scale
 source = torch.randint(3, 97, (2, 13), generator=torch.Generator().manual_seed(2))[:2]
 inputs = 2 * torch.randint(2, 48, (2, 21), generator=torch.Generator().manual_seed(1)) + torch.arange(2)[:, None]
-
-
-found, expected = generation_of_left_padded(Model(network, source), inputs)
-if found.shape != expected.shape:
-    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
-elif expected.is_floating_point():
-    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
-else:
-    print("share of entries that differ", (found != expected).double().mean().item())
+found, expected, *_ = generation_of_left_padded(Model(network, source), inputs)
+print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())

@@ -1,150 +1,50 @@
 """UnlimitedOcrForConditionalGeneration of transformers 5.24.0: decoding.
 
-Token by token through the cache, the output is that of the full pass. Error: 6.5e-01.
-"""
-
-
-import math
-
+Token by token through the cache, the output is that of the full pass. Error: 6.5e-01."""
+from itertools import pairwise
 import torch
-import torch.nn.functional as F
-from torch import nn
-import transformers
 from transformers import UnlimitedOcrConfig, UnlimitedOcrForConditionalGeneration
 
-
-def in_pieces(model, inputs, ends, *, positions=None, mask=None, cache=None, grad=False):
-    """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
-    outputs, start = ([], 0)
-    for end in ends:
-        given = {}
-        if positions is not None:
-            given['positions'] = positions[:, start:end]
-        if mask is not None:
-            given['mask'] = mask[:, start:end] if model.mask_of_call else mask[:, :end]
-        output, cache = model(inputs[:, start:end], cache=cache, grad=grad, **given)
+def in_pieces(model, inputs, ends, *, cache=None):
+    outputs = []
+    for start, end in pairwise([0, *ends]):
+        first = 0
+        output, cache = model(inputs[:, start:end], cache=cache)
         outputs.append(output)
-        start = end
     return torch.cat(outputs, 1)
 
-
 def decoding(model, inputs):
-    """Token by token through the cache, the output is that of the full pass."""
     expected = model(inputs)[0]
     ends = range(1, inputs.shape[1] + 1)
     return (in_pieces(model, inputs, ends), expected)
 
-
 class Model:
-    mask_of_call = False
     def __init__(self, network):
         self.network = network
 
-    def of(self, network):
-        return Model(network)
-
-    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
-        given = {'use_cache': True}
-        if cache is not None:
-            given["cache"] = cache
-        if mask is not None:
-            given["attention_mask"] = mask
-        if positions is not None:
-            given["position_ids"] = positions + 0
-        with torch.set_grad_enabled(grad):
-            output = self.network(inputs, **given)
+    @torch.no_grad()
+    def __call__(self, inputs, cache=None):
+        given = {name: x for name, x in {'cache': cache}.items() if x is not None}
+        output = self.network(inputs, use_cache=True, **given)
         return output["logits" if "logits" in output else "last_hidden_state"], output.cache
 
-
-SEED = 0
-GATES = {'A_log': 0.0, 'dt_bias': 0.0, 'time_decay': -0.5, 'recurrent_param': 0.0}
-
-
-def _weight_of(network, getter):
-    """The weight of the embedding or of the head; None where a network has or tells none."""
-    try:
-        return getattr(getattr(network, getter)(), 'weight', None)
-    except (AttributeError, NotImplementedError):
-        return None
-
-
-def _fan_in(weight):
-    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
-    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
-    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
-
-
-def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
-    draw = torch.Generator().manual_seed(SEED)
-    embedding = _weight_of(network, 'get_input_embeddings')
-    head = _weight_of(network, 'get_output_embeddings')
-    with torch.no_grad():
-        for name, weight in network.named_parameters():
-            if not weight.requires_grad:
-                continue
-            noise = torch.randn(weight.shape, generator=draw)
-            gate = GATES.get(name.rpartition('.')[2])
-            if gate is not None:
-                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
-            elif weight is embedding:
-                shared = weight is head
-                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
-            elif weight.ndim < 2:
-                weight.add_(0.1 * noise)
-            else:
-                weight.copy_(noise / math.sqrt(_fan_in(weight)))
-    return network
-
-
-settings = {'experts_implementation': 'eager',
- 'text_config': {'attention_dropout': 0.0,
-                 'bos_token_id': 1,
-                 'eos_token_id': 2,
-                 'experts_implementation': 'eager',
-                 'head_dim': 8,
-                 'hidden_size': 32,
-                 'intermediate_size': 48,
-                 'max_position_embeddings': 512,
-                 'model_type': 'unlimited_ocr_text',
-                 'moe_intermediate_size': 48,
-                 'n_group': 1,
-                 'n_routed_experts': 4,
-                 'num_attention_heads': 4,
-                 'num_experts_per_tok': 2,
-                 'num_hidden_layers': 4,
-                 'num_key_value_heads': 2,
-                 'pad_token_id': 0,
-                 'sliding_window': 8,
-                 'topk_group': 1,
-                 'vocab_size': 97},
- 'vision_config': {'encoder_config': {'attention_dropout': 0.0,
-                                      'hidden_size': 32,
-                                      'image_size': 32,
-                                      'intermediate_size': 48,
-                                      'model_type': 'unlimited_ocr_vision_encoder',
-                                      'num_attention_heads': 4,
-                                      'num_hidden_layers': 4,
-                                      'patch_size': 8},
-                   'model_type': 'unlimited_ocr_vision',
-                   'sam_config': {'attention_dropout': 0.0,
-                                  'hidden_size': 32,
-                                  'image_size': 32,
-                                  'model_type': 'unlimited_ocr_sam_vision_model',
-                                  'num_attention_heads': 4,
-                                  'num_hidden_layers': 4,
-                                  'patch_size': 8,
-                                  'window_size': 8}}}
+settings = {'text_config': {'model_type': 'unlimited_ocr_text', 'bos_token_id': 1, 'eos_token_id': 2, 'head_dim': 8,
+    'hidden_size': 32, 'intermediate_size': 48, 'max_position_embeddings': 512, 'moe_intermediate_size': 48,
+    'n_routed_experts': 4, 'num_attention_heads': 4, 'num_experts_per_tok': 2, 'num_hidden_layers': 4,
+    'num_key_value_heads': 2, 'pad_token_id': 0, 'sliding_window': 8, 'vocab_size': 97, 'experts_implementation':
+    'eager'}, 'vision_config': {'model_type': 'unlimited_ocr_vision', 'encoder_config': {'model_type':
+    'unlimited_ocr_vision_encoder', 'hidden_size': 32, 'image_size': 32, 'intermediate_size': 48, 'num_attention_heads':
+    4, 'num_hidden_layers': 4, 'patch_size': 8}, 'sam_config': {'model_type': 'unlimited_ocr_sam_vision_model',
+    'hidden_size': 32, 'image_size': 32, 'num_attention_heads': 4, 'num_hidden_layers': 4, 'patch_size': 8,
+    'window_size': 8}}, 'experts_implementation': 'eager',}
 torch.manual_seed(0)
 network = UnlimitedOcrForConditionalGeneration(UnlimitedOcrConfig(**settings)).eval()
-draw_weights(network)
+draw = torch.Generator().manual_seed(0)
+for name, weight in network.named_parameters():
+    noise = torch.randn(weight.shape, generator=draw)
+    scale = 1 if weight is network.get_input_embeddings().weight else (weight[0].numel() if weight.ndim > 3 or weight.shape[1:-1] == (1,) else weight.shape[-1]) ** 0.5
+    weight.data = weight.data + 0.1 * noise if weight.ndim < 2 else noise / scale
 inputs = torch.randint(3, 97, (2, 21), generator=torch.Generator().manual_seed(1))
 
-
-found, expected = decoding(Model(network), inputs)
-if found.shape != expected.shape:
-    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
-elif expected.is_floating_point():
-    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
-else:
-    print("share of entries that differ", (found != expected).double().mean().item())
+found, expected, *_ = decoding(Model(network), inputs)
+print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())

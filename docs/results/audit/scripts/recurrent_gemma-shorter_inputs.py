@@ -1,114 +1,38 @@
 """RecurrentGemmaForCausalLM of transformers 5.24.0: shorter inputs.
 
-The first tokens alone have the output that they have in the whole, whatever the length. Error: 1.1e-01.
-"""
-
-
-import math
-
+The first tokens alone have the output that they have in the whole, whatever the length. Error: 1.2e-01."""
 import torch
-import torch.nn.functional as F
-from torch import nn
 import transformers
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
-
-def shorter_inputs(model, inputs):
-    """The first tokens alone have the output that they have in the whole, whatever the length."""
-    n, whole = (inputs.shape[1], model(inputs)[0])
-    lengths = [1, 2, n // 2, n - 1]
-    alone = [model(inputs[:, :length])[0] for length in lengths]
-    return (torch.cat(alone, 1), torch.cat([whole[:, :length] for length in lengths], 1))
-
+def shorter_inputs(model, inputs, length):
+    return (model(inputs[:, :length])[0], model(inputs)[0][:, :length])
 
 class Model:
     def __init__(self, network):
         self.network = network
 
-    def of(self, network):
-        return Model(network)
-
-    def __call__(self, inputs, *, cache=None, mask=None, positions=None, grad=False):
-        given = {'use_cache': True}
-        if cache is None:
-            cache = transformers.DynamicCache(config=self.network.config)
-        if cache is not None:
-            given["cache"] = cache
-        if mask is not None:
-            given["attention_mask"] = mask
-        if positions is not None:
-            given["position_ids"] = positions + 0
-        with torch.set_grad_enabled(grad):
-            output = self.network(inputs, **given)
+    @torch.no_grad()
+    def __call__(self, inputs):
+        cache = transformers.DynamicCache(config=self.network.config)
+        given = {name: x for name, x in {'cache': cache}.items() if x is not None}
+        output = self.network(inputs, use_cache=True, **given)
         return output["logits" if "logits" in output else "last_hidden_state"], cache
 
-
-SEED = 0
-GATES = {'A_log': 0.0, 'dt_bias': 0.0, 'time_decay': -0.5, 'recurrent_param': 0.0}
-
-
-def _weight_of(network, getter):
-    """The weight of the embedding or of the head; None where a network has or tells none."""
-    try:
-        return getattr(getattr(network, getter)(), 'weight', None)
-    except (AttributeError, NotImplementedError):
-        return None
-
-
-def _fan_in(weight):
-    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
-    convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
-    return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]
-
-
-def draw_weights(network):
-    """Draw the weights of a network anew: outputs of unit size, gates in mid range."""
-    draw = torch.Generator().manual_seed(SEED)
-    embedding = _weight_of(network, 'get_input_embeddings')
-    head = _weight_of(network, 'get_output_embeddings')
-    with torch.no_grad():
-        for name, weight in network.named_parameters():
-            if not weight.requires_grad:
-                continue
-            noise = torch.randn(weight.shape, generator=draw)
-            gate = GATES.get(name.rpartition('.')[2])
-            if gate is not None:
-                weight[..., ::2] = gate + 0.5 * noise[..., ::2]
-            elif weight is embedding:
-                shared = weight is head
-                weight.copy_(noise / (math.sqrt(weight.shape[-1]) if shared else 1))
-            elif weight.ndim < 2:
-                weight.add_(0.1 * noise)
-            else:
-                weight.copy_(noise / math.sqrt(_fan_in(weight)))
-    return network
-
-
-settings = {'attention_dropout': 0.0,
- 'attention_window_size': 8,
- 'bos_token_id': 1,
- 'eos_token_id': 2,
- 'head_dim': 8,
- 'hidden_size': 32,
- 'intermediate_size': 48,
- 'logits_soft_cap': 2.0,
- 'lru_width': 32,
- 'num_attention_heads': 4,
- 'num_hidden_layers': 4,
- 'num_key_value_heads': 2,
- 'pad_token_id': 0,
- 'tie_word_embeddings': False,
- 'vocab_size': 97}
+settings = {'attention_window_size': 8, 'bos_token_id': 1, 'eos_token_id': 2, 'head_dim': 8, 'hidden_size': 32,
+    'intermediate_size': 48, 'logits_soft_cap': 2.0, 'lru_width': 32, 'num_attention_heads': 4, 'num_hidden_layers': 4,
+    'num_key_value_heads': 2, 'tie_word_embeddings': False, 'vocab_size': 97,}
 torch.manual_seed(0)
 network = RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**settings)).eval()
-draw_weights(network)
+gates = {'recurrent_param': 0.0}
+draw = torch.Generator().manual_seed(0)
+for name, weight in network.named_parameters():
+    noise = torch.randn(weight.shape, generator=draw)
+    if name.split('.')[-1] in gates:
+        weight.data[..., ::2] = gates[name.split('.')[-1]] + 0.5 * noise[..., ::2]
+    scale = 1 if weight is network.get_input_embeddings().weight else weight.shape[-1] ** 0.5
+    weight.data = weight.data if name.split('.')[-1] in gates else weight.data + 0.1 * noise if weight.ndim < 2 else noise / scale
 inputs = torch.randint(3, 97, (2, 21), generator=torch.Generator().manual_seed(1))
 
-
-found, expected = shorter_inputs(Model(network), inputs)
-if found.shape != expected.shape:
-    print("shapes", tuple(found.shape), "and", tuple(expected.shape))
-elif expected.is_floating_point():
-    print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
-else:
-    print("share of entries that differ", (found != expected).double().mean().item())
+found, expected, *_ = shorter_inputs(Model(network), inputs, 1)
+print("relative error", ((found - expected).abs().max() / expected.abs().max()).item())
