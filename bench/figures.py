@@ -72,7 +72,7 @@ def save(figure: Figure, path: Path) -> None:
     if layout := figure.get_layout_engine():
         layout.execute(figure)
     figure.set_layout_engine(None)  # or each file would be drawn twice, to find the layout again
-    figure.savefig(drawn)
+    figure.savefig(drawn, dpi=150)
     with whole_file(path) as file:
         few_colours = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
         few_colours.save(file, format="png", optimize=True)

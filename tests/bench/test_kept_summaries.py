@@ -15,10 +15,7 @@ from twinsolve.bench.vision.denoising import report as denoising
 from twinsolve.bench.vision.segmentation import report as segmentation
 
 RESULTS = Path(__file__).parents[2] / "docs/results"
-OF_CLASSIFICATION = (
-    [classification.lines_of],
-    [classification.remarks, classification.notes, classify_path.notes_of_path],
-)
+OF_CLASSIFICATION = ([classification.lines_of], [classification.remarks, classification.notes])
 OF_SEGMENTATION = (
     [
         segmentation.lines_of,
@@ -33,7 +30,10 @@ KEPT = {
     **{path.name: OF_CLASSIFICATION for path in sorted(RESULTS.glob("classify-*"))},
     "classify-digits": WITH_ATTACKS,
     "classify-cifar10": WITH_ATTACKS,
-    "classify-path": (OF_CLASSIFICATION[0] + [classify_path.path_lines], OF_CLASSIFICATION[1]),
+    "classify-path": (
+        OF_CLASSIFICATION[0] + [classify_path.path_lines],
+        OF_CLASSIFICATION[1] + [classify_path.notes_of_path],
+    ),
     "classify-adaptation": ([adaptation.adapted_lines], [adaptation.adapted_notes]),
     "segment": OF_SEGMENTATION,
     "segment-parts": OF_SEGMENTATION,
