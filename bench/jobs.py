@@ -150,15 +150,16 @@ def run_jobs(
     modules: Sequence[str] = (),
     listeners: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Rows of ``function(**job)`` for every job, kept as soon as the job is finished.
+    """Run ``function(**job)`` for every job and return all rows, which are kept as each job ends.
 
-    A job has everything that decides its result, as dataclasses and values that JSON can hold. Jobs
-    run in `options.n_jobs` processes, or as ``joblib.parallel_config`` says, with one thread each.
-    If `options.directory` has a job from a run of the same source and versions, it is read instead.
-    The source is what the function's module and `modules` import, or the whole package for a
-    script. If jobs have ``seeds``, the function also gets ``keep=``, a `Keep` whose key leaves them
-    out. Each process first calls `setup`. `content` are hashes of the data files that the jobs
-    read. `listeners` are further arguments of the function, which decide nothing.
+    A job holds everything that decides its result, as dataclasses and values that JSON can hold.
+    Jobs run in `options.n_jobs` processes, or as ``joblib.parallel_config`` says, with one thread
+    each. If `options.directory` has the result of the same job, source and versions, it is read
+    instead. The source is every file that the function's module and `modules` import; for a script,
+    its folder and the whole package. If jobs have ``seeds``, the function also gets ``keep=``, a
+    `Keep` for all seeds: its key leaves them out. Each process first calls `setup`. `content` are
+    hashes of the data files that the jobs read. `listeners` are further arguments of the function,
+    which do not change its result.
     """
     known = code(function.__module__, *modules) | ({"files": dict(content)} if content else {})
     own = partial(function, **listeners) if listeners else function

@@ -89,7 +89,9 @@ RecipeWords = Annotated[
 ]
 Against = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Compare with this row [each row's own backbone]."),
+    typer.Option(
+        metavar="NAME", help="Compare all rows with this one [each with its own backbone]."
+    ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, to see that it works.")]
 Jobs = Annotated[
@@ -97,11 +99,13 @@ Jobs = Annotated[
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="How often each runs; they take turns.")]
 DTYPE = "float32, float64 or bfloat16."
-DATA = "Data set, in place of the command's own."
+DATA = "Use this data set instead of the command's own."
 SIGMA = "Standard deviation of the noise, in grey levels of 255."
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]
 Colour = Annotated[bool, typer.Option("--colour", help="Pictures in colour.")]
-DataHome = Annotated[str | None, typer.Option(metavar="DIR", help="Data root [$TWINSOLVE_DATA].")]
+DataHome = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Folder of the data sets [$TWINSOLVE_DATA].")
+]
 Output = Annotated[
     Path, typer.Option(metavar="DIR", help="Folder for the results.", callback=results_folder)
 ]

@@ -81,12 +81,12 @@ def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> An
 def as_numbers(values: ArrayLike, name: str, dtype: Any = None) -> Array:
     """Return `values` as an array, of `dtype` unless that is None, if they are numbers.
 
-    NumPy turns dates, durations, text and many objects into numbers. That is left to the caller.
+    NumPy would turn dates, durations, text and many objects into numbers. Here they are refused.
 
     Raises
     ------
     ValueError
-        On such values, and rows of unequal length; the message starts with `name`.
+        On such values, and on rows of unequal length. The message starts with `name`.
     """
     try:
         return _numbers(values) if dtype is None else _numbers(values).astype(dtype, copy=False)

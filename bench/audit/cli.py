@@ -38,7 +38,7 @@ def audit(
     device: Device = "cpu",
     output: Output = Path("results/audit"),
 ) -> None:
-    """Hold networks that others wrote to the laws that they promise.
+    """Test whether networks that others wrote keep the laws that they promise.
 
     A law says, for example, that decoding token by token gives the outputs of the full pass, that a
     row of a batch has the outputs that it has alone, or that tokens under a mask change nothing. An

@@ -27,20 +27,20 @@ def check(
     output: Output = Path("results/check"),
     load: Load = None,
 ) -> None:
-    """Compare every layer with its solver on data, and test the laws that it declares.
+    """Compare every layer with its solver on data, and test the laws that layers declare.
 
     A twin is a learnable attention layer and the classical solver that it unrolls. Both run on
-    clustering and on vision data; the deviation between their outputs must stay under the tolerance
-    of their relation: the same numbers (identity, or init at the initial parameters), the same
-    iterates (iterate), the same limit or its proved rate (limit), or a proved inequality (bound).
-    Solver and layer must also reach the same task number: the adjusted Rand index of the clusters,
-    or the PSNR of the image in dB. The laws are tested on small random inputs whose heads all
-    differ: causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients,
-    other options, sizes and dtypes. Inputs that a layer must refuse have to raise an error.
-    --quick tests the laws, and one data set of each task in float64. --data may be given again, and
-    "drawn" names the inputs of the laws.
+    clustering and on vision data. Their outputs may differ by at most a tolerance. It depends on
+    what relates them: the same numbers (identity, or init at the initial parameters alone), the
+    same iterates (iterate), the same limit or its proved rate (limit), or a proved inequality
+    (bound). Both must also reach the same quality: the adjusted Rand index of the clusters, or the
+    PSNR of the image in dB. The laws are tested on small random inputs with heads that differ. They
+    cover causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients,
+    other options, sizes and dtypes. Inputs that a layer must refuse have to raise an error. --quick
+    tests the laws, and one data set of each task in float64. Repeat --data for several data sets;
+    "drawn" stands for the random inputs of the laws.
 
-    The check takes more than a minute on two idle processors and packaged data. It also uses
+    With packaged data and two idle cores the check takes more than a minute. It also uses
     Extended Yale B and Set12, if the environment variable TWINSOLVE_DATA names a folder that holds
     them. It prints a line for each twin that is done, with the row closest to its tolerance, and
     at the end the coverage and the processor time. It writes table.json with every row, summary.md,

@@ -52,9 +52,9 @@ class ClusteringSample:
     def inputs(self, twin: Twin) -> tuple[Tensor, ...] | None:
         """Inputs of the twin in float64, or None if it cannot take this data.
 
-        Values are ``[X, I]``, so that the output holds both ``C X`` and the coefficients C. In head
-        0, queries and keys are the tokens; keys get noise if they must be other points. If queries
-        and keys may differ, head 1 projects each at random.
+        Values are ``[X, I]`` with the identity I, so that the output holds both ``C X`` and the
+        coefficients C. In head 0, queries and keys are the tokens; keys get noise if the twin needs
+        other points than the queries. If they may differ, head 1 projects each at random.
         """
         if twin.inputs.kind == "patches":
             return None

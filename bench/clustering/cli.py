@@ -66,50 +66,50 @@ def cluster(
 ) -> None:
     """Cluster data sets by solved and learned coefficients, and compare.
 
-    A pipeline is: features of the points, a method that represents points by each other, a chain of
-    affinity steps, and the spectral step, which clusters by k-means, or by pivoted QR if the chain
-    ends in cluster-qr. Coefficients are computed once for each problem, method and setting. All
-    chains and all seeds of k-means use the same coefficients, so that solvers and affinity steps
-    are judged separately. The seeds are those of k-means; the first one also seeds generated data,
-    subsets and fits. Without DATA and --method, the command runs the preset quick: every
+    A pipeline has four parts: features of the points, a method that represents points by each
+    other, a chain of affinity steps, and the spectral step. That one clusters by k-means, or by
+    pivoted QR if the chain ends in cluster-qr. Coefficients are computed once for each problem,
+    method and setting. All chains and all seeds of k-means use the same coefficients, so that
+    solvers and affinity steps are judged separately. Seeds vary k-means; the first one also draws
+    data, subsets and fits. Without DATA and --method, the command runs the preset quick: every
     method but the slowest on packaged and generated data, in a few minutes.
 
-    --method takes a name of --list; a name with settings, such as SSC:gamma=10, which are then
-    fixed, and SENet:device=cuda, where a learned method trains; or package.module:Class, a class
-    that is installed or in the current folder. The class needs a fit_predict. If its fit sets coef_
-    (row i represents point i), the affinity steps apply; if it sets affinity_matrix_ alone, the
-    spectral step. --method replaces the methods of a preset.
+    --method takes one of three forms: a name of --list; a name with fixed settings, such as
+    SSC:gamma=10 or SENet:device=cuda; or package.module:Class, installed or in the current folder.
+    The class needs a fit_predict. If its fit sets coef_ (row i represents point i), the affinity
+    steps apply. If it sets affinity_matrix_ alone, only the spectral step applies. --method
+    replaces the methods of a preset.
 
     DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
     file of the points next to the IDX file of the labels. Settings follow a colon:
     synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
     coil20:classes=1-10,n_classes=6 for random classes, and mnist:subset=test for a part of a data
     set. For a file, mine.mat:data_key=X,target_key=y names the arrays, transpose=True takes columns
-    as points, and --n-clusters gives the number of clusters. Row numbers of a .csv file are left
-    out; mine.csv:drop=id or drop=[id,3] leaves out more columns, by name or number from 0. The
-    command says what it found. Labels are known as y, target, label, class, gnd, gt or s, in
-    capitals or not; target_key=False takes none. Points without labels need the number of clusters;
-    labels.csv is then the clusters of the row of largest score, with the number of each point in
-    the file, from 0.
+    as points, and --n-clusters gives the number of clusters. A column of row numbers in a .csv file
+    is left out; mine.csv:drop=id or drop=[id,3] leaves out more columns, by name or number from 0.
+    The command says what it found. Labels are found by the names y, target, label, class, gnd, gt
+    and s, in capitals or not; target_key=False ignores them. Points without labels need the number
+    of clusters. The command then writes labels.csv: the number of each point in the file, from 0,
+    and its cluster in the row of largest score.
 
     --auto chooses method, affinity steps and setting together, without labels, for one DATA with
     labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
     steps, clustered by k-means but not by cluster-qr. Above 5,000 points, the methods LSR and LRSC
     and the steps low-rank, svd-power and softmax-rows are left out. --method and --affinity name
     other candidates, of which none is left out. The choice is the candidate whose clusters agree
-    best with the clusters of all candidates: by the mean adjusted Rand index, weighted by the 24th
-    power of their scores. The command prints the choice and the next best. It writes labels.csv
+    best with those of all candidates: by the mean adjusted Rand index, in which each counts by the
+    24th power of its score. The command prints the choice and the next best. It writes labels.csv
     (the number of each point in the whole data set, and its cluster), choice.json, candidates.csv
     and, up to 2,000 points, matrices.png: the coefficients of the best candidate of each of three
     methods. Labels are only used to tell the error of the choice, and to sort the figure.
 
-    Without --auto, the command prints a row for each method: that of the affinity steps with the
-    largest score, or one for each of --affinity; the others are in clusters.csv. A row has the
+    Without --auto, the command prints a row for each method, with the affinity steps of largest
+    score. With --affinity each chain gets a row. All others are in clusters.csv. A row has the
     clustering error in % (averaged over trials; mean, standard deviation and range over seeds),
-    NMI, ARI, ME-3 (the connectivity of the worst true cluster), and the score without labels that
-    chooses one setting for all trials of a data set. A second table has time as a ratio to SSC in
-    the same run, memory, certified gap and, for methods that approximate a solved problem, the
-    distance to its solution.
+    NMI, ARI and ME-3 (the connectivity of the worst true cluster). Its score, which needs no
+    labels, chooses one setting for all trials of a data set. A second table has time as a ratio to
+    SSC in the same run, memory, certified gap and, for methods that approximate a solved problem,
+    the distance to its solution.
 
     The command writes to DIR the table of each study, such as clusters.json.gz, its lines by all
     steps as .csv and .tex, settings.json, summary.md, and figures as .png and .pdf: errors, and

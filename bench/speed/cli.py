@@ -14,7 +14,7 @@ from ..terminal import console, progress
 _Help = Callable[[], None]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Time a solver beside solvers that a user would pick instead."
+    no_args_is_help=True, help="Time our solvers beside those that a user would pick instead."
 )
 
 

@@ -9,7 +9,7 @@ from ..terminal import console, progress
 def vectors(
     output: Output = Path("results/vectors"),
 ) -> None:
-    """Write reference vectors that kernels in any framework can be tested with.
+    """Write reference inputs and outputs to test kernels of any framework with.
 
     Subjects are the recurrences of test-time regression (linear attention, delta rules, Mesa,
     Titans, Parallax), and every operator of this package that has an exact twin. Each has small

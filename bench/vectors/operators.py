@@ -21,7 +21,7 @@ _PLAIN = (int, float, str, type(None))
 
 
 def operators() -> Iterator[Subject]:
-    """Yield every operator on q, k and v that has a twin that gives its own output."""
+    """Yield every operator on q, k and v whose twin computes exactly its output."""
     for twin in catalogue():
         any_points = twin.inputs.kind == "tokens" and twin.inputs.pairing != "self"
         if any_points and is_exact(twin) and speaks_for_layer(twin):

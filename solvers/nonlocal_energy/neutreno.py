@@ -242,8 +242,8 @@ def _check(f: ArrayLike, A: Any, lam: float | ArrayLike) -> tuple[_Problem, Any]
     check_size(f, float(lams.max()))
     if not (lams > (excess := np.abs(transitions.excess))).all():
         raise ValueError(
-            "lam: must exceed the deviation from 1 of the row sums of the function A, up to "
-            f"{excess.max():.3g}, got {lams.min():.3g}"
+            "lam: must be larger than the error of the row sums of the function A, which differ "
+            f"from 1 by up to {excess.max():.3g}, got {lams.min():.3g}"
         )
     return _Problem(f.astype(np.float64), transitions, lams), common_dtype(f, A)
 

@@ -293,12 +293,12 @@ class Attention(nn.Module):
         return seen._replace(projected_positions=projected)
 
     def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions through the query and the key projection, without their biases.
+        """Return the positions after the query and after the key projection, both without bias.
 
         Raises
         ------
         ValueError
-            If they do not fit the weights, or the operator does not read queries and keys.
+            If positions do not fit the weights, or the operator does not read queries and keys.
         """
         check_input(
             positions, "context.positions", ("...", "tokens", self.embed_dim), self.in_proj_weight

@@ -53,7 +53,7 @@ def list_attached(model: nn.Module) -> dict[str, Any]:
 
 
 def check_runs(module: Any, _: Any = None) -> None:
-    """Refuse a module that has an operator and would not run it; a hook before its forward.
+    """Refuse a module that would not run its attached operator. It is a forward pre-hook.
 
     Raises
     ------
@@ -63,8 +63,8 @@ def check_runs(module: Any, _: Any = None) -> None:
     allowed = [ATTACHED[True]] if operator_of(module).positional else [*ATTACHED.values()]
     if found not in allowed:
         raise ValueError(
-            f"attn_implementation: {found!r} passes by the operator of {type(module).__name__}; "
-            f"model.set_attn_implementation({allowed[0]!r}) runs it"
+            f"attn_implementation: {found!r} leaves out the operator of {type(module).__name__}; "
+            f"call model.set_attn_implementation({allowed[0]!r}) to run it"
         )
 
 

@@ -190,7 +190,7 @@ def train_denoiser(
     output: Output = Path("results/train-denoiser"),
     load: Load = None,
 ) -> None:
-    """Train a denoising network, which starts as the iterate of a classical method.
+    """Train a denoising network that starts as a few steps of a classical method.
 
     NETWORK is a class of twinsolve.unrolled.models.denoisers; or package.module:Class, installed or
     in the current folder, which must keep the arguments of its constructor as attributes. Settings

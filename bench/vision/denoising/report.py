@@ -272,9 +272,9 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _find_origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, Any]]:
-    """By layer, the closest classical problem, and its lam before training.
+    """Return, for each layer, its closest classical problem, and the lam before training.
 
-    Networks without steps of sparse coding get the rows of `energies` instead.
+    If a network has no steps of sparse coding, the rows are those of `energies`.
     """
     start = started(network)
     untrained = {row["layer"]: row["lam"] for row in classical_problems(start)}

@@ -36,19 +36,19 @@ def segment(
 ) -> None:
     """Train segmenters of road scenes (CamVid) that differ in one part, and compare them.
 
-    A row is a name of --list, or Segmenter:NAME=VALUE,... with the parts that classify knows, such
-    as Segmenter:operator=sparse_coding,residual=boosting. With one seed all rows see the same
-    pictures in the same order, and start from the same weights wherever they have them in common.
+    A row is a network to train: a name of --list, or Segmenter:NAME=VALUE,... with the parts that
+    classify knows, such as Segmenter:operator=sparse_coding,residual=boosting. With one seed all
+    rows see the same pictures in the same order, and parameters that they share start equal.
     Settings for --recipe are dim, depth, num_heads, batch_size, weight_decay, warm_up, ema_decay
-    and precision. Pixels without a label are not counted.
+    and precision. Pixels without a label do not count.
 
-    Prints the mean intersection over union (IoU) of the test pictures at one scale and over three,
-    and differences to the row's own backbone or to --against: 95 % intervals over seeds and test
-    pictures, and verdicts that are corrected for their number. Then come the shares of correct
-    pixels, of all and by class, parameters, processor time, and the IoU of each class. Writes
-    table.json (a line for each row and seed), means.csv and .tex, settings.json, summary.md, and
-    differences, curves (mean IoU on validation pictures against steps) and scenes as .png and .pdf.
-    Finished and interrupted runs are kept in DIR/runs.
+    The command prints the mean intersection over union (IoU) of the test pictures, at one scale and
+    over three. Differences to the row's backbone, or to --against, have 95 % intervals over seeds
+    and test pictures; verdicts are corrected for the number of comparisons. Then come the shares of
+    correct pixels, of all and by class, parameters, processor time, and the IoU of each class. The
+    command writes table.json (a line for each row and seed), means.csv and .tex, settings.json,
+    summary.md, and differences, curves (mean IoU on validation pictures against steps) and scenes
+    as .png and .pdf. Finished and interrupted runs are kept in DIR/runs.
     """
     from .report import scenes_study
     from .study import SCENES

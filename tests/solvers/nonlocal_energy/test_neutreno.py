@@ -254,7 +254,7 @@ def test_certificate_covers_row_sums_of_functions(share):
             found = neutreno_fixed_point(f, lambda u: A @ u, lam=lam, max_iter=n_iter)
             assert (np.abs(found.coef - best) <= found.gap * (1 + 1e-6)).all()
     for lam in (slack, 0.5 * slack):
-        with pytest.raises(ValueError, match=r"^lam: must exceed the deviation .* 0\.0001"):
+        with pytest.raises(ValueError, match=r"^lam: must be larger than the error .* 0\.0001"):
             neutreno_fixed_point(f, lambda u: A @ u, lam=0.99 * lam)
 
 

@@ -139,7 +139,7 @@ def test_an_implementation_that_passes_operators_by_is_an_error(name, tmp_path):
     for change in (model.set_attn_implementation, lambda x: vars(model.config).update(x)):
         change(name if change == model.set_attn_implementation else {"_attn_implementation": name})
     for act in (run, lambda x: save_huggingface(x, tmp_path)):
-        with pytest.raises(ValueError, match=f"'{name}' passes by the operator of LlamaAttention"):
+        with pytest.raises(ValueError, match=f"'{name}' leaves out the operator of LlamaAttention"):
             act(model)
     model.set_attn_implementation("twinsolve")
     is_right(run(model))
@@ -213,7 +213,7 @@ def test_copies_refuse_and_run_as_the_model_does(copied):
     with pytest.raises(ValueError, match="holds nothing"):
         run(model)
     model.set_attn_implementation("sdpa")
-    with pytest.raises(ValueError, match="'sdpa' passes by the operator"):
+    with pytest.raises(ValueError, match="'sdpa' leaves out the operator"):
         run(model)
 
 
