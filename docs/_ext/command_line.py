@@ -1,17 +1,12 @@
 """The directives `command-line`, the help of every command, and `option-table`, their options."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import typer
+from command_options import commands, help_of, options
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from typer.testing import CliRunner
 
 from twinsolve.bench.cli import app as application
-
-_TERMINAL = {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 class CommandLine(SphinxDirective):
@@ -41,33 +36,6 @@ class OptionTable(SphinxDirective):
             for name, own in sorted(options().items())
         ]
         return self.parse_text_to_nodes(head + "\n".join(rows))
-
-
-def options() -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Every option by its name: the commands that have it by theirs, with what it is there."""
-    found: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for words in commands(typer.main.get_command(application)):
-        command = typer.main.get_command(application)
-        for word in words:
-            command = command.commands[word]
-        for option in command.params:
-            if option.param_type_name == "option":
-                own = found.setdefault(option.opts[0], {})
-                own[" ".join(words) or "twinsolve"] = command, option
-    return found
-
-
-def commands(command: Any) -> Iterator[list[str]]:
-    """The words of the command and of those below it, without its own name."""
-    yield []
-    for word, below in getattr(command, "commands", {}).items():
-        yield from ([word, *others] for others in commands(below))
-
-
-def help_of(words: list[str]) -> str:
-    """What ``twinsolve WORDS --help`` prints, without spaces at the ends of lines."""
-    run = CliRunner().invoke(application, [*words, "--help"], prog_name="twinsolve", env=_TERMINAL)
-    return "\n".join(line.rstrip() for line in run.output.strip("\n").splitlines())
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

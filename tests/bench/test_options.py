@@ -5,7 +5,7 @@ from types import UnionType
 from typing import get_args, get_origin
 
 import pytest
-from command_line import options
+from command_options import options
 
 from twinsolve import bench
 

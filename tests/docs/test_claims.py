@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
+pytest.importorskip("sphinx")
 from method_comparison import joined, overview_lines
 from method_tables import rows_of
 from result_tables import find_rows, find_table, number_of

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("sphinx")
 from equation_links import target_of, targets
 
 from twinsolve.twins import catalogue

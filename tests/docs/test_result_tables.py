@@ -1,6 +1,8 @@
 """Tables and numbers of pages are those of a summary, and what is not there is an error."""
 
 import pytest
+
+pytest.importorskip("sphinx")
 import result_tables
 from result_tables import number_of, table_of
 

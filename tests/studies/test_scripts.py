@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from command_line import options
+from command_options import options
 from shared.script import command_of
 from typer.testing import CliRunner
 

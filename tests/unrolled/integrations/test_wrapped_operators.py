@@ -127,7 +127,7 @@ def test_what_stands_for_an_operator_runs_it_or_is_an_error(name, tmp_path):
 def test_another_operator_put_in_by_hand_has_the_masks_that_it_needs():
     model = attached("softmax")
     model.layers[0].self_attn.operator = ALiBi(2)
-    with pytest.raises(ValueError, match=r"implementation: 'twinsolve' passes by .*d_positional'"):
+    with pytest.raises(ValueError, match=r"implementation: 'twinsolve' leaves out .*d_positional'"):
         run(model)
     model.set_attn_implementation("twinsolve_attached_positional")
     assert (run(model) - LIBRARY).abs().max() > 1e-3
