@@ -144,10 +144,11 @@ def compare_jacobians(model: nn.Module, images: Tensor) -> Iterator[Found]:
     for image, X in enumerate(_first_tokens(model, images), 1):
         conditions, x = [], X
         for block in blocks:
-            for norm, branch in (
+            parts: list[tuple[Any, Any]] = [
                 (block.attention_norm, partial(attend, block)),
                 (block.feed_forward_norm, block.feed_forward),
-            ):
+            ]
+            for norm, branch in parts:
                 step = partial(add_branch, norm, branch)
                 conditions.append((log_condition(step, x), log_condition(branch, norm(x))))
                 x = step(x)
