@@ -61,7 +61,7 @@ def _build(size: str, options: dict[str, Any]) -> Classifier:
     return model.eval()
 
 
-def lines_of(table: pd.DataFrame) -> Lines:
+def cost_lines(table: pd.DataFrame) -> Lines:
     """Headings and cells; differences are to the plain network of the size."""
     plain = table[table.row == PLAIN].set_index("size")
     lines: list[tuple[str, ...]] = [
@@ -94,7 +94,7 @@ def main(
     )
     results = Results("python studies/costs.py", {"network": network, "row": row}, output)
     write_table(table, results.directory)
-    results.add_table("Images of 224 x 224, 1,000 classes", lines_of(table), heading="")
+    results.add_table("Images of 224 x 224, 1,000 classes", cost_lines(table), heading="")
     results.add_sentences([NOTE])
     results.write()
 

@@ -98,7 +98,7 @@ def measure(
 _ENDS = ("", "_lowest", "_highest")
 
 
-def lines_of(table: pd.DataFrame) -> Lines:
+def time_lines(table: pd.DataFrame) -> Lines:
     """Headings and cells, a line for each layer, number of tokens and dtype."""
     lines = [
         (
@@ -143,7 +143,7 @@ def main(
 
 def write_report(results: Results, table: pd.DataFrame) -> None:
     """Print and write the table."""
-    results.add_table("16,384 tokens, eight heads of width 64", lines_of(table), heading="")
+    results.add_table("16,384 tokens, eight heads of width 64", time_lines(table), heading="")
     results.add_sentences([NOTE])
     results.write()
 

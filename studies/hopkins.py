@@ -35,7 +35,7 @@ from sklearn.neighbors import kneighbors_graph
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data, find_data
 from twinsolve.bench.clustering.figures import draw_dots
-from twinsolve.bench.clustering.summary import Cell, folded, lines_of
+from twinsolve.bench.clustering.summary import Cell, folded, grouped_lines
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
@@ -171,7 +171,7 @@ def motion_lines(table: pd.DataFrame) -> Lines:
         "time ratio": folded("ratio", "median", ".2f", "-"),
         "gap": folded("gap", "max", ".0e", "-"),
     }
-    return lines_of(table, ["recipe", "group"], cells)
+    return grouped_lines(table, ["recipe", "group"], cells)
 
 
 def _grouped(table: pd.DataFrame) -> pd.DataFrame:
@@ -207,7 +207,7 @@ def _frame_lines(table: pd.DataFrame) -> Lines:
         "points": lambda points: str(len(points)),
         "in the wrong motion": lambda points: str((points.true != points.found).sum()),
     }
-    return lines_of(table, ["sequence"], cells)
+    return grouped_lines(table, ["sequence"], cells)
 
 
 def studies() -> tuple[Study, ...]:

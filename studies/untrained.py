@@ -61,7 +61,7 @@ def measure_cosines(
         }  # fmt: skip
 
 
-def lines_of(table: pd.DataFrame) -> Lines:
+def cosine_lines(table: pd.DataFrame) -> Lines:
     """Headings and cells: a line for each layer, means over seeds."""
     means = table.groupby(["layer", "network", "operator"], sort=False).token_cosine.mean()
     columns = means.unstack(["network", "operator"])
@@ -101,7 +101,7 @@ def main(seeds: Seeds = 3, output: Output = Path("results/untrained")) -> None:
     settings = {"seeds": seeds, "layers": _N_LAYERS, "words": _N_WORDS}
     results = Results("python studies/untrained.py", settings, output)
     write_table(table, results.directory)
-    results.add_table("Mean cosine of two tokens, by layer", lines_of(table), heading="")
+    results.add_table("Mean cosine of two tokens, by layer", cosine_lines(table), heading="")
     results.add_sentences([
         "Weights are drawn as transformers draws them, with a standard deviation of 0.02; nothing "
         "is trained. 0 is what enters the first layer. DeiT-Ti is shown two photographs, BERT "

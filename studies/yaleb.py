@@ -19,7 +19,7 @@ from shared.script import run_script
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import find_data
 from twinsolve.bench.clustering.presets import DESIGN, SIX_STEPS, preset_study
-from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.clustering.summary import folded, grouped_lines
 from twinsolve.bench.jobs import Options
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
@@ -110,7 +110,7 @@ def summarize_faces(table: pd.DataFrame) -> Lines:
         tuned = " (settings chosen with labels)" if rows.tuned.any() else ""
         return f"{rows.steps.iloc[0]}{tuned}"
 
-    return lines_of(
+    return grouped_lines(
         table,
         ["n_subjects", "recipe"],
         {

@@ -4,10 +4,10 @@ A family adds a file to `families` that registers its twins; `catalogue` imports
 """
 
 from .heads import HeadCall, head_value
-from .judging.model_check import ModelReport
+from .judging.comparison import compare
+from .judging.layer_check import check
 from .judging.origin import Origin, fit_origin
-from .judging.report import Report, check, compare
-from .judging.subjects import findings_of
+from .judging.subjects import trials_of
 from .laws import Measurement
 from .pairs import Derivatives, Inputs, Numerics
 from .registry import Twin, catalogue, exact_twin, judging_twin, register, twins_of, unregister
@@ -23,10 +23,12 @@ from .relations import (
     Rate,
     Relation,
 )
+from .report import Finding, Report
 
 __all__ = [
     "Bound",
     "Derivatives",
+    "Finding",
     "FixedPointLimit",
     "HeadCall",
     "Identity",
@@ -36,7 +38,6 @@ __all__ = [
     "Iterate",
     "Limit",
     "Measurement",
-    "ModelReport",
     "Numerics",
     "Origin",
     "Problem",
@@ -48,11 +49,11 @@ __all__ = [
     "check",
     "compare",
     "exact_twin",
-    "findings_of",
     "fit_origin",
     "head_value",
     "judging_twin",
     "register",
+    "trials_of",
     "twins_of",
     "unregister",
 ]

@@ -188,9 +188,9 @@ def judge_outputs(
     limits: dict[str, Any] = {"tolerance": tolerance, "rounding": rounding, "summed": summed}
     expected = solve(None)
     measured = measure_difference(found, expected, **limits)
-    if twin.numerics.chooses and not measured.passed:
+    if twin.numerics.chooses and not measured.holds:
         measured = measure_difference(found, solve(choice()), **limits)
-    if measured.passed or twin.numerics.promised is None:
+    if measured.holds or twin.numerics.promised is None:
         return measured
     promised: Measurement = twin.numerics.promised(layer, inputs, found, expected)
     return promised

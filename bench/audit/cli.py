@@ -8,7 +8,7 @@ import typer
 from ..options import Device, Jobs, ListAll, Output, report_mistakes
 from ..terminal import console, progress
 
-_VERDICTS = {"holds": "", "broken": "red", "refused": "yellow", "not applicable": "dim"}
+_VERDICTS = {"holds": "", "broken": "red", "refused": "yellow", "not judged": "dim"}
 
 
 def audit(
@@ -95,15 +95,15 @@ def _list_installed(packages: list[str]) -> list[str]:
 
     unknown = set(packages) - set(AUDITED)
     if unknown:
-        names = ", ".join(sorted(AUDITED))
-        raise typer.BadParameter(f"--package: no {sorted(unknown)[0]!r}; there are: {names}")
+        known = ", ".join(sorted(AUDITED))
+        raise typer.BadParameter(f"--package: no {sorted(unknown)[0]!r}; there are: {known}")
     installed = set(find_versions()) & set(packages or AUDITED)
-    found = [name for name in PEERS if name.partition("/")[0] in installed]
+    names = [name for name in PEERS if name.partition("/")[0] in installed]
     if "transformers" in installed:  # it loads triton, before which fla-core must set a variable
         from .architectures import list_architectures
 
-        found += list_architectures()
-    return found
+        names += list_architectures()
+    return names
 
 
 def _audit_all(networks: list[str], laws: list[str], n_jobs: int, device: str, output: Path) -> Any:
@@ -122,17 +122,17 @@ def _audit_all(networks: list[str], laws: list[str], n_jobs: int, device: str, o
 def _audit_named(networks: list[str], laws: list[str], own_weights: bool, device: str) -> Any:
     import pandas as pd
 
-    from ...twins.audit import Row, audit
+    from ...twins.audit import audit
+    from ...twins.report import Finding
     from .networks import PEERS, build_peer
 
     screen = console()
 
-    def show(row: Row) -> None:
-        numbers = "" if row.error is None else f"{row.error:.1e} of {row.tolerance:.0e}"
-        text = f"  {row.law:28} {row.verdict:14} {numbers:20} {row.start or row.why}"
-        if row.verdict == "broken":
-            text = f"{text}\n    {row.statement}"
-        screen.print(text.rstrip(), style=_VERDICTS.get(row.verdict), markup=False, highlight=False)
+    def show(finding: Finding) -> None:
+        text, style = f"  {finding}", _VERDICTS[finding.verdict]
+        if finding.verdict == "broken":
+            text = f"{text}\n    {finding.details['statement']}"
+        screen.print(text, style=style, markup=False, highlight=False)
 
     tables = []
     for name in networks:
@@ -140,8 +140,8 @@ def _audit_named(networks: list[str], laws: list[str], own_weights: bool, device
         weights = "own" if own_weights or Path(name).is_dir() else "drawn"
         try:
             own = {"network": name, "weights": weights, "laws": tuple(laws)}
-            found = build_peer(name, laws) if name in PEERS else own
-            report = audit(**found, device=device, progress=show)
+            given = build_peer(name, laws) if name in PEERS else own
+            report = audit(**given, device=device, progress=show)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         tables.append(report.to_frame().assign(network=name, package="", version=""))
@@ -153,7 +153,7 @@ def _write(table: Any, settings: dict[str, Any], output: Path) -> None:
     from .report import summary_lines, write_scripts
 
     write_scripts(table, output)
-    tried = table[table.verdict != "not applicable"]
+    tried = table[table.verdict != "not judged"]
     tried = tried.assign(why=tried.why.where(tried.verdict != "holds", ""))
     write_table(tried.drop(columns=["script", "statement"], errors="ignore"), output)
     write_summary("twinsolve audit", summary_lines(table), settings, output)

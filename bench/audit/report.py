@@ -13,9 +13,9 @@ from ...datasets.files import write_whole
 from ...twins.audit import LAWS
 from ..tables import markdown
 
-_SIGNS = {"holds": "✓", "broken": "✗", "refused": "!", "not applicable": "·"}
+_SIGNS = {"holds": "✓", "broken": "✗", "refused": "!", "not judged": "·"}
 _LEGEND = (
-    "✓ holds, ✗ broken, ! refused with an error, · not applicable. A number in a heading names the "
+    "✓ holds, ✗ broken, ! refused with an error, · not judged. A number in a heading names the "
     "law below the table."
 )
 
@@ -90,8 +90,8 @@ def _short(network: str) -> str:
 def read_causes() -> list[dict[str, Any]]:
     """What is known of broken laws: of which networks and laws, whether by design, and why."""
     text = files("twinsolve.bench.audit").joinpath("causes.toml").read_text()
-    found: list[dict[str, Any]] = tomllib.loads(text)["causes"]
-    return found
+    causes: list[dict[str, Any]] = tomllib.loads(text)["causes"]
+    return causes
 
 
 def explained_by(cause: Mapping[str, Any], table: pd.DataFrame) -> pd.Series:
@@ -145,7 +145,7 @@ def _broken(table: pd.DataFrame) -> list[str]:
             f"[{row.law}]({script_name(row)})" if row.Index in scripts else row.law,
             _error(row.error),
             f"{row.tolerance:.0e}",
-            row.start,
+            row.where,
         )
         for row in broken_rows(table).itertuples()
     ]

@@ -1,7 +1,6 @@
 """Audit networks one by one; what is done is kept."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def audit_networks(
     Returns
     -------
     DataFrame
-        The rows of each `Report`. A network that cannot be built or called has one row with the
+        A row for each finding. A network that cannot be built or called has one row with the
         law "build" and the verdict "refused".
     """
     common = {"laws": list(laws), "packages": find_versions(), "device": device}
@@ -59,25 +58,22 @@ def _audit_one(
     package = network.partition("/")[0] if network in PEERS else "transformers"
     kind = {"package": package, "version": packages.get(package, "")}
     try:
-        found = (
-            build_peer(network, laws)
-            if network in PEERS
-            else {"network": network, "laws": tuple(laws)}
-        )
-        report = audit(**found, device=device)
+        named = {"network": network, "laws": tuple(laws)}
+        given = build_peer(network, laws) if network in PEERS else named
+        report = audit(**given, device=device)
     except Exception as error:  # of a package that another wrote
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         row = {"law": "build", "statement": "", "verdict": "refused", "error": None}
         return [{"network": network, **kind, **row, "tolerance": None, "why": why}]
-    return [{"network": network, **kind, **asdict(row)} for row in report.rows]
+    return [{"network": network, **kind, **finding.as_row()} for finding in report.findings]
 
 
 def find_versions() -> dict[str, str]:
     """Versions of the packages whose networks can be audited, as far as they are installed."""
-    found = {}
+    versions = {}
     for package in AUDITED:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -16,8 +16,9 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from ...twins import HeadCall, Measurement, Twin, catalogue, findings_of
-from ...twins.laws import Finding
+from ...twins import HeadCall, Measurement, Twin, catalogue, trials_of
+from ...twins.laws import Trial
+from ...twins.report import verdict_of
 from ...unrolled.generators import seeded
 from ..names import close_names
 from .samples import Sample, check_samples
@@ -31,7 +32,7 @@ _AHEAD = 3  # the laws of a twin start this many twins before its data
 _COLUMNS = [
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
     "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer",
-    "task_number_nothing", "passed",
+    "task_number_nothing", "verdict", "why",
 ]  # fmt: skip
 
 
@@ -52,8 +53,7 @@ class _Job:
     def rows(self) -> list[dict[str, Any]]:
         """Run the job; its random numbers do not depend on what ran before."""
         with seeded(self.seed):
-            found = self._test_laws() if self.sample is None else self._run_on(self.sample)
-            return list(found)
+            return list(self._test_laws() if self.sample is None else self._run_on(self.sample))
 
     def _run_on(self, sample: Sample) -> Iterator[dict[str, Any]]:
         """Both dtypes get inputs rounded to float32, so that one solution serves both."""
@@ -63,10 +63,8 @@ class _Job:
             yield self._row(measure, task=sample.task, case=self.case, dtype=dtype)
 
     def _test_laws(self) -> Iterator[dict[str, Any]]:
-        for finding in findings_of(self.twin, self.seed):
-            yield self._row(
-                partial(_measure_finding, finding), case=finding.name, dtype=finding.dtype
-            )
+        for trial in trials_of(self.twin, self.seed):
+            yield self._row(partial(_measure_trial, trial), case=trial.name, dtype=trial.dtype)
 
     def _row(self, measure: Callable[[], dict[str, Any]], **labels: Any) -> dict[str, Any]:
         twin = self.twin
@@ -82,7 +80,7 @@ class _Job:
         try:
             return row | measure()
         except Exception as error:  # a broken twin must not hide the verdict on the others
-            return row | {"passed": False, "error": f"{type(error).__name__}: {error}"}
+            return row | {"verdict": "broken", "why": f"{type(error).__name__}: {error}"}
 
 
 def check_twins(
@@ -117,14 +115,14 @@ def check_twins(
     DataFrame
         A row for each twin, data set, case and dtype: ``twin, family, relation, evidence, equation,
         data, task, case, dtype, deviation, tolerance, tightness, task_number_solver,
-        task_number_layer, task_number_nothing, passed``. The tightness is the largest ``lhs / rhs``
-        of a `Bound`. On data, the case is "as built" or "for its task". The task number is the
-        adjusted Rand index for clustering and the PSNR in dB for vision; ``task_number_nothing``
-        is that of k-means or of the noisy image. Twins that serve no task have none. Other cases
-        are a law and its detail; see `twinsolve.twins.laws`. A row passes if the deviation is
-        within the tolerance and, in float64, the task numbers agree to 0.01 or are both missing: a
-        graph with more parts than classes has no clusters to compare. If a layer or solver raises,
-        its row fails, and a further column ``error`` holds the exception.
+        task_number_layer, task_number_nothing, verdict, why``. The tightness is the largest
+        ``lhs / rhs`` of a `Bound`. On data, the case is "as built" or "for its task". The task
+        number is the adjusted Rand index for clustering and the PSNR in dB for vision;
+        ``task_number_nothing`` is that of k-means or of the noisy image. Twins that serve no task
+        have none. Other cases are a law and its detail; see `twinsolve.twins.laws`. The verdict is
+        "holds" if the deviation is within the tolerance and, in float64, the task numbers agree to
+        0.01 or are both missing: a graph with more parts than classes has no clusters to compare.
+        Else it is "broken". If a layer or solver raises, ``why`` has the exception.
 
     Raises
     ------
@@ -135,8 +133,8 @@ def check_twins(
     --------
     >>> from twinsolve.bench import check_twins
     >>> table = check_twins(families=["conditioning"], data=["digits"])
-    >>> bool(table.passed.all())
-    True
+    >>> set(table.verdict)
+    {'holds'}
     """
     if seed < 0:
         raise ValueError(f"seed: must be >= 0, got {seed}")
@@ -157,8 +155,8 @@ def check_twins(
         raise ValueError(f"there is nothing to check with {held}: no twin fits all of these")
     waiting = {twin.name: sum(job.twin.name == twin.name for job in jobs) for twin in chosen}
     rows: dict[int, list[dict[str, Any]]] = {}
-    for index, found in _run_jobs(jobs, joblib.effective_n_jobs(n_jobs)):
-        rows[index] = found
+    for index, of_job in _run_jobs(jobs, joblib.effective_n_jobs(n_jobs)):
+        rows[index] = of_job
         name = jobs[index].twin.name
         waiting[name] -= 1
         if progress is not None and waiting[name] == 0:
@@ -174,8 +172,7 @@ def _check_names(name: str, given: Collection[str], known: Collection[str]) -> N
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows)
-    return table.reindex(columns=_COLUMNS + [c for c in table if c not in _COLUMNS])
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _jobs(twins: list[Twin], samples: list[Sample], seed: int, quick: bool) -> Iterator[_Job]:
@@ -250,12 +247,12 @@ def _numbers(measured: Measurement) -> dict[str, Any]:
         "deviation": measured.deviation,
         "tolerance": measured.tolerance,
         "tightness": measured.tightness,
-        "passed": bool(measured.passed),
+        "verdict": verdict_of(measured.holds),
     }
 
 
-def _measure_finding(finding: Finding) -> dict[str, Any]:
-    return _numbers(finding.measure())
+def _measure_trial(trial: Trial) -> dict[str, Any]:
+    return _numbers(trial.measure())
 
 
 class _Run:
@@ -290,7 +287,7 @@ class _Run:
             "task_number_solver": solver,
             "task_number_layer": learned,
             "task_number_nothing": self.sample.number_of_nothing(twin, outputs.tokens),
-            "passed": bool(measured.passed and agree),
+            "verdict": verdict_of(measured.holds and bool(agree)),
         }
 
 

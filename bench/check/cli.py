@@ -2,15 +2,23 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from ..options import DATA, Jobs, Load, Output, Quick, Seed, load_modules
+from ..options import DATA, Jobs, Load, Output, Quick, Seed, load_modules, report_mistakes
 from ..terminal import console
 
 
 def check(
+    layer: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="LAYER",
+            help="Instead of our twins, a layer of yours: package.module:NAME, where NAME is a "
+            "layer, class or function; its settings may follow as :SETTING=VALUE,...",
+        ),
+    ] = None,
     twin: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this twin; may be given again.")
     ] = None,
@@ -27,7 +35,12 @@ def check(
     output: Output = Path("results/check"),
     load: Load = None,
 ) -> None:
-    """Compare every layer with its solver on data, and test the laws that layers declare.
+    """Compare every layer of this package with its solver on data, or a layer of yours.
+
+    Without LAYER it runs our twins. With LAYER it does what twinsolve.check does in Python: it
+    judges your layer by its solver on drawn tokens, and by the laws that it declares, prints the
+    report and exits with status 1 if a finding is broken. A function may return a pair of a layer
+    and its tokens, or of a model and its batch. Only --seed and --load go with LAYER.
 
     A twin is a learnable attention layer and the classical solver that it unrolls. Both run on
     clustering and on vision data. Their outputs may differ by at most a tolerance. It depends on
@@ -45,18 +58,23 @@ def check(
     them. It prints a line for each twin that is done, with the row closest to its tolerance, and
     at the end the coverage and the processor time. It writes table.json with every row, summary.md,
     settings.json and deviations.png to DIR, relative to the current folder unless absolute. It
-    exits with status 1 if any row fails.
+    exits with status 1 if a row is broken.
     """
+    if layer is not None:
+        if twin or family or data or quick:
+            raise typer.BadParameter("only --seed and --load go with LAYER")
+        _check_layer(layer, seed, load)
     from ..tables import write_summary, write_table
     from .checks import check_twins
-    from .lines import coverage, draw_deviations, heading, lines_of, summary_lines
+    from .lines import coverage, draw_deviations, heading, summary_lines, twin_lines
 
     screen = console()
     load_modules(load)
     screen.print(heading(), style="bold")
 
     def show(rows: Any) -> None:
-        screen.print("\n".join(lines_of(rows)), style=None if rows.passed.all() else "red")
+        style = "red" if (rows.verdict == "broken").any() else None
+        screen.print("\n".join(twin_lines(rows)), style=style)
 
     try:
         table = check_twins(
@@ -79,4 +97,14 @@ def check(
     write_summary("twinsolve check", summary, settings | {"load": load}, output)
     draw_deviations(table, output / "deviations.png")
     screen.print(f"Written to {output}/")
-    raise typer.Exit(code=int(not table.passed.all()))
+    raise typer.Exit(code=int((table.verdict == "broken").any()))
+
+
+def _check_layer(name: str, seed: int, load: list[str] | None) -> NoReturn:
+    from .own_layer import check_layer
+
+    load_modules(load)
+    with report_mistakes(LookupError):
+        report = check_layer(name, seed=seed)
+    console().print(str(report), markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(code=int(not report))

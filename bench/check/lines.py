@@ -56,7 +56,7 @@ def _draw_panel(table: pd.DataFrame, axes: Axes, n_lines: int) -> None:
     axes.axvline(1, color="black", linewidth=1)
     axes.axvspan(1, 20, color="tab:red", alpha=0.08)
     axes.set_xscale("log")
-    axes.set_xlabel("deviation / tolerance (0 stands at the left, what fails in the red)")
+    axes.set_xlabel("deviation / tolerance (0 stands at the left, what is broken in the red)")
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set(xlim=(5e-9, 20), ylim=(n_lines - 0.5, -0.5))
     plain(axes, "x")
@@ -69,17 +69,17 @@ _COLUMNS = "  {:<41} {:<8} {:<11} {:>6} {:>8} {:>8} {:<18} {:>9}"
 
 
 def heading() -> str:
-    """Column names of the lines of `lines_of`."""
+    """Column names of the lines of `twin_lines`."""
     return _COLUMNS.format(
-        "twin", "relation", "evidence", "rows", "largest", "of tol.", "of case", "passed"
+        "twin", "relation", "evidence", "rows", "largest", "of tol.", "of case", "verdict"
     )
 
 
-def lines_of(rows: pd.DataFrame) -> Iterator[str]:
+def twin_lines(rows: pd.DataFrame) -> Iterator[str]:
     """Yield a line on a twin with its row closest to the tolerance, then a line per failure."""
     first = rows.iloc[0]
     worst = rows.loc[share(rows).idxmax()]
-    passed = bool(rows.passed.all())
+    broken = rows[rows.verdict == "broken"]
     yield _COLUMNS.format(
         first.twin,
         first.relation,
@@ -88,14 +88,16 @@ def lines_of(rows: pd.DataFrame) -> Iterator[str]:
         _number(worst.deviation),
         _number(worst.tolerance),
         _case(worst)[:18],
-        "yes" if passed else f"{(~rows.passed.astype(bool)).sum()} FAIL",
+        f"{len(broken)} broken" if len(broken) else "holds",
     ).rstrip()
-    exact = rows[rows["dtype"] == "float64"].groupby("data").passed.all()
-    failed: dict[str, list[str]] = {}
-    for _, row in rows[~rows.passed.astype(bool)].iterrows():
-        reason = _reason(row, rounding=bool(exact.get(row.data, False)))
-        failed.setdefault(reason, []).append(f"{row.case} on {row.data} ({row['dtype']})")
-    for reason, places in failed.items():
+    exact = set(rows.data[rows["dtype"] == "float64"]) - set(
+        broken.data[broken["dtype"] == "float64"]
+    )
+    places_by_reason: dict[str, list[str]] = {}
+    for _, row in broken.iterrows():
+        reason = _reason(row, rounding=row.data in exact)
+        places_by_reason.setdefault(reason, []).append(f"{row.case} on {row.data} ({row['dtype']})")
+    for reason, places in places_by_reason.items():
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
         yield f"    {places[0]}{more}: {reason}"
 
@@ -106,8 +108,8 @@ def _case(row: pd.Series) -> str:
 
 def share(rows: pd.DataFrame) -> pd.Series:
     """Deviations divided by their tolerances; 0 / 0 is 0, and NaN is infinite."""
-    found = (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
-    return found.where(rows.deviation != 0, 0.0)
+    shares = (rows.deviation / rows.tolerance).astype(float).fillna(np.inf)
+    return shares.where(rows.deviation != 0, 0.0)
 
 
 def _number(x: float | None) -> str:
@@ -117,8 +119,8 @@ def _number(x: float | None) -> str:
 
 
 def _reason(row: pd.Series, *, rounding: bool) -> str:
-    if isinstance(row.get("error"), str):
-        return str(row.error)
+    if isinstance(row.why, str):
+        return row.why
     if _kind(row.case) == "refused":
         return "the layer takes it, though its laws exclude it; it must raise a ValueError"
     deviation = _number(row.deviation) if np.isfinite(row.deviation) else str(row.deviation)
@@ -142,8 +144,8 @@ def coverage(table: pd.DataFrame) -> list[str]:
         lines += _usefulness(table[~drawn])
     if drawn.any():
         lines.append(f"Laws: {_counts(cases)} (rows).")
-    passed = int(table.passed.astype(bool).sum())
-    return [*lines, f"{passed} of {len(table)} rows passed; {table.twin.nunique()} twins."]
+    held = (table.verdict == "holds").sum()
+    return [*lines, f"{held} of {len(table)} rows hold; {table.twin.nunique()} twins."]
 
 
 def _kind(case: str) -> str:
@@ -171,9 +173,9 @@ def _counts(counts: pd.Series) -> str:
 
 _ON_DATA = (
     "twin", "relation", "evidence", "equation", "data", "case", "nothing", "solver", "layer",
-    "float64", "tol.", "float32", "tol.", "passed",
+    "float64", "tol.", "float32", "tol.", "verdict",
 )  # fmt: skip
-_UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "passed")
+_UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "verdict")
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
@@ -206,4 +208,4 @@ def _under_laws(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:
 
 
 def _verdict(rows: pd.DataFrame) -> str:
-    return "yes" if rows.passed.all() else "NO"
+    return "broken" if (rows.verdict == "broken").any() else "holds"

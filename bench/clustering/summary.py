@@ -14,7 +14,7 @@ from .steps import cut_of
 Cell = str | Callable[[pd.DataFrame], str]  # a column, or a function of a group of rows
 
 
-def lines_of(table: pd.DataFrame, by: Sequence[str], cells: Mapping[str, Cell]) -> Lines:
+def grouped_lines(table: pd.DataFrame, by: Sequence[str], cells: Mapping[str, Cell]) -> Lines:
     """A line for each group of rows with equal values in `by`; `cells` are given by heading."""
     groups = [group for _, group in table.groupby(list(by), sort=False)]
     return tuple(cells), [
@@ -224,7 +224,7 @@ def cluster_lines(table: pd.DataFrame) -> Lines:
     if "note" in chosen:  # if a trial failed, the rest gives no mean over all trials
         failed = chosen.groupby(case).note.transform("count") > 0
         chosen = chosen.assign(**{n: chosen[n].mask(failed) for n in _NUMBERS if n in chosen})
-    return lines_of(chosen, case, _CLUSTERS)
+    return grouped_lines(chosen, case, _CLUSTERS)
 
 
 def _errors(rows: pd.DataFrame) -> pd.Series:
@@ -267,7 +267,7 @@ def quality_lines(table: pd.DataFrame) -> Lines:
         "non-zeros": folded("nonzeros", "mean", ".1f", "-"),
         "ME-2": folded("subspace_error", "mean", ".3f", "-"),
     }
-    return lines_of(fits, _CASE, cells)
+    return grouped_lines(fits, _CASE, cells)
 
 
 def distance_lines(table: pd.DataFrame) -> Lines:
@@ -280,7 +280,9 @@ def distance_lines(table: pd.DataFrame) -> Lines:
         "support F1": folded("support_f1", "mean", ".3f", "-"),
         "objective gap": folded("objective_gap", "mean", ".1e", "-"),
     }
-    return lines_of(fits[known.groupby([fits[c] for c in _CASE]).transform("any")], _CASE, cells)
+    return grouped_lines(
+        fits[known.groupby([fits[c] for c in _CASE]).transform("any")], _CASE, cells
+    )
 
 
 def held_out_lines(table: pd.DataFrame) -> Lines:
@@ -302,7 +304,7 @@ def held_out_lines(table: pd.DataFrame) -> Lines:
         "error held out %": partial(error, points="accuracy_new"),
         f"time a point held out / {reference}": folded("ratio", "median", ".2f", "-"),
     }
-    return lines_of(chosen, [*_CASE, "steps"], cells)
+    return grouped_lines(chosen, [*_CASE, "steps"], cells)
 
 
 def _add_ratios(table: pd.DataFrame, column: str) -> tuple[str, pd.DataFrame]:

@@ -201,7 +201,7 @@ class _Mode(Entrant):
         self.setting.synchronize()
 
 
-class Case(NamedTuple):
+class AttentionCase(NamedTuple):
     """Shape (batch, heads, tokens, head_dim); if the case `grows`, by number of tokens."""
 
     shape: tuple[int, int, int, int]
@@ -209,10 +209,10 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "images-197": Case((8, 3, 197, 64)),
-    "tokens-1024": Case((1, 4, 1024, 64)),
-    "tokens-4096": Case((1, 4, 4096, 64)),
-    "memory": Case((1, 2, _MEMORY_TOKENS[1], 64), grows=True),
+    "images-197": AttentionCase((8, 3, 197, 64)),
+    "tokens-1024": AttentionCase((1, 4, 1024, 64)),
+    "tokens-4096": AttentionCase((1, 4, 4096, 64)),
+    "memory": AttentionCase((1, 2, _MEMORY_TOKENS[1], 64), grows=True),
 }
 
 
@@ -285,7 +285,7 @@ def time_attention(
 
     options = Rounds(rounds, n_jobs, seed, directory, progress)
 
-    def run(case: Case) -> list[dict[str, Any]]:
+    def run(case: AttentionCase) -> list[dict[str, Any]]:
         jobs = list(_jobs(names, case))
         setting = Setting(case.shape, dtype, device, seed, n_jobs)
         about = {"dtype": dtype, "device": device, "n_jobs": n_jobs}
@@ -312,7 +312,7 @@ def _identify_operator(name: str) -> str:
     return f"{name}: {operator!r}, {file_hash(type(operator).attend.__code__.co_filename)}"
 
 
-def _jobs(names: list[str], case: Case) -> Iterator[tuple[str, str]]:
+def _jobs(names: list[str], case: AttentionCase) -> Iterator[tuple[str, str]]:
     """Yield name and form: the reference, then every operator in its forms."""
     yield REFERENCE, "fused"
     for name in names:
@@ -324,7 +324,9 @@ def _jobs(names: list[str], case: Case) -> Iterator[tuple[str, str]]:
             yield name, "explicit"
 
 
-def _row(case: Case, name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
+def _row(
+    case: AttentionCase, name: str, form: str, setting: Setting, rounds: int
+) -> dict[str, Any]:
     row: dict[str, Any] = {"operator": name, "form": form, "note": ""}
     measure = _memory_growth if case.grows else partial(race, rounds=rounds)
     try:

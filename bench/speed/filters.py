@@ -38,7 +38,7 @@ from ...solvers.conditioning import condition_number
 from ...solvers.inputs import Array, check_folder
 from ..timing import Progress, in_turns, seconds_of, threads
 from .contest import OURS, Rounds, chosen, compete, installed, run_cases
-from .peers import Calls, Case, Contest, Method, on_threads
+from .peers import Calls, Contest, ContestCase, Method, on_threads
 
 _SIGMA = 25 / 255
 _OPENCV_H = 0.9 * _SIGMA  # OpenCV has no parameter sigma
@@ -200,7 +200,7 @@ _CASES: dict[str, tuple[str, Methods, Iterable[str]]] = {
     ),
 }
 IMAGE_CASES = {
-    f"{name}-{dtype}": Case(
+    f"{name}-{dtype}": ContestCase(
         f"{about}, 512 x 512",
         partial(_make_contest, images=_load_photograph, methods=methods, dtype=dtype),
         dtype,
@@ -208,7 +208,7 @@ IMAGE_CASES = {
     for name, (about, methods, dtypes) in _CASES.items()
     for dtype in dtypes
 } | {
-    "set12": Case(
+    "set12": ContestCase(
         "the 12 images, noise of 25 grey levels",
         partial(_make_contest, images=_load_set12, methods=_all_denoisers, dtype="float32"),
         "float32",
@@ -368,16 +368,16 @@ def _cut_patches(image: Array, size: int) -> Array:
 
 POINT_CASES = {
     **{
-        f"regression-{dtype}": Case(
+        f"regression-{dtype}": ContestCase(
             "50,000 queries and keys of 32 features",
             partial(make_regression, n_points=50_000, dtype=dtype),
             dtype,
         )
         for dtype in ("float64", "float32")
     },
-    "lle-weights": Case("10,000 points, 12 given neighbours each", make_weights, "float64"),
+    "lle-weights": ContestCase("10,000 points, 12 given neighbours each", make_weights, "float64"),
     **{
-        f"lle-{n}": Case(
+        f"lle-{n}": ContestCase(
             f"10,000 points in {n} dimensions, 12 neighbours, 2 components",
             partial(make_embedding, n_features=n),
             "float64",
@@ -385,7 +385,7 @@ POINT_CASES = {
         for n in (3, 50)
     },
     **{
-        f"graying-{transform}-{width}": Case(
+        f"graying-{transform}-{width}": ContestCase(
             f"tokens of 32 colour images, {width} pixels wide, patches of {size}",
             partial(make_graying, transform=transform, image_size=width, patch_size=size),
             "float32",
@@ -479,7 +479,7 @@ def time_filters(
     return run_cases("filters", listed, run, options, peers=versions, columns=COLUMNS)
 
 
-def hold(case: Case, peers: dict[str, str], options: Rounds) -> list[dict[str, Any]]:
+def hold(case: ContestCase, peers: dict[str, str], options: Rounds) -> list[dict[str, Any]]:
     """A row for each method, in the order of the contest; `peers` maps packages to modules."""
     versions = {OURS: installed(OURS)}
     absent = {}

@@ -43,7 +43,7 @@ class LayerProblem:
 
 
 @dataclass(frozen=True)
-class Case:
+class LassoCase:
     """Signals of length one and a dictionary; `coherent` atoms lie near 8 directions."""
 
     n_signals: int
@@ -64,13 +64,13 @@ class Case:
 
 
 CASES = {
-    f"{kind}-{lam:g}": Case(1000, 64, 256, lam, kind == "coherent")
+    f"{kind}-{lam:g}": LassoCase(1000, 64, 256, lam, kind == "coherent")
     for kind in ("random", "coherent")
     for lam in (0.1, 0.2)
 } | {
-    "random-1024": Case(1000, 64, 1024, 0.2, alone=True),
-    "random-4096": Case(10_000, 256, 4096, 0.1, alone=True),
-    "coherent-4096": Case(10_000, 256, 4096, 0.1, True, alone=True),
+    "random-1024": LassoCase(1000, 64, 1024, 0.2, alone=True),
+    "random-4096": LassoCase(10_000, 256, 4096, 0.1, alone=True),
+    "coherent-4096": LassoCase(10_000, 256, 4096, 0.1, True, alone=True),
 }
 
 
@@ -250,14 +250,14 @@ def time_lasso_layer(
     versions = {peer.module: installed(peer.module) for peer in contestants.values()}
     found = chosen(cases, CASES, "cases")
 
-    def run(case: Case) -> list[dict[str, Any]]:
+    def run(case: LassoCase) -> list[dict[str, Any]]:
         return race(case, {} if case.alone else contestants, versions, options)
 
     return run_cases("lasso-layer", found, run, options, peers=versions, columns=COLUMNS)
 
 
 def race(
-    case: Case, peers: Mapping[str, Peer], versions: Mapping[str, str | None], options: Rounds
+    case: LassoCase, peers: Mapping[str, Peer], versions: Mapping[str, str | None], options: Rounds
 ) -> list[dict[str, Any]]:
     problem = case.make(options.seed)
     slopes = find_slopes(problem.first(_CHECKED), options.seed)

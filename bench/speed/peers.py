@@ -103,7 +103,7 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Case:
+class ContestCase:
     """A contest on numbers of a dtype; ``make(seed, n_jobs)`` prepares it.
 
     A case with many inputs may run `once`. With `memory`, our method runs again in a separate

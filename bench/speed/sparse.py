@@ -27,7 +27,7 @@ from .peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS, Peer, SparseProbl
 
 
 @dataclass(frozen=True)
-class Case:
+class SparseCase:
     """A problem by its maker; ``lam`` says in words how the penalty is chosen.
 
     If it is `alone`, our solver runs once, without rounds and without peers.
@@ -82,22 +82,22 @@ def _random_dictionary(seed: int, share: int) -> SparseProblem:
     return SparseProblem(Y, D, np.full(len(Y), lam_max(Y, D).mean() / share))
 
 
-def _synthetic(n_samples: int, n_features: int = 200, **settings: Any) -> Case:
+def _synthetic(n_samples: int, n_features: int = 200, **settings: Any) -> SparseCase:
     make = partial(_subspaces, n_samples=n_samples, n_features=n_features)
-    return Case("lam_max / 50", make, **settings)
+    return SparseCase("lam_max / 50", make, **settings)
 
 
 SELF_EXPRESSION = {
     **{f"synthetic-{n}": _synthetic(n) for n in (500, 1000, 2000, 5000, 10_000, 20_000)},
     "synthetic-40000": _synthetic(40_000, alone=True),
-    "yale-b": Case("lam_max / 50", _yale_b),
-    "coil-20": Case("lam_max / 50", partial(_coil20, share=50)),
-    "coil-20-dense": Case("lam_max / 800", partial(_coil20, share=800)),
-    "mnist-5000": Case("lam_max / 200", partial(_mnist, n_points=5000)),
+    "yale-b": SparseCase("lam_max / 50", _yale_b),
+    "coil-20": SparseCase("lam_max / 50", partial(_coil20, share=50)),
+    "coil-20-dense": SparseCase("lam_max / 800", partial(_coil20, share=800)),
+    "mnist-5000": SparseCase("lam_max / 200", partial(_mnist, n_points=5000)),
     "large": _synthetic(70_000, 500, tol=1e-4, alone=True),
 }
 SPARSE_CODING = {
-    f"dictionary-{n}": Case(f"mean lam_max / {n}", partial(_random_dictionary, share=n))
+    f"dictionary-{n}": SparseCase(f"mean lam_max / {n}", partial(_random_dictionary, share=n))
     for n in (10, 50)
 }
 
@@ -227,14 +227,14 @@ def time_sparse_coding(
 
 
 def _time(
-    command: str, cases: dict[str, Case], peers: dict[str, Peer], options: Rounds
+    command: str, cases: dict[str, SparseCase], peers: dict[str, Peer], options: Rounds
 ) -> pd.DataFrame:
     run = partial(race, peers=peers, options=options)
     versions = {name: peer.version for name, peer in peers.items()}
     return run_cases(command, cases, run, options, peers=versions, columns=COLUMNS)
 
 
-def race(case: Case, peers: dict[str, Peer], options: Rounds) -> list[dict[str, Any]]:
+def race(case: SparseCase, peers: dict[str, Peer], options: Rounds) -> list[dict[str, Any]]:
     """A row for each solver; ours comes first, and ratios are to our time per row."""
     problem, n_jobs = case.make(options.seed), options.n_jobs
     ours = _OurSolver(problem, case.tol, n_jobs)

@@ -14,7 +14,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """Inputs of a subject, and how its outputs are computed twice.
 
     Attributes
@@ -47,7 +47,7 @@ class Subject:
     ----------
     name, equation, words : str
         Name of the files, equation id, and what is computed.
-    cases : list of Case
+    cases : list of KernelCase
     settings : dict of str to Any
         Numbers that are the same in all cases.
     tolerance : float
@@ -57,7 +57,7 @@ class Subject:
     name: str
     equation: str
     words: str
-    cases: list[Case]
+    cases: list[KernelCase]
     settings: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-10
 

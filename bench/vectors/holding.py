@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ...datasets.files import naming
+from ...twins.report import Finding, Report, verdict_of
 from .cases import Array, Arrays
 
 Function = Callable[[Arrays, dict[str, Any]], Mapping[str, Array]]
 
 
-def hold(
-    function: Function, folder: Path | str, subject: str, *, dtype: str = "float64"
-) -> pd.DataFrame:
+def hold(function: Function, folder: Path | str, subject: str, *, dtype: str = "float64") -> Report:
     """Compare a function with the vectors of a subject.
 
     Parameters
@@ -34,10 +32,10 @@ def hold(
 
     Returns
     -------
-    DataFrame
-        A row for each array that was returned: case, array, error (the largest difference),
-        tolerance, passed. Where the dtype has no tolerance, and for a case that the function does
-        not compute, passed is None.
+    Report
+        A finding on each array that was returned: ``law`` is the case, ``where`` the array, and
+        ``error`` the largest difference. Where the dtype has no tolerance, and for a case that the
+        function does not compute, the verdict is "not judged".
 
     Raises
     ------
@@ -48,7 +46,7 @@ def hold(
     Examples
     --------
     >>> from twinsolve.bench.vectors import hold
-    >>> hold(my_delta_rule, "vectors", "delta-rule", dtype="float32")  # doctest: +SKIP
+    >>> print(hold(my_delta_rule, "vectors", "delta-rule", dtype="float32"))  # doctest: +SKIP
     """
     folder = Path(folder)
     with naming(folder / "manifest.json", "JSON"):
@@ -57,32 +55,32 @@ def hold(
         raise ValueError(f"subject: must be among {', '.join(entries)}, got {subject!r}")
     if dtype not in ("float64", "float32", "bfloat16"):
         raise ValueError(f"dtype: must be float64, float32 or bfloat16, got {dtype!r}")
-    entry, rows = entries[subject], []
+    entry, findings = entries[subject], []
     with np.load(folder / f"{subject}.npz") as arrays:
         for name, case in entry["cases"].items():
             inputs = {x: arrays[f"{name}/{x}"].astype(np.float64) for x in case["inputs"]}
             expected = {x: arrays[f"{name}/{x}"] for x in case["expected"]}
             try:
-                found = function(inputs, dict(entry["settings"]))
+                outputs = function(inputs, dict(entry["settings"]))
             except NotImplementedError:
-                rows.append({"case": name, "passed": None})
+                findings.append(Finding(name, "not judged", why="not computed"))
                 continue
-            rows += [
-                {"case": name} | _judge(x, y, expected, case["expected"], dtype)
-                for x, y in found.items()
-            ]
-    return pd.DataFrame(rows, columns=["case", "array", "error", "tolerance", "passed"])
+            for place, output in outputs.items():
+                error = _measure(place, output, expected)
+                findings.append(_judge(name, place, error, case["expected"][place][dtype]))
+    return Report(subject, tuple(findings))
 
 
-def _judge(
-    name: str, found: Array, expected: Arrays, listed: dict[str, Any], dtype: str
-) -> dict[str, Any]:
+def _measure(name: str, output: Array, expected: Arrays) -> float:
     if name not in expected:
         raise ValueError(f"array: must be among {', '.join(expected)}, got {name!r}")
-    found = np.asarray(found, dtype=np.float64)
-    if found.shape != expected[name].shape:
-        raise ValueError(f"{name}: must have shape {expected[name].shape}, got {found.shape}")
-    error = float(np.abs(found - expected[name]).max(initial=0))
-    tolerance = listed[name][dtype]
-    passed = None if tolerance is None else bool(error <= tolerance)
-    return {"array": name, "error": error, "tolerance": tolerance, "passed": passed}
+    output = np.asarray(output, dtype=np.float64)
+    if output.shape != expected[name].shape:
+        raise ValueError(f"{name}: must have shape {expected[name].shape}, got {output.shape}")
+    return float(np.abs(output - expected[name]).max(initial=0))
+
+
+def _judge(case: str, array: str, error: float, tolerance: float | None) -> Finding:
+    if tolerance is None:
+        return Finding(case, "not judged", error, None, "no tolerance in this dtype", array)
+    return Finding(case, verdict_of(error <= tolerance), error, tolerance, where=array)

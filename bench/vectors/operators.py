@@ -14,7 +14,7 @@ from ...twins.laws import Masks
 from ...twins.laws.subject import as_array, map_tensors
 from ...twins.registry import is_exact
 from ...unrolled.attention import Context
-from .cases import Arrays, Case, Subject, Tensors, round_to_bfloat16
+from .cases import Arrays, KernelCase, Subject, Tensors, round_to_bfloat16
 
 _N, _WIDTHS = 11, {"width": 2, "n_values": 2}
 _PLAIN = (int, float, str, type(None))
@@ -79,7 +79,7 @@ _EDGES = {
 }
 
 
-def _cases(subject: laws.Subject, rng: np.random.Generator, *, ties: bool) -> Iterator[Case]:
+def _cases(subject: laws.Subject, rng: np.random.Generator, *, ties: bool) -> Iterator[KernelCase]:
     for name, edge in _EDGES.items():
         if ties or not edge.ties:
             sized = subject if edge.n == _N else subject.drawn(rng, n=edge.n, **_WIDTHS)
@@ -108,7 +108,7 @@ def _make_case(
     inputs: Arrays,
     masks: Masks = laws.NO_MASKS,
     by: tuple[str, ...] = ("q", "k", "v"),
-) -> Case:
+) -> KernelCase:
     context = subject.make_context(tuple(torch.from_numpy(inputs[name]) for name in "qkv"))
     given = dict(inputs) | {x: round_to_bfloat16(as_array(y)) for x, y in _flatten(context)}
     parameters = dict(subject.layer.named_parameters())
@@ -133,7 +133,7 @@ def _make_case(
         more = {} if context is None else {"context": context}
         return {"out": subject.apply(layer, *tokens, **more, **masks.given)}
 
-    return Case(name, catches, given, reference, form, by)
+    return KernelCase(name, catches, given, reference, form, by)
 
 
 def _flatten(context: Context | None) -> Iterator[tuple[str, Tensor]]:

@@ -18,7 +18,7 @@ from ...solvers.online_regression import (
     titans_memory,
 )
 from ...twins.audit import recurrences as forms
-from .cases import Array, Arrays, Case, Subject, Tensors, round_to_bfloat16
+from .cases import Array, Arrays, KernelCase, Subject, Tensors, round_to_bfloat16
 
 _RANGES = {
     "beta": (0.25, 1), "delta": (0.25, 2), "forget": (0.5, 1), "metric": (0.25, 1),
@@ -225,14 +225,14 @@ def recurrences() -> Iterator[Subject]:
         )  # fmt: skip
 
 
-def _make_case(name: str, recurrence: _Recurrence, edge_name: str, edge: _Edge) -> Case:
+def _make_case(name: str, recurrence: _Recurrence, edge_name: str, edge: _Edge) -> KernelCase:
     rng = np.random.default_rng([*f"{name}, {edge_name}".encode()])
     inputs = _draw(recurrence, edge.sizes, rng)
     edge.change(inputs)
     by = tuple(x for x in inputs if x != "weights")
     if not edge.gradients:
         by, _ = (), inputs.pop("weights")
-    return Case(edge_name, edge.catches, inputs, recurrence.reference, recurrence.form, by)
+    return KernelCase(edge_name, edge.catches, inputs, recurrence.reference, recurrence.form, by)
 
 
 def _draw(recurrence: _Recurrence, sizes: _Sizes, rng: np.random.Generator) -> Arrays:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from ... import __version__
 from ...datasets.files import write_whole
-from .cases import Array, Arrays, Case, Subject
+from .cases import Array, Arrays, KernelCase, Subject
 from .operators import operators
 from .recurrences import recurrences
 
@@ -150,7 +150,7 @@ def _narrow(x: Array) -> Array:
     return narrow if np.array_equal(narrow, x) else x
 
 
-def _evaluate(case: Case, tolerance: float) -> tuple[Arrays, dict[str, dict[str, Any]]]:
+def _evaluate(case: KernelCase, tolerance: float) -> tuple[Arrays, dict[str, dict[str, Any]]]:
     """Return the expected arrays, and the size, deviation and tolerances of each."""
     with np.errstate(all="ignore"):
         expected = case.reference(case.inputs)
@@ -179,12 +179,12 @@ def _evaluate(case: Case, tolerance: float) -> tuple[Arrays, dict[str, dict[str,
     return expected, measured
 
 
-def _round_gates(case: Case) -> Case:
+def _round_gates(case: KernelCase) -> KernelCase:
     gate = case.inputs["forget"] * (1 - _EPS["float32"])
     return replace(case, inputs=case.inputs | {"forget": gate})
 
 
-def _round_tokens(case: Case) -> Case:
+def _round_tokens(case: KernelCase) -> KernelCase:
     """The case with tokens that are off by up to half of the eps of bfloat16."""
     rng = np.random.default_rng(0)
     moved = {
@@ -202,7 +202,7 @@ def _round_up(allowed: dict[str, float], most: float) -> dict[str, float | None]
     }
 
 
-def _run(case: Case, dtype: torch.dtype) -> Arrays:
+def _run(case: KernelCase, dtype: torch.dtype) -> Arrays:
     """Run the form in torch; return its outputs and the gradients of the weighted sum."""
     tensors = {name: torch.tensor(x, dtype=dtype) for name, x in case.inputs.items()}
     leaves = [tensors[name].requires_grad_() for name in case.by]
@@ -214,7 +214,7 @@ def _run(case: Case, dtype: torch.dtype) -> Arrays:
     return {name: x.detach().double().numpy() for name, x in found.items()}
 
 
-def _hold_to_differences(case: Case, expected: Arrays) -> None:
+def _hold_to_differences(case: KernelCase, expected: Arrays) -> None:
     """Compare each gradient, along a direction, with differences of the reference."""
     for name in case.by:
         if not (error := _slope_error(case, name, expected)) <= _SLOPE_TOLERANCE:
@@ -223,7 +223,7 @@ def _hold_to_differences(case: Case, expected: Arrays) -> None:
             )
 
 
-def _slope_error(case: Case, name: str, expected: Arrays) -> float:
+def _slope_error(case: KernelCase, name: str, expected: Arrays) -> float:
     """Difference of a slope from that of the reference, as a share of the size of its terms.
 
     Three points on one side: gates leave neither [0, 1] nor the sign that the solver asks for.

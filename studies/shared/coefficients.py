@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from shared.pictures import draw_coefficients
 from shared.points import NOISY, prose, run_seeded, shuffled_points
 from twinsolve.bench.clustering.data import Data
-from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.clustering.summary import folded, grouped_lines
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import sparse_self_expression
@@ -103,4 +103,4 @@ def coefficient_lines(table: pd.DataFrame) -> Lines:
         "non-zeros a row": folded("nonzeros", "max", ".1f"),
         "ME-2, %": folded("preserving_error", "max", ".1f"),
     }
-    return lines_of(table, ["data", "method"], cells)
+    return grouped_lines(table, ["data", "method"], cells)

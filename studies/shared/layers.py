@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from shared.pictures import draw_lines
 from shared.points import SUBSPACES, prose, run_seeded, shuffled_points, with_times
 from twinsolve.bench.clustering.data import Data
-from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.clustering.summary import folded, grouped_lines
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers import sparse_code
@@ -399,7 +399,7 @@ def layer_lines(table: pd.DataFrame) -> Lines:
             for G in _EQUAL_GAPS
         },
     }
-    return lines_of(table, [*case, "method"], cells)
+    return grouped_lines(table, [*case, "method"], cells)
 
 
 def _draw(table: pd.DataFrame, path: Path, *, x: str, word: str) -> None:

@@ -21,7 +21,7 @@ from shared.pictures import draw_lines
 from shared.points import NOISY, halves, prose, run_seeded, with_deviation, with_times
 from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data
-from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.clustering.summary import folded, grouped_lines
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import symmetric_affinity
@@ -152,4 +152,4 @@ def out_of_sample_lines(table: pd.DataFrame) -> Lines:
         "predict single / SSC": folded("ratio_single", "median", ".2f"),
         "predict batch / SSC": folded("ratio_batch", "median", ".2f"),
     }
-    return lines_of(table, ["data", "method"], cells)
+    return grouped_lines(table, ["data", "method"], cells)

@@ -19,7 +19,7 @@ from sklearn.preprocessing import normalize
 from shared.pictures import draw_heat_maps
 from shared.points import prose, run_seeded
 from twinsolve import solvers
-from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.clustering.summary import folded, grouped_lines
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.datasets import make_union_of_subspaces
@@ -94,7 +94,7 @@ def cluster_cell(*, grid: str, down: float, right: float, seed: int) -> list[dic
 def phase_lines(table: pd.DataFrame) -> Lines:
     """Of each grid and method: the mean error, and in how many cells it stays under 5 %."""
     cells = table.groupby(["grid", "method", "down", "right"], sort=False).error.mean()
-    return lines_of(
+    return grouped_lines(
         cells.reset_index(),
         ["grid", "method"],
         {

@@ -19,7 +19,7 @@ from sklearn.preprocessing import normalize
 
 from shared.pictures import draw_lines
 from shared.points import CERTIFIED, prose, run_seeded
-from twinsolve.bench.clustering.summary import lines_of
+from twinsolve.bench.clustering.summary import grouped_lines
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.bench.timing import in_turns, seconds_of
@@ -109,7 +109,7 @@ def scaling_lines(table: pd.DataFrame) -> Lines:
         return f"{seconds[sizes[-1]] / seconds[sizes[0]]:.3g}"
 
     ratios = {f"time / SSC at {size:,}": partial(ratio, size=size) for size in sizes}
-    return lines_of(table, ["method"], {"method": "method", **ratios, "growth": growth})
+    return grouped_lines(table, ["method"], {"method": "method", **ratios, "growth": growth})
 
 
 def _draw(table: pd.DataFrame, path: Path) -> None:

@@ -20,7 +20,7 @@ from twinsolve import solvers
 from twinsolve.bench.clustering.data import Data
 from twinsolve.bench.clustering.figures import describe_data, draw_dots
 from twinsolve.bench.clustering.fitting import make_empty_affinity
-from twinsolve.bench.clustering.summary import folded, lines_of
+from twinsolve.bench.clustering.summary import folded, grouped_lines
 from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines
 from twinsolve.solvers.clustering import nearest_rows_affinity, spectral_labels, symmetric_affinity
@@ -128,7 +128,7 @@ def self_expressive_lines(table: pd.DataFrame) -> Lines:
         "accuracy held out, %": with_deviation("accuracy_new"),
         "time / solved": folded("ratio", "median", ".2f"),
     }
-    return lines_of(table, ["data", "method", "step"], cells)
+    return grouped_lines(table, ["data", "method", "step"], cells)
 
 
 def _draw(table: pd.DataFrame, path: Path) -> None:

@@ -23,7 +23,7 @@ from twinsolve.bench.check import samples
 from twinsolve.bench.check.lines import draw_deviations
 from twinsolve.bench.cli import app
 from twinsolve.bench.tables import write_table
-from twinsolve.twins import catalogue, findings_of, unregister
+from twinsolve.twins import catalogue, trials_of, unregister
 from twinsolve.unrolled import Gaussian, SparseCoding
 from twinsolve.unrolled.sparse_coding.code_blocks import _restrict_, _shrink_
 
@@ -32,7 +32,7 @@ from .command import run as command
 KEYS = {
     "twin", "family", "relation", "evidence", "equation", "data", "task", "case", "dtype",
     "deviation", "tolerance", "tightness", "task_number_solver", "task_number_layer",
-    "task_number_nothing", "passed",
+    "task_number_nothing", "verdict", "why",
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def shrink(monkeypatch):
     monkeypatch.setattr(samples, "_CROP", 12)
     monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
     monkeypatch.setattr(
-        "twinsolve.bench.check.checks.findings_of", lambda *given: islice(findings_of(*given), 1)
+        "twinsolve.bench.check.checks.trials_of", lambda *given: islice(trials_of(*given), 1)
     )
 
 
@@ -86,7 +86,7 @@ def test_check_passes_and_writes_its_results(whole):
     assert result.exit_code == 0, result.output
     rows = json.loads((folder / "table.json").read_text())
     assert all(row.keys() == KEYS for row in rows)
-    assert all(row["passed"] for row in rows)
+    assert {row["verdict"] for row in rows} == {"holds"}
     for task in ("clustering", "vision"):
         assert len({row["twin"] for row in rows if row["task"] == task}) >= 5
     assert {row["twin"] for row in rows} == {twin.name for twin in catalogue()}
@@ -109,14 +109,14 @@ def test_check_passes_and_writes_its_results(whole):
     assert all(f"| {twin.name} |" in summary for twin in catalogue())
     with Image.open(folder / "deviations.png") as figure:
         assert figure.size[0] > 800
-    verdict = f"{len(rows)} of {len(rows)} rows passed"
+    verdict = f"{len(rows)} of {len(rows)} rows hold"
     assert verdict in result.output
     assert verdict in summary
     for line in result.output.splitlines():
         assert len(line.rstrip()) <= 120
     for twin in catalogue():  # a line each, nothing cut off
         (line,) = (x for x in result.output.splitlines() if x.split()[:1] == [twin.name])
-        assert line.split()[-1] == "yes"
+        assert line.split()[-1] == "holds"
         assert twin.relation.name in line
         assert twin.evidence in line
 
@@ -146,7 +146,7 @@ def test_a_fault_in_the_layer_alone_fails_the_check(few, tmp_path, monkeypatch, 
     result = run("--output", str(tmp_path), "--data", "digits")
     assert result.exit_code == 1, result.output
     failed = {row["twin"] for row in json.loads((tmp_path / "table.json").read_text())
-              if not row["passed"]}  # fmt: skip
+              if row["verdict"] == "broken"}  # fmt: skip
     assert "as built on digits (float64): deviation" in result.output
     expected = "gaussian-attention" if "bandwidth" in fault else "self-expression-iterates"
     assert expected in failed
@@ -166,22 +166,23 @@ def test_a_layer_that_raises_fails_its_rows_and_hides_no_others(few, tmp_path, m
     broken_rows = [
         row for row in rows if row["twin"] in broken_twins and "matrix" not in row["case"]
     ]
-    assert not any(row["passed"] for row in broken_rows)
+    assert {row["verdict"] for row in broken_rows} == {"broken"}
     assert all(row["deviation"] is None for row in broken_rows)
-    assert all(row["passed"] for row in rows if row["family"] == "kernel_smoothing")
+    others = {row["verdict"] for row in rows if row["family"] == "kernel_smoothing"}
+    assert others == {"holds"}
 
 
 def test_nothing_but_broken_layers_still_makes_a_table(few, monkeypatch):
     monkeypatch.setattr("twinsolve.bench.check.checks._Run.measure", lambda *a: 1 / 0)
-    monkeypatch.setattr("twinsolve.bench.check.checks._measure_finding", lambda *a: 1 / 0)
+    monkeypatch.setattr("twinsolve.bench.check.checks._measure_trial", lambda *a: 1 / 0)
     table = check_twins()
     assert set(table) >= KEYS
-    assert not table.passed.any()
-    assert set(table.error) == {"ZeroDivisionError: division by zero"}
+    assert set(table.verdict) == {"broken"}
+    assert set(table.why) == {"ZeroDivisionError: division by zero"}
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
-    table = pd.DataFrame({"deviation": [np.inf, np.nan, 1e-15], "passed": [False, False, True]})
+    table = pd.DataFrame({"deviation": [np.inf, np.nan, 1e-15], "holds": [False, False, True]})
     write_table(table, tmp_path)
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [row["deviation"] for row in rows] == [None, None, 1e-15]
@@ -285,7 +286,7 @@ def test_real_data_join_when_the_data_root_has_them(real_data, monkeypatch, twin
         "digits", "subspaces", "china", "flower", "yale-b", "set12-01",
     }  # fmt: skip
     table = check_twins()
-    assert table.passed.all()
+    assert set(table.verdict) == {"holds"}
     assert set(table.data) >= {"yale-b", "set12-01"}
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from twinsolve import audit
-from twinsolve.twins.audit import Report
+from twinsolve.twins import Report
 
 WIDTH, HEADS, KERNEL, CHUNK, WINDOW = 8, 2, 4, 8, 6
 STEP_LIMIT = 0.8  # of the time step: bites at half of the tokens

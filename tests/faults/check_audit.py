@@ -23,7 +23,7 @@ from twinsolve import audit
 from twinsolve.bench.options import Output
 from twinsolve.bench.tables import markdown, write_summary, write_table
 from twinsolve.bench.terminal import console
-from twinsolve.twins.audit import Report
+from twinsolve.twins import Report
 from twinsolve.twins.audit.architectures import find_architecture
 
 BATCHES = ("first", "second", "third")
@@ -130,7 +130,7 @@ def audit_family(family: str, laws: tuple[str, ...] = ()) -> Report:
 @cache
 def sound_verdicts(family: str, laws: tuple[str, ...]) -> dict[str, str]:
     """Of the family as it is."""
-    return {row.law: row.verdict for row in audit_family(family, laws).rows}
+    return {x.law: x.verdict for x in audit_family(family, laws).findings}
 
 
 def hold(fault: Fault, laws: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -146,9 +146,9 @@ def hold(fault: Fault, laws: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def compare(report: Report, sound: dict[str, str]) -> dict[str, Any]:
     """Laws that are broken or refused now, and were not."""
-    changed = [row for row in report.rows if row.verdict != sound[row.law]]
+    changed = [x for x in report.findings if x.verdict != sound[x.law]]
     found = {
-        verdict: [row.law for row in changed if row.verdict == verdict]
+        verdict: [x.law for x in changed if x.verdict == verdict]
         for verdict in ("broken", "refused")
     }
     verdict = "caught" if found["broken"] else "refused" if found["refused"] else "missed"
@@ -160,7 +160,7 @@ def sound_layer(base: type[nn.Module], laws: tuple[str, ...]) -> dict[str, str]:
     """Verdicts on a layer that breaks no law."""
     report = audit_layer(base, laws)
     assert report, report
-    return {row.law: row.verdict for row in report.rows}
+    return {x.law: x.verdict for x in report.findings}
 
 
 def hold_layer(

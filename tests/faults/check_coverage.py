@@ -69,10 +69,10 @@ def measure_lines(**settings: Any) -> list[_Lines]:
         from twinsolve.bench.check.checks import check_twins
 
         check_twins(n_jobs=1, **settings)
-    return [_lines_of(measured, path) for path in paths]
+    return [_measure_lines(measured, path) for path in paths]
 
 
-def _lines_of(measured: Coverage, path: Path) -> _Lines:
+def _measure_lines(measured: Coverage, path: Path) -> _Lines:
     _, executable, _, missing, _ = measured.analysis2(str(path))
     counted = counted_lines(path.read_text())
     return _Lines(

@@ -125,9 +125,7 @@ def _find_failures(job: tuple[Fault | None, tuple[str, ...]]) -> list[tuple[str,
         found: list[tuple[str, float]] = []
         for settings in _PASSES:
             table = check_twins(twins=twins, n_jobs=1, **settings)
-            found += [
-                _read_row(row) for row in table[~table.passed.astype(bool)].to_dict("records")
-            ]
+            found += [_read_row(row) for row in table[table.verdict == "broken"].to_dict("records")]
             if found and fault is not None:
                 break
         return found

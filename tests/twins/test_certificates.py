@@ -94,8 +94,8 @@ def test_a_fault_of_both_sides_breaks_the_certificate_alone(name):
         inputs = small_inputs(twin, torch.float64)
         layer = built(twin, inputs)
         if TWINS[name].relation.name != "limit":  # there the solver's limit has the leak once
-            assert compare_outputs(twin, layer, inputs, tolerance=twin.relation.tolerance).passed
-        assert not twin.relation.measure(twin, layer, inputs).passed, fault
+            assert compare_outputs(twin, layer, inputs, tolerance=twin.relation.tolerance).holds
+        assert not twin.relation.measure(twin, layer, inputs).holds, fault
 
 
 RNG = np.random.default_rng(0)
@@ -217,7 +217,7 @@ def test_low_rank_codes_are_certified_where_keys_have_a_direction_of_rounding():
     q, k, v = small_inputs(twin, torch.float64)
     k[..., 0] *= 1e-9
     layer = built(twin, (q, k, v))
-    assert twin.relation.measure(twin, layer, (q, k, v)).passed
+    assert twin.relation.measure(twin, layer, (q, k, v)).holds
 
 
 def test_a_certificate_is_held_to_the_tolerance_in_float64_alone():
@@ -229,4 +229,4 @@ def test_a_certificate_is_held_to_the_tolerance_in_float64_alone():
     ):
         inputs = small_inputs(twin, dtype)
         relation = Identity(tolerance, certificate=lambda twin, layer, inputs: 1e-9)
-        assert relation.measure(twin, built(twin, inputs), inputs).passed == passed
+        assert relation.measure(twin, built(twin, inputs), inputs).holds == passed

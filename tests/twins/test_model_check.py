@@ -48,8 +48,16 @@ def vit(**options):
     return moved(VisionTransformer(8, 2, 1, 5, 12, 2, 3, **options), scale=0.05)
 
 
+def judged(report):
+    return [finding for finding in report.findings if finding.verdict != "not judged"]
+
+
 def verdicts(report):
-    return {row["name"]: row["verdict"] for row in report.judged}
+    return {finding.where: finding.verdict for finding in judged(report)}
+
+
+def kinds(report):
+    return {finding.details["dtype"] for finding in judged(report)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -57,13 +65,12 @@ def test_every_operator_and_shell_of_a_model_is_judged_at_its_parameters(dtype):
     model = vit(operator="gaussian").to(dtype)
     report = twinsolve.check(model, IMAGES.to(dtype))
     assert report
-    assert str(report).startswith("8 modules judged, none not correct")
+    assert str(report).startswith("VisionTransformer: holds 8, not judged")
     names = {f"blocks.{i}.attention{part}" for i in range(2) for part in ("", ".operator")}
     assert names <= set(verdicts(report))
     kind = str(dtype).removeprefix("torch.")
-    kinds = {row["dtype"] for row in report.judged}
-    assert kinds == {kind if dtype != torch.bfloat16 else f"float64 copy of {kind}"}
-    table = report.table.set_index("name")
+    assert kinds(report) == {kind if dtype != torch.bfloat16 else f"float64 copy of {kind}"}
+    table = report.to_frame().set_index("where")
     assert table.loc["blocks.0.attention.operator", "rows"] == 2 * 8
     assert table.loc["head", "why"] == "has no twin"
     assert table.loc["blocks.0.dropout", "why"] == "does nothing in evaluation mode"
@@ -140,9 +147,13 @@ def test_a_fault_in_one_block_is_found_there_and_nowhere_else(plant):
     plant(model.blocks[1].attention.operator)
     report = twinsolve.check(model, batch)
     assert not report
-    found = {name for name, verdict in verdicts(report).items() if verdict != "correct"}
-    assert found == {"blocks.1.attention.operator"}
-    assert "blocks.1.attention.operator: Softmax = softmax-attention [SE-7], NOT" in str(report)
+    broken = {finding.where for finding in report.broken}
+    assert broken == {"blocks.1.attention.operator"}
+    said = str(report).splitlines()[1:]
+    assert [x.split(": ")[0] for x in said if ": broken in float32, " in x] == [
+        "  softmax-attention [SE-7, identity]"
+    ]
+    assert "at blocks.1.attention.operator" in str(report)
 
 
 @pytest.mark.parametrize("part", ["k", "out"])
@@ -160,8 +171,8 @@ def test_a_wrong_projection_is_found_at_its_shell(part):
         shell.out_proj.register_forward_hook(lambda module, inputs, out: out - module.bias)
     else:
         shell.project = types.MethodType(wrong, shell)
-    found = [n for n, v in verdicts(twinsolve.check(model, IMAGES)).items() if v != "correct"]
-    assert found == ["blocks.1.attention"]
+    broken = twinsolve.check(model, IMAGES).broken
+    assert [finding.where for finding in broken] == ["blocks.1.attention"]
 
 
 class Shared(nn.Module):
@@ -186,24 +197,24 @@ class Unknown(Operator):
 
 def test_what_is_not_judged_is_said():
     report = twinsolve.check(Shared(), torch.randn(2, 9, 6, generator=GENERATOR))
-    rows = {row["name"]: row for row in report.rows}
+    found = {finding.where: finding for finding in report.findings}
     assert report
-    assert rows["attention.operator"]["rows"] == 2 * 2 * 8  # two calls, two sequences
-    assert rows["spare.operator"]["why"] == "did not run on this batch"
-    assert "no twin is registered for Unknown" in rows["unknown.operator"]["why"]
-    assert rows["unknown"]["verdict"] == "correct"
+    assert found["attention.operator"].details["rows"] == 2 * 2 * 8  # two calls, two sequences
+    assert found["spare.operator"].why == "did not run on this batch"
+    assert "no twin is registered for Unknown" in found["unknown.operator"].why
+    assert found["unknown"].verdict == "holds"
     assert "not judged" in str(report)
 
 
 def test_a_finite_bias_is_judged_where_its_solver_takes_one():
     x, bias = torch.randn(1, 9, 6, generator=GENERATOR), torch.randn(9, 9, generator=GENERATOR)
     layer = Attention(6, 2, operator=Softmax())
-    assert verdicts(twinsolve.check(layer, (x, x, x, None, False, bias)))["operator"] == "correct"
+    assert verdicts(twinsolve.check(layer, (x, x, x, None, False, bias)))["operator"] == "holds"
     forget(mask=None)(layer.operator)
     assert not twinsolve.check(layer, (x, x, x, None, False, bias))
     layer = Attention(6, 2, operator=Twicing(Softmax()))
-    rows = {row["name"]: row for row in twinsolve.check(layer, (x, x, x, None, False, bias)).rows}
-    assert "finite bias" in rows["operator"]["why"]
+    findings = twinsolve.check(layer, (x, x, x, None, False, bias)).findings
+    assert ["finite bias" in x.why for x in findings if x.where == "operator"] == [True]
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
@@ -215,7 +226,7 @@ def test_replaced_attention_is_judged_with_its_masks():
     batch = {"src": x, "src_key_padding_mask": PADDED}
     report = twinsolve.check(model, batch)
     assert report
-    assert sum(row["twin"] == "twicing-attention" for row in report.judged) == 2
+    assert sum(x.law == "twicing-attention" for x in judged(report)) == 2
     forget(mask=None)(model.layers[0].self_attn.operator)
     assert not twinsolve.check(model, batch)
 
@@ -229,12 +240,12 @@ def test_hugging_face_models_are_judged():
     hidden = (~PADDED).long()
     report = twinsolve.check(model, {"input_ids": IDS, "attention_mask": hidden})
     assert report, str(report)
-    assert [row["name"] for row in report.judged] == [
+    assert [x.where for x in judged(report)] == [
         f"transformer.h.{i}.attn.operator" for i in range(2)
     ]
     double_heads(model.transformer.h[1].attn.operator, slice(1, None))
     report = twinsolve.check(model, {"input_ids": IDS, "attention_mask": hidden})
-    assert verdicts(report)["transformer.h.0.attn.operator"] == "correct"
+    assert verdicts(report)["transformer.h.0.attn.operator"] == "holds"
     assert not report
 
 
@@ -249,7 +260,7 @@ def test_learned_solvers_inside_a_model_are_judged():
 
     report = twinsolve.check(Coded().double(), torch.randn(12, 5, generator=GENERATOR).double())
     assert report
-    assert {(row["class"], row["relation"]) for row in report.judged} == {
+    assert {(x.details["class"], x.details["relation"]) for x in judged(report)} == {
         ("UnrolledADMM", "iterate"), ("UnrolledSelfExpression", "iterate"),
     }  # fmt: skip
 
@@ -283,12 +294,10 @@ def test_no_operator_of_a_model_is_accused_of_rounding_nor_acquitted_of_more(nam
     model, ids = small_gpt2(name, share), torch.randint(0, 200, (2, 32), generator=GENERATOR)
     report = twinsolve.check(model, {"input_ids": ids})
     assert report, str(report)
-    kinds = {row["dtype"] for row in report.judged}
-    assert kinds == {"float32" if share == 1 else "float64 copy of float32"}
+    assert kinds(report) == {"float32" if share == 1 else "float64 copy of float32"}
     for block in model.transformer.h:
         block.attn.operator.register_forward_hook(lambda _, given, output: 1.001 * output)
-    verdicts = {row["verdict"] for row in twinsolve.check(model, {"input_ids": ids}).judged}
-    assert verdicts == {"NOT CORRECT"}
+    assert set(verdicts(twinsolve.check(model, {"input_ids": ids})).values()) == {"broken"}
 
 
 def test_an_operator_may_take_its_masks_by_keywords():
@@ -297,5 +306,4 @@ def test_an_operator_may_take_its_masks_by_keywords():
             return super().forward(q, k, v, **rest)
 
     report = twinsolve.check(LanguageModel(11, 8, 1, 2, 16, operator=Own()), IDS)
-    verdicts = {row["name"]: row["verdict"] for row in report.rows}
-    assert verdicts["blocks.0.attention.operator"] == "correct"
+    assert verdicts(report)["blocks.0.attention.operator"] == "holds"

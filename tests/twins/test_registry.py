@@ -9,7 +9,7 @@ from torch import nn
 
 import twinsolve
 from twinsolve.bench import check_twins
-from twinsolve.bench.check.lines import lines_of
+from twinsolve.bench.check.lines import twin_lines
 from twinsolve.solvers import smoother_matrix
 from twinsolve.twins import (
     Identity,
@@ -55,10 +55,10 @@ def test_a_twin_from_outside_is_registered_once_and_needs_no_equation(users_twin
         register(users_twin)
     X = np.random.default_rng(0).standard_normal((9, 4))
     report = twinsolve.check(Sharp(0.5), X)
-    assert report.correct
-    assert str(report).startswith("sharp-attention [identity]: correct in float64")
+    assert report
+    assert str(report).startswith("Sharp: holds 1\n  sharp-attention [identity]: holds in float64")
     model = twinsolve.check(Holder().double(), torch.from_numpy(X)[None])
-    assert "Sharp = sharp-attention, correct" in str(model)
+    assert "sharp-attention [identity]: holds" in str(model)
 
 
 class Rounded(Gaussian):
@@ -77,8 +77,8 @@ def test_no_guess_widens_a_float32_tolerance_beyond_a_percent(guess):
         q = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(0))
         measured = Identity().measure(twin, Rounded(1.0), (q, q, q))
         assert measured.tolerance == 1e-2
-        assert not measured.passed
-        assert Identity().measure(twin, Gaussian(1.0), (q, q, q)).passed
+        assert not measured.holds
+        assert Identity().measure(twin, Gaussian(1.0), (q, q, q)).holds
     finally:
         unregister("rounded")
 
@@ -100,16 +100,16 @@ def test_a_failure_in_float32_alone_says_what_the_tolerance_depends_on(fault):
         x = torch.from_numpy(X).float()[None]
         single = str(twinsolve.check(fault(1.0), X.astype(np.float32)))
         model = str(twinsolve.check(Holder(fault(0.5)).float(), x))
-        listed = "\n".join(lines_of(check_twins(twins=["rounded"], data=["digits", "drawn"])))
+        listed = "\n".join(twin_lines(check_twins(twins=["rounded"], data=["digits", "drawn"])))
         for found in (single, model):
-            assert "NOT CORRECT in float32" in found
+            assert "broken in float32" in found
         for found in (single, model, listed):
             assert (
                 ("Numerics.logit_range" in found)
                 == ("Numerics.passes" in found)
                 == (fault is Coarse)
             )
-        assert "FAIL" in listed
+        assert " broken\n" in listed
         assert "passes" not in str(twinsolve.check(fault(1.0), X))
         assert "passes" not in str(twinsolve.check(Gaussian(1.0), X.astype(np.float32)))
     finally:

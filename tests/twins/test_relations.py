@@ -26,7 +26,7 @@ LIMITS = [name for name, twin in TWINS.items() if isinstance(twin.relation, Limi
 
 
 def test_nan_never_passes():
-    assert not Measurement(float("nan"), 1.0).passed
+    assert not Measurement(float("nan"), 1.0).holds
 
     class Broken(Gaussian):
         def forward(self, *args, **kwargs):
@@ -34,7 +34,7 @@ def test_nan_never_passes():
 
     twin = TWINS["gaussian-attention"]
     inputs = small_inputs(twin, torch.float64)
-    assert not twin.relation.measure(twin, Broken(1.0).double(), inputs).passed
+    assert not twin.relation.measure(twin, Broken(1.0).double(), inputs).holds
 
 
 def test_one_bad_iterate_among_good_ones_counts():
@@ -45,7 +45,7 @@ def test_one_bad_iterate_among_good_ones_counts():
 
     twin = TWINS["sparse-coding-iterates"]
     inputs = small_inputs(twin, torch.float64)
-    assert not twin.relation.measure(twin, Late(0.5).double(), inputs).passed
+    assert not twin.relation.measure(twin, Late(0.5).double(), inputs).holds
 
 
 def test_float32_tolerance_scales_with_steps_and_logits():
@@ -90,11 +90,11 @@ def plant(monkeypatch, layer, fault):
 def test_a_rate_finds_codes_that_are_zero_or_of_another_token(name, monkeypatch):
     """Smaller faults are within a rate, which is not reached; the iterates see them."""
     twin = replace(TWINS[name], relation=Rate(problem=TWINS[name].relation.problem))
-    assert measured(twin).passed
+    assert measured(twin).holds
     for fault in (torch.zeros_like, lambda out: out.roll(1, -2)):
         with monkeypatch.context() as patch:
             plant(patch, twin.layer, fault)
-            assert not measured(twin).passed
+            assert not measured(twin).holds
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -105,7 +105,7 @@ def test_is_reached_and_finds_an_output_that_is_off_by_a_millionth(name, monkeyp
     for factor in (1 - size, 1 + size):
         with monkeypatch.context() as patch:
             plant(patch, TWINS[name].layer, lambda out, factor=factor: factor * out)
-            assert not measured(TWINS[name]).passed
+            assert not measured(TWINS[name]).holds
 
 
 @pytest.mark.parametrize("name", RATES)
@@ -132,10 +132,10 @@ def test_a_layer_twice_too_slow_within_the_rate_is_seen_by_its_iterates(name, mo
             self.n_iter = n_iter
 
     monkeypatch.setattr(twin.layer, "forward", slow)
-    assert twin.relation.measure(twin, layer, inputs).passed
+    assert twin.relation.measure(twin, layer, inputs).holds
     assert exact
     for other in exact:
-        assert not other.relation.measure(other, layer, inputs).passed
+        assert not other.relation.measure(other, layer, inputs).holds
 
 
 @pytest.mark.parametrize("name", [RATES[0], LIMITS[0]])
@@ -149,7 +149,7 @@ def test_codes_better_than_the_optimum_fail(name):
 
     few = {"n_iter": (1, 4)} if name in RATES else {"n_iter": 100}
     changed = replace(twin, relation=replace(twin.relation, problem=problem, **few))
-    assert not measured(changed).passed
+    assert not measured(changed).holds
 
 
 def test_an_inequality_is_judged_by_the_difference_on_a_scale():
@@ -202,7 +202,7 @@ def test_limits_are_judged_on_tokens_that_are_alike_too():
         twice = (unit @ unit.mT).tril(-1).amax(-1) > 0.9
         return twin.inputs.apply(layer, q, k, torch.where(twice[..., None], 0, v))
 
-    assert relation.measure(twin, layer, inputs).passed
+    assert relation.measure(twin, layer, inputs).holds
     wrong = replace(twin, inputs=replace(twin.inputs, apply=without_duplicates))
-    assert not relation.measure(wrong, layer, inputs).passed
-    assert relation.measure(wrong, layer, tuple(x[:, :20] for x in inputs)).passed
+    assert not relation.measure(wrong, layer, inputs).holds
+    assert relation.measure(wrong, layer, tuple(x[:, :20] for x in inputs)).holds

@@ -46,7 +46,7 @@ def test_tolerances_are_those_of_rounding_of_systems_and_of_limits(twin):
 def test_holds_on_small_data(twin, dtype):
     inputs = small_inputs(twin, dtype)
     layer = built(twin, inputs)
-    assert twin.relation.measure(twin, layer, inputs).passed
+    assert twin.relation.measure(twin, layer, inputs).holds
     assert solver_output(twin, layer, inputs).dtype == np.float64
 
 
@@ -128,7 +128,7 @@ def test_options_have_a_counterpart_in_the_solver_and_change_the_output(name):
     for option in twin.options:
         layer = built_option(twin, option, inputs)
         assert twin.covers(layer), option
-        assert relation.measure(twin, layer, inputs).passed, option
+        assert relation.measure(twin, layer, inputs).holds, option
         output = layer_output(twin, layer, inputs)
         changed = np.abs(default - output).max() > 1e-6 * np.abs(output).max()
         assert changed or (name, option) in SAME, option
@@ -140,7 +140,7 @@ def test_a_models_grid_takes_the_place_of_the_layers_own(name):
     context = Context(grid=(3, 5), n_class_tokens=2)
     twin = TWINS[name].with_context(lambda *_: context)
     layer = twin.options["sequence"](*(x.numpy() for x in (q, k, v)))
-    assert twin.relation.measure(twin, layer, (q, k, v)).passed
+    assert twin.relation.measure(twin, layer, (q, k, v)).holds
     A, out = layer.matrix(q, k, context=context), layer(q, k, v, context=context)
     torch.testing.assert_close(A @ v, out, atol=1e-12, rtol=0)
     of_models, of_its_own = (layer_output(t, layer, (q, k, v)) for t in (twin, TWINS[name]))
@@ -209,11 +209,11 @@ def test_of_equally_close_patches_the_layers_choice_counts_and_of_others_the_sol
     twin, right = TWINS[name], choice.similar_patches
     images = np.random.default_rng(0).integers(3, size=(2, 1, 18, 18)) / 2  # many ties
     layer, inputs = twin.build(images).eval(), (torch.from_numpy(images),)
-    assert twin.relation.measure(twin, layer, inputs).passed
+    assert twin.relation.measure(twin, layer, inputs).holds
 
     def shifted(images, patch_size, window, n_similar):
         found = right(images, patch_size, window, n_similar)
         return torch.cat([found[:, 1:], found[:, :1].roll(1, dims=0)], dim=1)
 
     monkeypatch.setattr(choice, "similar_patches", shifted)
-    assert not twin.relation.measure(twin, layer, inputs).passed
+    assert not twin.relation.measure(twin, layer, inputs).holds

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from twinsolve import unrolled
 from twinsolve.datasets import make_union_of_subspaces
-from twinsolve.twins import catalogue, findings_of
+from twinsolve.twins import catalogue, trials_of
 from twinsolve.unrolled.block_size import block_size, small_blocks
 from twinsolve.unrolled.clustering.edge_features import edge_features
 
@@ -56,9 +56,9 @@ def test_the_check_reaches_all_of_them(monkeypatch):
         monkeypatch.setattr(f"{unrolled.__name__}.{name}.block_size", recorded)
     names = ("blocks, no mask", "blocks, causal", "gradient, in blocks, no mask")
     for twin in {twin.layer: twin for twin in reversed(catalogue())}.values():
-        for finding in findings_of(twin):
-            if finding.name in names and reached < sized - ESTIMATORS:
-                assert finding.measure().passed
+        for trial in trials_of(twin):
+            if trial.name in names and reached < sized - ESTIMATORS:
+                assert trial.measure().holds
     assert reached == sized - ESTIMATORS
     assert len(sized) >= 10
 

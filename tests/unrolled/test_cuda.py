@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 from twinsolve import audit
-from twinsolve.twins.laws import findings
+from twinsolve.twins.laws import trials
 from twinsolve.twins.laws.draws import masks_of
 from twinsolve.twins.laws.masks import NO_MASKS
 from twinsolve.twins.laws.subject import call_layer, map_tensors
@@ -71,9 +71,9 @@ def test_outputs_and_gradients_are_those_of_the_cpu(name):
 def test_laws_hold(name):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(are not proved|was not reached)")
-        for finding in findings(replace(subject_of(name), apply=call_on_gpu)):
-            found = finding.measure()
-            assert found.passed, f"{finding.name} in {finding.dtype}: {found}"
+        for trial in trials(replace(subject_of(name), apply=call_on_gpu)):
+            found = trial.measure()
+            assert found.holds, f"{trial.name} in {trial.dtype}: {found}"
 
 
 @pytest.mark.parametrize("name", operator_names())
@@ -122,5 +122,5 @@ def test_compiled_windows_and_biases_are_flex_attention(layer, is_causal):
 
 def test_audit_gives_the_verdicts_of_the_cpu_and_a_script_for_the_gpu():
     here, there = (audit("mamba", device=device) for device in ("cpu", "cuda"))
-    assert [row.verdict for row in there.rows] == [row.verdict for row in here.rows]
-    assert all("network = network.to('cuda')" in row.script for row in there.broken)
+    assert [row.verdict for row in there.findings] == [row.verdict for row in here.findings]
+    assert all("network = network.to('cuda')" in row.details["script"] for row in there.broken)

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import twinsolve.unrolled as layers
-from twinsolve.twins.laws import findings
+from twinsolve.twins.laws import trials
 from twinsolve.twins.laws.draws import masks_of
 from twinsolve.twins.laws.masks import NO_MASKS
 from twinsolve.twins.laws.subject import map_tensors
@@ -34,9 +34,9 @@ def call(operator, q, k, v, **masks):
 def test_laws_hold(name):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(codes are not proved|was not reached)")
-        for finding in findings(subject_of(name)):
-            found = finding.measure()
-            assert found.passed, f"{finding.name} in {finding.dtype}: {found}"
+        for trial in trials(subject_of(name)):
+            found = trial.measure()
+            assert found.holds, f"{trial.name} in {trial.dtype}: {found}"
 
 
 @NAMES

@@ -5,7 +5,6 @@ from .auditing import audit
 from .functions import Adapter
 from .laws import LAWS, NetworkLaw
 from .model import Convention
-from .report import Report, Row
 from .weights import draw_weights
 
-__all__ = ["LAWS", "Adapter", "Convention", "NetworkLaw", "Report", "Row", "audit", "draw_weights"]
+__all__ = ["LAWS", "Adapter", "Convention", "NetworkLaw", "audit", "draw_weights"]

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from ...unrolled.generators import kept_generators, seeded
 from ...unrolled.users_code import import_object, reporting
+from ..report import Finding, Report
 from .architectures import find_architecture, load_folder
 from .inputs import difference
 from .judging import hold
 from .laws import LAWS
 from .model import CACHES, CAUSAL, Convention, Model, find_convention
-from .report import Report, Row
-from .scripts import Origin
+from .scripts import NetworkOrigin
 from .weights import draw_weights
 
 SEED, BATCH, TOKENS = 1, 2, 21
@@ -42,7 +42,7 @@ def audit(
     source: str = "",
     laws: tuple[str, ...] = (),
     device: str = "cpu",
-    progress: Callable[[Row], None] | None = None,
+    progress: Callable[[Finding], None] | None = None,
 ) -> Report:
     """Hold a network to the laws that its kind promises.
 
@@ -76,7 +76,7 @@ def audit(
         Where a module and its inputs are moved, such as ``"cuda"``. What laws make is made there,
         and convolutions multiply in full float32.
     progress : callable, optional
-        Called with every `Row` when it is done.
+        Called with every `Finding` when it is done.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def audit(
     ...         counts = torch.arange(1, x.shape[1] + 1)[:, None] + n
     ...         return total / counts, (total[:, -1:], 0)  # forgets how many tokens it saw
     >>> report = audit(RunningMean(), torch.randn(2, 21, 4))
-    >>> bool(report), [row.law for row in report.broken][:2]
+    >>> bool(report), [finding.law for finding in report.broken][:2]
     (False, ['decoding', 'decoding after prefill'])
     """
     unknown = set(laws) - {law.name for law in LAWS}
@@ -117,15 +117,15 @@ def audit(
         origin = replace(origin, source=source)
     if isinstance(network, nn.Module):
         network.to(device)
-    rows = []
+    findings = []
     with _working_on(device):
         model = _make_model(network, inputs, convention, causal, device)
         for law in LAWS:
             if not laws or law.name in laws:
-                rows.append(hold(law, model, origin))
+                findings.append(hold(law, model, origin))
                 if progress:
-                    progress(rows[-1])
-    return Report(name, tuple(rows))
+                    progress(findings[-1])
+    return Report(name, tuple(findings))
 
 
 @contextmanager
@@ -145,14 +145,14 @@ def _working_on(device: str) -> Iterator[None]:
 
 def _find(
     network: str | Callable[..., Any], inputs: Tensor | None, weights: str
-) -> tuple[str, Any, Tensor | None, Origin]:
+) -> tuple[str, Any, Tensor | None, NetworkOrigin]:
     """The name, the network to audit, its inputs where known, and what a script builds."""
     if isinstance(network, str) and Path(network).is_dir():
-        return network, _widen(load_folder(network)), inputs, Origin(drawn=False)
+        return network, _widen(load_folder(network)), inputs, NetworkOrigin(drawn=False)
     source = ""
     if isinstance(network, str) and ":" not in network:
-        found = find_architecture(network)
-        return found.network.__name__, found.build(), inputs, Origin(architecture=found)
+        known = find_architecture(network)
+        return known.network.__name__, known.build(), inputs, NetworkOrigin(architecture=known)
     made: Any = network
     if isinstance(network, str):
         module, _, maker = network.partition(":")
@@ -169,12 +169,12 @@ def _find(
         )
     if not isinstance(made, nn.Module):
         name = getattr(made, "__name__", type(made).__name__)
-        return name, made, inputs, Origin(source=source, drawn=False)
+        return name, made, inputs, NetworkOrigin(source=source, drawn=False)
     made = _widen(copy.deepcopy(made).eval())
     if weights == "drawn":
         draw_weights(made)
     name = getattr(made, "__name__", type(made).__name__)
-    return name, made, inputs, Origin(source=source, drawn=weights == "drawn")
+    return name, made, inputs, NetworkOrigin(source=source, drawn=weights == "drawn")
 
 
 def _widen(network: nn.Module) -> nn.Module:
@@ -186,9 +186,9 @@ def _widen(network: nn.Module) -> nn.Module:
 def _make(name: str) -> Any:
     sys.path.insert(0, "")  # as `python -m` does: the caller's modules
     try:
-        found = import_object(name, "audit: cannot find")
+        maker = import_object(name, "audit: cannot find")
         with seeded(0), reporting(f"audit: {name!r} cannot be called without arguments"):
-            return found()  # as the script does
+            return maker()  # as the script does
     finally:
         sys.path.remove("")
 
@@ -243,14 +243,14 @@ def _find_kind_of_mask(model: Model) -> Convention:
     without = model(model.inputs.clone())[0]
     kinds: tuple[dict[str, Any], ...] = ({}, {"mask_shows": True}, {"mask_hides": True})
     for kind in kinds:
-        found = replace(model, convention=replace(names, **kind))
+        tried = replace(model, convention=replace(names, **kind))
         mask = torch.ones(model.inputs.shape[:2], dtype=torch.long)
         try:
-            output = found(model.inputs.clone(), mask=mask)[0]
+            output = tried(model.inputs.clone(), mask=mask)[0]
         except Exception:  # whatever the network raises of a mask that it does not take
             continue
         if difference(output, without) <= 1e-3:
-            return found.convention
+            return tried.convention
     return names
 
 

@@ -61,7 +61,7 @@ class Adapter(nn.Module):
     ...     return (q @ k.mT).tril(-1) @ v  # leaves out the token itself
     >>> adapter = Adapter(running_sum, "q, k, v", recurrence=sum_outer_products, heads_first=True)
     >>> report = audit(adapter, torch.randn(2, 21, adapter.width), laws=("equation",))
-    >>> report.rows[0].verdict
+    >>> report.findings[0].verdict
     'broken'
     """
 

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..report import Finding, Verdict
 from .heads import find_mixing_maps
 from .inputs import cast, convert, difference
 from .laws import NetworkLaw, NotApplicable
 from .model import Model
-from .report import Row, Verdict
-from .scripts import Origin, write_script
+from .scripts import NetworkOrigin, write_script
 
 _LEAST = 2e-9  # of a tolerance: rounding of differences in float64
 _FACTOR = 10  # of a tolerance to the noise
-_WORST: list[Verdict] = ["not applicable", "holds", "refused", "broken"]
+_WORST: list[Verdict] = ["not judged", "holds", "refused", "broken"]
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Outcome:
     """What one case of a law gave."""
 
     verdict: Verdict
@@ -30,44 +30,50 @@ class _Trial:
     error: float | None = None
     tolerance: float | None = None
     case: tuple[Any, ...] = ()
-    found: Any = None
+    output: Any = None
     expected: Any = None
 
 
-def hold(law: NetworkLaw, model: Model, origin: Origin) -> Row:
-    """Try every case of a law; the worst is the row."""
+def hold(law: NetworkLaw, model: Model, origin: NetworkOrigin) -> Finding:
+    """Try every case of a law; the worst is the finding."""
     lacks = [need for need in law.needs if need not in model.offers]
     if lacks:
-        return Row(law.name, law.statement, "not applicable", why=f"needs {lacks[0]}")
-    trials = [_try(law, model, case) for case in law.cases]
-    worst = max(trials, key=lambda x: (_WORST.index(x.verdict), x.error or 0))
-    row = Row(law.name, law.statement, worst.verdict, worst.error, worst.tolerance, worst.why)
-    if worst.verdict != "broken":
-        return row
-    script = write_script(law, model, origin, worst.case, worst.found, worst.expected)
-    return replace(row, start=_find_start(law, model, worst), script=script)
+        why = f"needs {lacks[0]}"
+        return Finding(law.name, "not judged", why=why, details={"statement": law.statement})
+    outcomes = [_try(law, model, case) for case in law.cases]
+    worst = max(outcomes, key=lambda x: (_WORST.index(x.verdict), x.error or 0))
+    where, details = "", {"statement": law.statement}
+    if worst.verdict == "broken":
+        where = _find_start(law, model, worst)
+        details["script"] = write_script(
+            law, model, origin, worst.case, worst.output, worst.expected
+        )
+    numbers = worst.error, worst.tolerance
+    return Finding(law.name, worst.verdict, *numbers, worst.why, where, details)
 
 
-def _try(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> _Trial:
+def _try(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> _Outcome:
     model.calls.clear()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found, expected, *differences = check(law, model, case)
+            output, expected, *differences = check(law, model, case)
     except NotApplicable as reason:
-        return _Trial("not applicable", str(reason))
+        return _Outcome("not judged", str(reason))
     except Exception as raised:  # whatever a network raises is loud
-        return _Trial("refused", f"{type(raised).__name__}: {' '.join(str(raised).split())[:200]}")
-    error = difference(found, expected)
+        return _Outcome(
+            "refused", f"{type(raised).__name__}: {' '.join(str(raised).split())[:200]}"
+        )
+    error = difference(output, expected)
     tolerance, why = _find_tolerance(law, model, differences)
     if error <= tolerance:
         if law.tolerance is not None and tolerance > law.tolerance:
-            return _Trial("not applicable", f"{why}, more than {law.tolerance:.0e}")
-        return _Trial("holds", why, error, tolerance)
+            return _Outcome("not judged", f"{why}, more than {law.tolerance:.0e}")
+        return _Outcome("holds", why, error, tolerance)
     if law.seeded and model.is_explained_by_draws(error):
         drawn = f"it draws random numbers, which change the output by {model.randomness:.1e}"
-        return _Trial("not applicable", drawn)
-    return _Trial("broken", why, error, tolerance, case, found, expected)
+        return _Outcome("not judged", drawn)
+    return _Outcome("broken", why, error, tolerance, case, output, expected)
 
 
 def check(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> Any:
@@ -102,15 +108,15 @@ def measure_noise(differences: Tensor) -> float:
     return (gaps.amin(1).max() / differences.abs().amin(1).max()).item()
 
 
-def _find_start(law: NetworkLaw, model: Model, trial: _Trial) -> str:
-    found, expected = trial.found, trial.expected
-    if found.shape != expected.shape:
-        return f"shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
-    if found.ndim < 2 or found.shape[1] < 2:
+def _find_start(law: NetworkLaw, model: Model, outcome: _Outcome) -> str:
+    output, expected = outcome.output, outcome.expected
+    if output.shape != expected.shape:
+        return f"shape {tuple(output.shape)}, expected {tuple(expected.shape)}"
+    if output.ndim < 2 or output.shape[1] < 2:
         return ""
-    tokens = zip(found.unbind(1), expected.unbind(1), strict=True)
-    wrong = [difference(*pair) > (trial.tolerance or 0) for pair in tokens]
-    layer = _find_layer(law, model, trial.case)
+    tokens = zip(output.unbind(1), expected.unbind(1), strict=True)
+    wrong = [difference(*pair) > (outcome.tolerance or 0) for pair in tokens]
+    layer = _find_layer(law, model, outcome.case)
     return f"token {wrong.index(True)}{layer}" if any(wrong) else ""
 
 
@@ -121,8 +127,8 @@ def _find_layer(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> str:
     for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
         inner = replace(model, layer=layer)
         try:
-            found, expected, *_ = check(law, inner, case)
-            if difference(found, expected) > model.tolerance[0]:
+            output, expected, *_ = check(law, inner, case)
+            if difference(output, expected) > model.tolerance[0]:
                 return f", layer {layer - 1}{_find_heads(law, model, layer - 1, case)}"
         except Exception:  # a network need not give hidden states
             return ""
@@ -135,8 +141,8 @@ def _find_heads(law: NetworkLaw, model: Model, layer: int, case: tuple[Any, ...]
         n = model.config.num_attention_heads
         for name in find_mixing_maps(model, layer):
             inner = replace(model, module=name)
-            found, expected, *_ = check(law, inner, case)
-            pairs = zip(found.chunk(n, -1), expected.chunk(n, -1), strict=True)
+            output, expected, *_ = check(law, inner, case)
+            pairs = zip(output.chunk(n, -1), expected.chunk(n, -1), strict=True)
             wrong = [str(i) for i, x in enumerate(pairs) if difference(*x) > model.tolerance[0]]
             if wrong:
                 return f", head {', '.join(wrong)}" if len(wrong) < n else ", every head"

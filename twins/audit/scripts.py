@@ -28,7 +28,7 @@ _WRAP: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Origin:
+class NetworkOrigin:
     """What builds a network: an architecture of transformers, or the source of the caller's own."""
 
     architecture: Architecture | None = None
@@ -39,7 +39,7 @@ class Origin:
 def write_script(
     law: NetworkLaw,
     model: Model,
-    origin: Origin,
+    origin: NetworkOrigin,
     case: tuple[Any, ...],
     found: Tensor,
     expected: Tensor,
@@ -111,7 +111,7 @@ def _set(law: NetworkLaw, model: Model) -> list[str]:
     return [wide] * law.exact + ["inputs.requires_grad_()"] * (law.grad and "inputs" in floating)
 
 
-def _title(origin: Origin, model: Model) -> str:
+def _title(origin: NetworkOrigin, model: Model) -> str:
     if origin.architecture is None:
         name: str = getattr(model.network, "__name__", type(model.network).__name__)
         return name
@@ -120,7 +120,7 @@ def _title(origin: Origin, model: Model) -> str:
     return f"{origin.architecture.network.__name__} of transformers {transformers.__version__}"
 
 
-def _imports(origin: Origin, body: str) -> str:
+def _imports(origin: NetworkOrigin, body: str) -> str:
     modules = ("copy", "importlib", "math", "os", "sys")
     lines = [f"import {name}" for name in modules if re.search(rf"\b{name}\.", body)]
     lines += [f"from itertools import {x}" for x in ("pairwise",) if re.search(rf"\b{x}\(", body)]
@@ -134,7 +134,7 @@ def _imports(origin: Origin, body: str) -> str:
     return "\n".join(lines)
 
 
-def _network(origin: Origin, model: Model) -> str:
+def _network(origin: NetworkOrigin, model: Model) -> str:
     drawn = origin.drawn and any(True for _ in model.network.parameters())
     if origin.architecture is None:
         source = origin.source or "network = ...  # put yours here, in eval mode"

@@ -21,16 +21,9 @@ from ..heads import Array, HeadCall, Tensors, head_value, heads
 from ..laws.subject import as_array, map_tensors
 from ..pairs import layer_matrix
 from ..registry import Twin, sort_general_first, twins_of
-from .report import (
-    Shell,
-    as_tensor,
-    check_tokens,
-    coefficients_of,
-    count_heads,
-    project_tokens,
-    replace_with_operator,
-    reset_parameters,
-)
+from .comparison import coefficients_of, replace_with_operator
+from .layer_check import reset_parameters
+from .tokens import Shell, as_tensor, check_tokens, count_heads, project_tokens
 
 # A grid over six decades finds the region of the minimum, and the simplex method the minimum.
 _DECADES, _GRID = 6.0, 13

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,12 +17,13 @@ from torch import nn
 from ...unrolled.attention import Context, Operator, Positive
 from ...unrolled.sparse_coding import SparseCoding
 from ..heads import Array, Tensors
-from ..laws import Accuracy, Finding, Masks, Measurement, Subject, draw_inputs, findings
+from ..laws import Accuracy, Masks, Measurement, Subject, Trial, draw_inputs, trials, worst
 from ..laws.outputs import output
 from ..laws.subject import N_HEADS, Way
 from ..pairs import solver_output, twin_context
 from ..registry import Twin, add_base_contexts, catalogue, is_exact, judging_twin, twins_of
 from ..relations import FixedPointLimit, Limit, Rate
+from ..report import Finding
 
 _N_ITER = (3, 5)
 _LIMIT_TOLERANCE = 1e-5  # of up to 10^4 iterations that stop when they change by at most 1e-10
@@ -37,13 +38,13 @@ _SLOPE_LAWS, _SLOPE_ACCURACY = ("gradient", "second derivative"), 1e-2
 _NAMES = ("inputs", "tokens", "q", "k", "v", "parameters", "context")
 
 
-def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
-    """Yield the findings of the laws for the twin's layer; its parameters differ between heads.
+def trials_of(twin: Twin, seed: int = 0) -> Iterator[Trial]:
+    """Yield the trials of the laws for the twin's layer; its parameters differ between heads.
 
     Several twins may have layers with the same settings. Then only the most general one whose
-    solver gives the output exactly yields the findings of all laws, and so does every twin of a
+    solver gives the output exactly yields the trials of all laws, and so does every twin of a
     user that is as exact and as general. The others yield only those of their options. An option
-    has fewer findings: each law only in its hardest case.
+    has fewer trials: each law only in its hardest case.
 
     Parameters
     ----------
@@ -53,26 +54,24 @@ def findings_of(twin: Twin, seed: int = 0) -> Iterator[Finding]:
 
     Yields
     ------
-    Finding
+    Trial
     """
     all_laws = speaks_for_layer(twin)
     for option, build in twin.options.items():
         rng = np.random.default_rng([seed, *f"{option} of {twin.name}".encode()])
-        for finding in _findings_of_option(replace(twin, build=build), rng, all_laws=all_laws):
-            yield replace(finding, law=f"{option}: {finding.law}")
+        for trial in _trials_of_option(replace(twin, build=build), rng, all_laws=all_laws):
+            yield replace(trial, law=f"{option}: {trial.law}")
     if all_laws:
-        yield from findings(make_subject(twin, np.random.default_rng([seed, *twin.name.encode()])))
+        yield from trials(make_subject(twin, np.random.default_rng([seed, *twin.name.encode()])))
 
 
-def _findings_of_option(
-    twin: Twin, rng: np.random.Generator, *, all_laws: bool
-) -> Iterator[Finding]:
+def _trials_of_option(twin: Twin, rng: np.random.Generator, *, all_laws: bool) -> Iterator[Trial]:
     subject = replace(as_built(twin, rng), brief=True)
     if runs_to_limit(twin):
         measure = partial(twin.relation.measure, twin, subject.layer, subject.inputs)
-        yield Finding("", measure, law=twin.relation.name)
+        yield Trial("", measure, law=twin.relation.name)
     elif all_laws:
-        yield from findings(subject)
+        yield from trials(subject)
     else:
         yield from output(replace(subject, declared=None))
 
@@ -142,8 +141,8 @@ def _make_subject_of(
     return _with_layer(subject, twin, layer)
 
 
-def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
-    """Return the findings of the laws that a user's layer fails, by name.
+def broken_laws(layer: nn.Module, inputs: Tensors) -> list[Finding]:
+    """Return a finding on each law that a user's layer breaks.
 
     The laws are tried on a float64 copy with the layer's present parameters and few iterations. Its
     tokens are drawn, with as many heads and features as `inputs`, and scaled until the range of the
@@ -152,28 +151,31 @@ def broken_laws(layer: nn.Module, inputs: Tensors) -> dict[str, Measurement]:
     """
     twin = add_base_contexts(judging_twin(layer), layer)
     if not is_exact(twin) or twin.numerics.promised is not None:
-        return {}
+        return []
     own = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
     subject = _draw_like(twin, own, inputs)
-    broken = {}
+    broken: dict[str, list[tuple[Trial, Measurement]]] = {}
     with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for finding in findings(subject):
+        for trial in trials(subject):
             try:
-                measured = finding.measure()
+                measured = trial.measure()
             except (RuntimeError, ValueError, IndexError, TypeError):
                 measured = Measurement(math.inf, 0.0)
-            accurate = finding.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
-            if not (measured.passed or accurate):
-                broken[f"{finding.name} ({finding.dtype})"] = measured
-    return broken
+            accurate = trial.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
+            if not (measured.holds or accurate):
+                broken.setdefault(trial.law, []).append((trial, measured))
+    return [_sum_up(layer, *tried) for tried in broken.values()]
 
 
-def advise_on_laws(names: Iterable[str]) -> str:
-    """Return the sentence of a report about a layer that breaks these laws."""
-    first, *others = names
-    more = f" and {len(others)} more" if others else ""
-    return f"breaks the law: {first}{more}; see twinsolve.twins.laws"
+def _sum_up(layer: nn.Module, *broken: tuple[Trial, Measurement]) -> Finding:
+    """Return the finding on a law from the trials that broke it: the worst, and their number."""
+    measured = worst([x for _, x in broken])
+    trial = next(trial for trial, x in broken if x is measured)
+    more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+    why = f"on drawn tokens{f', {trial.detail}' if trial.detail else ''}{more}"
+    details = {"class": type(layer).__name__, "dtype": trial.dtype}
+    return Finding(trial.law, "broken", *measured[:2], why, details=details)
 
 
 def _draw_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:

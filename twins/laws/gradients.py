@@ -15,11 +15,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ...unrolled.attention import Context
 from ...unrolled.block_size import small_blocks
 from .draws import masks_of, some_rows
-from .finding import Finding, law, operator_law
 from .masks import NO_MASKS, Masks
 from .measurement import Array, Measurement
 from .outputs import BLOCK, blocked_subjects
 from .subject import Declared, Subject, Tensors, Way, as_array, map_tensors
+from .trial import Trial, law, operator_law
 
 STEPS = (3e-6, 1e-7, 1e-8)  # errors of differences: 1e-11 f''' + 1e-9 f, and 1e-8 f at the last
 _LONG_STEP = 1e-3  # for outputs solved to a tolerance, whose error dominates short differences
@@ -32,7 +32,7 @@ _N_FEW, _N_WIDE = 8, 40
 
 
 @law
-def gradient(subject: Subject) -> Iterator[Finding]:
+def gradient(subject: Subject) -> Iterator[Trial]:
     """Gradients are the slopes of the expected output, that of the reference or else the layer's.
 
     They are measured separately by inputs, parameters and context; for few tokens under the hardest
@@ -47,21 +47,21 @@ def gradient(subject: Subject) -> Iterator[Finding]:
         if subject.brief:
             names = list(dict.fromkeys([*names[:1], *(n for n in names if n == "parameters")]))
         for name in names:
-            yield Finding(name + gradients.suffix, partial(gradients.measure, name))
+            yield Trial(name + gradients.suffix, partial(gradients.measure, name))
     if subject.brief:
         return
     if subject.declared is not None:
         wide = Gradients(subject.drawn(subject.rng("wide values"), n_values=_N_WIDE))
         for name in wide.names[:2]:
-            yield Finding(f"{name}, wide values", partial(wide.measure, name))
+            yield Trial(f"{name}, wide values", partial(wide.measure, name))
     for small, masks, rows, name in () if accuracy.iterates else blocked_subjects(subject):
         in_blocks = Gradients(small, masks, rows)
         if in_blocks.names:
-            yield Finding(f"in blocks, {name}", partial(_measure_in_blocks, in_blocks))
+            yield Trial(f"in blocks, {name}", partial(_measure_in_blocks, in_blocks))
 
 
 @law
-def second_derivative(subject: Subject) -> Iterator[Finding]:
+def second_derivative(subject: Subject) -> Iterator[Trial]:
     """Second derivatives by two backward passes and by two transforms are correct or refused.
 
     They are compared with differences of the gradient, which the law `gradient` judges. A way that
@@ -76,7 +76,7 @@ def second_derivative(subject: Subject) -> Iterator[Finding]:
         if way in subject.twice:
             measure = partial(gradients.measure_second, transformed=way == "torch.func")
             of_way = partial(_judge_second, measure, subject.twice[way])
-            yield Finding(f"by {way}{gradients.suffix}", of_way)
+            yield Trial(f"by {way}{gradients.suffix}", of_way)
 
 
 def _judge_second(measure: partial[Measurement], expected: str) -> Measurement:
@@ -91,7 +91,7 @@ def _judge_second(measure: partial[Measurement], expected: str) -> Measurement:
 
 
 @operator_law
-def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def reads(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """The output depends on exactly those of queries, keys and values that the layer declares.
 
     A gradient by others is zero, to the tolerance of the output. If the layer uses the first values
@@ -106,7 +106,7 @@ def reads(subject: Subject, declared: Declared) -> Iterator[Finding]:
         allowed = set(declared.reads) - ({"v"} if declared.of_first_values else set())
         return Measurement(0.0 if read == allowed else float("inf"), 0.0)
 
-    yield Finding("", measure)
+    yield Trial("", measure)
 
 
 def output_and_gradients(

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from .draws import masks_of, some_rows
-from .finding import Finding, law, operator_law
 from .gradients import Gradients, output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding
 from .measurement import (
@@ -24,6 +23,7 @@ from .measurement import (
 )
 from .outputs import compare_size, has_expected_output
 from .subject import ROUNDED_ANEW, Declared, Subject, as_array
+from .trial import Trial, law, operator_law
 
 _SMALL, _LARGE = 0.01, 100.0
 _FAR, _N_MOVED, _N_PADDED = 1e4, 32, 18  # most of them
@@ -33,7 +33,7 @@ _SHIFTS = (10.0, 1e3, 1e4)
 
 
 @operator_law
-def magnitudes(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def magnitudes(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Output and gradients are correct for queries and keys of 1/100 and of 100 times the size.
 
     The expected output is that of the reference, or of the matrix for operators that are linear in
@@ -45,13 +45,13 @@ def magnitudes(subject: Subject, declared: Declared) -> Iterator[Finding]:
     if subject.accuracy.iterates or not reads_tokens or not has_expected_output(subject):
         return
     small, hardest = _scale_tokens(subject, _SMALL), masks_of(subject)[-1]
-    yield Finding("small", partial(compare_size, small))
+    yield Trial("small", partial(compare_size, small))
     rows = some_rows(small, hardest, subject.rng("magnitudes"))
-    yield Finding(f"small, {hardest.name}", partial(compare_size, small, hardest, rows))
+    yield Trial(f"small, {hardest.name}", partial(compare_size, small, hardest, rows))
     gradients = Gradients(small)
     if subject.accuracy.continuous and gradients.names:
-        yield Finding("small, gradient", partial(gradients.measure, gradients.names[0]))
-    yield Finding("large", partial(_compare_large, _scale_tokens(subject, _LARGE)))
+        yield Trial("small, gradient", partial(gradients.measure, gradients.names[0]))
+    yield Trial("large", partial(_compare_large, _scale_tokens(subject, _LARGE)))
 
 
 def _compare_large(subject: Subject) -> Measurement:
@@ -72,7 +72,7 @@ def _scale_tokens(subject: Subject, size: float) -> Subject:
 
 
 @operator_law
-def offset(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def offset(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Outputs and gradients keep their digits in float32 when all visible tokens move by 1e4.
 
     Padding stays zero, so that no centre of all tokens is near the visible ones. Where weights of
@@ -92,12 +92,12 @@ def offset(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return
     for masks, rows in _pad(declared, subject.rng("offset masks")):
         single = _move_tokens(drawn, rows).to(torch.float32)
-        yield Finding(masks.name, partial(_compare_dtypes, single, masks, rows), "float32")
+        yield Trial(masks.name, partial(_compare_dtypes, single, masks, rows), "float32")
     yield from _two_sides(drawn, declared)
 
 
-def _two_sides(drawn: Subject, declared: Declared) -> Iterator[Finding]:
-    """Yield findings on tokens that move to two sides, if each side then attends to itself."""
+def _two_sides(drawn: Subject, declared: Declared) -> Iterator[Trial]:
+    """Yield trials on tokens that move to two sides, if each side then attends to itself."""
     if not declared.pair_masks:
         return
     everywhere = np.ones(_N_MOVED, dtype=bool)
@@ -108,7 +108,7 @@ def _two_sides(drawn: Subject, declared: Declared) -> Iterator[Finding]:
         return
     for masks in (NO_MASKS, *(m for m in masks_of(apart) if m.name in ("causal", "pairs"))):
         compare = partial(_compare_dtypes, apart.to(torch.float32), masks, everywhere)
-        yield Finding(f"two sides, {masks.name}", compare, "float32")
+        yield Trial(f"two sides, {masks.name}", compare, "float32")
 
 
 def _move_tokens(subject: Subject, visible: Array, by: Array | float = _FAR) -> Subject:
@@ -150,7 +150,7 @@ def _compare_dtypes(single: Subject, masks: Masks, rows: Array) -> Measurement:
 
 
 @law
-def shift(subject: Subject) -> Iterator[Finding]:
+def shift(subject: Subject) -> Iterator[Trial]:
     """A constant added to images, values, or queries with keys costs no digits of the weights.
 
     Constants are 10, 1000 and 1e4. Applies where a shift in float64 leaves the output as it is, or
@@ -166,7 +166,7 @@ def shift(subject: Subject) -> Iterator[Finding]:
         if min(largest_difference(x, still) for x in (moved, moved - 1.0)) > _UNCHANGED:
             continue
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            yield Finding(name, partial(_compare_shifts, subject, name, dtype), dtype_name(dtype))
+            yield Trial(name, partial(_compare_shifts, subject, name, dtype), dtype_name(dtype))
 
 
 def _shift_inputs(subject: Subject, name: str, by: float) -> Subject:

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .finding import Finding, operator_law
 from .gradients import SLOPE_TOLERANCE, STEPS
 from .masks import Masks
 from .measurement import Array, Measurement, dtype_name, largest_difference, worst
 from .precision import compare_coarsely
 from .subject import ROUNDED_ANEW, Declared, Subject, as_array
+from .trial import Trial, operator_law
 
 _N_TOKENS = 20  # with fewer than 16 tokens the kernels of PyTorch compute otherwise
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -24,7 +24,7 @@ _BIASES = (8.0, 1024.0, 8192.0)
 
 
 @operator_law
-def mask_dtypes(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def mask_dtypes(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """A mask means the same in every dtype, whatever the dtype of queries, keys and values.
 
     Biases are numbers that every dtype has. Hidden pairs hold -inf or the lowest number of the
@@ -41,7 +41,7 @@ def mask_dtypes(subject: Subject, declared: Declared) -> Iterator[Finding]:
     for dtype in _DTYPES:
         compare = _compare_all if dtype == torch.float64 else _compare_outputs
         rounded = replace(drawn, reference=None).to(dtype)
-        yield Finding("", partial(compare, rounded, bias, hidden), dtype_name(dtype))
+        yield Trial("", partial(compare, rounded, bias, hidden), dtype_name(dtype))
 
 
 def _draw_mask(subject: Subject, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ def _measure_all(subject: Subject, mask: Tensor) -> list[Array]:
 
 
 @operator_law
-def constant_bias(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def constant_bias(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """A bias that is the same for all keys changes nothing, in any dtype.
 
     Biases are 8, 1024 and 8192, which every dtype has. Applies where biases are added to logits and
@@ -117,11 +117,11 @@ def constant_bias(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return worst([Measurement(largest_difference(*pair), max(rounded, far)) for pair in pairs])
 
     for dtype in _DTYPES[1:]:
-        yield Finding("", partial(measure, dtype), dtype_name(dtype))
+        yield Trial("", partial(measure, dtype), dtype_name(dtype))
 
 
 @operator_law
-def mask_gradient(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def mask_gradient(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """The gradient by a mask, in float64 or float32, is the slope of the output.
 
     Applies where biases are added to logits. The tolerance is 1e-5 of the slope, the accuracy of
@@ -151,11 +151,11 @@ def mask_gradient(subject: Subject, declared: Declared) -> Iterator[Finding]:
         passed = (x for x in deviations if x <= SLOPE_TOLERANCE)
         return Measurement(next(passed, float("inf")), SLOPE_TOLERANCE)
 
-    yield Finding("", measure)
+    yield Trial("", measure)
 
 
 @operator_law
-def mask_forms(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def mask_forms(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """A mask of any shape that broadcasts, in any layout in memory, means what it means in full.
 
     Applies to layers that do not iterate to a tolerance. The tolerance is that of the output.
@@ -180,4 +180,4 @@ def mask_forms(subject: Subject, declared: Declared) -> Iterator[Finding]:
         if declared.additive_masks:
             drawn_bias = torch.from_numpy(rng.standard_normal(shape))
             mask = drawn_bias.masked_fill(~mask, -torch.inf)
-        yield Finding(" x ".join(map(str, shape)), partial(measure, mask))
+        yield Trial(" x ".join(map(str, shape)), partial(measure, mask))

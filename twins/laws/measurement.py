@@ -26,7 +26,7 @@ class Measurement(NamedTuple):
     relief: float = 1.0
 
     @property
-    def passed(self) -> bool:
+    def holds(self) -> bool:
         return bool(self.deviation <= self.tolerance)
 
     @property

@@ -13,10 +13,10 @@ import torch
 
 from ...unrolled.block_size import small_blocks
 from .draws import masks_of, some_rows
-from .finding import Finding, law
 from .masks import NO_MASKS, Masks, causal, hiding
 from .measurement import Array, Measurement, worst
 from .subject import Subject, Tensors, identity_values
+from .trial import Trial, law
 
 _N_QUERIES, _N_NARROW = 5, 4
 _N_WIDE = 40  # values
@@ -35,7 +35,7 @@ _FIRST_MASKS = ("causal", "mask per head")
 
 
 @law
-def output(subject: Subject) -> Iterator[Finding]:
+def output(subject: Subject) -> Iterator[Trial]:
     """The output equals that of the reference, under every mask and for fewer queries than keys.
 
     Applies where there is a reference. The tolerance is that of the subject: 1e-10 relative to the
@@ -43,22 +43,22 @@ def output(subject: Subject) -> Iterator[Finding]:
     """
     if subject.reference is None or (subject.brief and subject.accuracy.iterates):
         return
-    yield Finding(NO_MASKS.name, subject.compare)
+    yield Trial(NO_MASKS.name, subject.compare)
     rng = subject.rng("output")
     masks = masks_of(subject)
     for mask in masks[-1:] if subject.brief else masks:
         rows = some_rows(subject, mask, rng)
-        yield Finding(mask.name, partial(subject.compare, mask, rows))
+        yield Trial(mask.name, partial(subject.compare, mask, rows))
     declared = subject.declared
     if declared is None or declared.square_only or subject.brief:
         return
     fewer, all_visible, of_last = _last_queries(subject)
-    yield Finding("fewer queries", partial(fewer.compare, all_visible))
+    yield Trial("fewer queries", partial(fewer.compare, all_visible))
     if declared.causal:
-        yield Finding("fewer queries, causal", partial(fewer.compare, of_last))
+        yield Trial("fewer queries, causal", partial(fewer.compare, of_last))
         assert masks[0].visible is not None
         padded = of_last.hiding(masks[0].visible, "")
-        yield Finding("fewer queries, causal, padding", partial(fewer.compare, padded))
+        yield Trial("fewer queries, causal, padding", partial(fewer.compare, padded))
 
 
 def _last_queries(subject: Subject) -> tuple[Subject, Masks, Masks]:
@@ -70,7 +70,7 @@ def _last_queries(subject: Subject) -> tuple[Subject, Masks, Masks]:
 
 
 @law
-def matrix(subject: Subject) -> Iterator[Finding]:
+def matrix(subject: Subject) -> Iterator[Trial]:
     """`matrix` equals the output of the reference for identity values.
 
     If the output is affine in the values, the matrix is its linear part. If the matrix acts on the
@@ -85,10 +85,10 @@ def matrix(subject: Subject) -> Iterator[Finding]:
     chosen = [NO_MASKS, masks[-1], *(mask for mask in masks if mask.bias is not None)]
     for mask in chosen[1:2] if subject.brief else chosen:
         rows = None if mask is NO_MASKS else some_rows(subject, mask, rng)
-        yield Finding(mask.name, partial(_compare_matrix, subject, mask, rows))
+        yield Trial(mask.name, partial(_compare_matrix, subject, mask, rows))
     if declared.causal and not declared.square_only and not subject.brief:
         fewer, _, of_last = _last_queries(subject)
-        yield Finding("fewer queries, causal", partial(_compare_matrix, fewer, of_last))
+        yield Trial("fewer queries, causal", partial(_compare_matrix, fewer, of_last))
 
 
 def _compare_matrix(subject: Subject, masks: Masks, rows: Array | None = None) -> Measurement:
@@ -111,7 +111,7 @@ def _compare_matrix(subject: Subject, masks: Masks, rows: Array | None = None) -
 
 
 @law
-def sizes(subject: Subject) -> Iterator[Finding]:
+def sizes(subject: Subject) -> Iterator[Trial]:
     """The output is correct at sizes on both sides of every switch between code paths.
 
     The sizes are fewer tokens than features, more values than tokens, and several hundred tokens,
@@ -125,17 +125,17 @@ def sizes(subject: Subject) -> Iterator[Finding]:
     rng = subject.rng("sizes")
     if subject.kind != "image":
         narrow = subject.drawn(rng, n=_N_NARROW)
-        yield Finding("narrow", partial(compare_size, narrow))
+        yield Trial("narrow", partial(compare_size, narrow))
         if subject.declared is not None:
             masks, last = hiding(np.arange(_N_NARROW)[None] > 0), np.array([_N_NARROW - 1])
-            yield Finding("narrow, padding", partial(compare_size, narrow, masks, last))
+            yield Trial("narrow, padding", partial(compare_size, narrow, masks, last))
     if subject.kind == "tokens":
         wide = subject.drawn(rng, n_values=_N_WIDE)
-        yield Finding("wide values", partial(compare_size, wide))
+        yield Trial("wide values", partial(compare_size, wide))
     if iterates:
         return
     for name in _names_of_large(subject):
-        yield Finding(name, partial(_compare_large, subject, name))
+        yield Trial(name, partial(_compare_large, subject, name))
 
 
 def has_expected_output(subject: Subject) -> bool:
@@ -184,7 +184,7 @@ def _compare_large(subject: Subject, name: str) -> Measurement:
 
 
 @law
-def blocks(subject: Subject) -> Iterator[Finding]:
+def blocks(subject: Subject) -> Iterator[Trial]:
     """A layer that works in blocks has the same output in many small blocks.
 
     Blocks have two rows, keys, tiles or images; the inputs are plain, masked, or have wide keys.
@@ -193,7 +193,7 @@ def blocks(subject: Subject) -> Iterator[Finding]:
     if subject.accuracy.iterates:
         return
     for small, masks, rows, name in blocked_subjects(subject):
-        yield Finding(name, partial(_compare_in_blocks, small, masks, rows))
+        yield Trial(name, partial(_compare_in_blocks, small, masks, rows))
         if subject.brief:
             return
 
@@ -223,7 +223,7 @@ def _compare_in_blocks(subject: Subject, masks: Masks, rows: Array | None) -> Me
 
 
 @law
-def jump(subject: Subject) -> Iterator[Finding]:
+def jump(subject: Subject) -> Iterator[Trial]:
     """The output is correct on both sides of the largest jump between two inputs.
 
     At a jump a choice changes. A layer that compares scores with less precision than it computes
@@ -232,7 +232,7 @@ def jump(subject: Subject) -> Iterator[Finding]:
     """
     if subject.brief or subject.reference is None or subject.accuracy.iterates:
         return
-    yield Finding("", partial(_compare_at_jump, subject, subject.drawn(subject.rng("jump"))))
+    yield Trial("", partial(_compare_at_jump, subject, subject.drawn(subject.rng("jump"))))
 
 
 def _compare_at_jump(subject: Subject, other: Subject) -> Measurement:
@@ -250,7 +250,7 @@ def _size_of_jump(ends: Iterable[tuple[Tensors, Array]]) -> float:
 
 
 @law
-def dtypes(subject: Subject) -> Iterator[Finding]:
+def dtypes(subject: Subject) -> Iterator[Trial]:
     """In float32 and bfloat16 the output is the expected one for the rounded inputs and parameters.
 
     Values are the identity, so that errors of weights do not average out. For a layer that does not
@@ -272,4 +272,4 @@ def dtypes(subject: Subject) -> Iterator[Finding]:
         rounded = subject.to(dtype)
         for masks in (NO_MASKS, *first):
             rows = None if masks is NO_MASKS else some_rows(subject, masks, rng)
-            yield Finding(masks.name, partial(rounded.compare, masks, rows), name)
+            yield Trial(masks.name, partial(rounded.compare, masks, rows), name)

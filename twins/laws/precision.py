@@ -8,11 +8,11 @@ from functools import partial
 
 import torch
 
-from .finding import Finding, operator_law
 from .gradients import output_and_gradients
 from .masks import NO_MASKS, Masks, causal
 from .measurement import Measurement, largest_difference
 from .subject import ROUNDED_ANEW, Declared, Subject
+from .trial import Trial, operator_law
 
 _LOW = {
     "float32": torch.float32,
@@ -24,7 +24,7 @@ _N_KEYS = 8192
 
 
 @operator_law
-def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Output and matrix have the dtype of the inputs, whatever the dtype of the parameters.
 
     The deviation is 0 or infinite.
@@ -37,11 +37,11 @@ def keeps_dtype(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return Measurement(0.0 if dtypes == {dtype} else float("inf"), 0.0)
 
     for name, dtype in _LOW.items():
-        yield Finding("", partial(measure, dtype), name)
+        yield Trial("", partial(measure, dtype), name)
 
 
 @operator_law
-def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def many_tokens(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """In low precision the output is correct for many tokens: positions and counts are not rounded.
 
     The expected output is the layer's own in float64 on the rounded inputs. The tolerance is that
@@ -55,7 +55,7 @@ def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     masks = causal(_N_MANY, _N_MANY) if declared.causal else NO_MASKS
     for name, dtype in _LOW.items():
         rounded = replace(many, reference=None).to(dtype)
-        yield Finding("", partial(compare_coarsely, rounded, masks), name)
+        yield Trial("", partial(compare_coarsely, rounded, masks), name)
     if declared.square_only or declared.positional is None:
         return
     last = many.resized(many.rng("many keys"), n=_N_KEYS)
@@ -63,7 +63,7 @@ def many_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     last = replace(last.on((q[..., -1:, :], k, v), last.context), reference=None)
     masks = causal(1, _N_KEYS) if declared.causal else NO_MASKS
     rounded = last.to(torch.bfloat16)
-    yield Finding(f"{_N_KEYS} keys", partial(_compare_closely, rounded, masks), "bfloat16")
+    yield Trial(f"{_N_KEYS} keys", partial(_compare_closely, rounded, masks), "bfloat16")
 
 
 def _compare_closely(subject: Subject, masks: Masks) -> Measurement:
@@ -80,7 +80,7 @@ def compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
 
 
 @operator_law
-def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def autocast(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Autocast changes neither output nor gradients: the layer computes nothing in lower precision.
 
     Inputs are in float64, in float32 and in bfloat16, the dtype of autocast. If values alone are in
@@ -88,10 +88,10 @@ def autocast(subject: Subject, declared: Declared) -> Iterator[Finding]:
     float64, as another kernel may add in another order.
     """
     for name in ("float32", "bfloat16"):
-        yield Finding("", partial(_compare_autocast, subject.to(_LOW[name])), name)
+        yield Trial("", partial(_compare_autocast, subject.to(_LOW[name])), name)
     if not declared.data_dependent:
-        yield Finding("", partial(_compare_autocast, subject, 1e-6))
-        yield Finding("mixed", partial(_compare_mixed, subject))
+        yield Trial("", partial(_compare_autocast, subject, 1e-6))
+        yield Trial("mixed", partial(_compare_mixed, subject))
 
 
 def _compare_autocast(subject: Subject, share: float = 1.0) -> Measurement:

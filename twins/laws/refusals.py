@@ -9,21 +9,21 @@ from typing import Any
 import torch
 
 from ...unrolled.attention import Positive
-from .finding import Finding, operator_law
 from .measurement import Measurement
 from .subject import Declared, Subject, Tensors
+from .trial import Trial, operator_law
 
 _FEWER = 5
 
 
 @operator_law
-def refused(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def refused(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Arguments that the layer declares not to take raise a ValueError in `forward` and `matrix`.
 
     Another error or an output is a failure. The deviation is 0 or infinite.
     """
     for name, inputs, given in _list_excluded(subject, declared):
-        yield Finding(name, partial(_measure_refusal, subject, inputs, given))
+        yield Trial(name, partial(_measure_refusal, subject, inputs, given))
 
 
 def _list_excluded(

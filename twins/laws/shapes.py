@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ...unrolled.attention import Context
-from .finding import Finding, law, operator_law
 from .masks import NO_MASKS, Masks, hiding
 from .measurement import Measurement, worst
 from .subject import Declared, Subject, call_layer, map_tensors
+from .trial import Trial, law, operator_law
 from .visibility import first_tokens
 
 _HIDDEN = ((0, 3), (5,))
@@ -28,7 +28,7 @@ _LEADING: dict[str, tuple[tuple[slice | int, ...], ...]] = {
 
 
 @law
-def batch(subject: Subject) -> Iterator[Finding]:
+def batch(subject: Subject) -> Iterator[Trial]:
     """The output of a batch of two sets of inputs, each with its own padding, is that of each set.
 
     Applies to layers on queries, keys and values. The tolerance is that of the output.
@@ -36,7 +36,7 @@ def batch(subject: Subject) -> Iterator[Finding]:
     if subject.kind != "tokens" or subject.brief:
         return
     other = subject.drawn(subject.rng("batch"))
-    yield Finding("", partial(_compare_batch, subject, other))
+    yield Trial("", partial(_compare_batch, subject, other))
 
 
 def stack(first: Subject, second: Subject) -> Subject:
@@ -72,7 +72,7 @@ def _compare_batch(first: Subject, second: Subject) -> Measurement:
 
 
 @operator_law
-def leading_axes(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def leading_axes(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Leading axes broadcast in `forward` and in `matrix`, and further leading axes are allowed.
 
     The tolerance is that of the output.
@@ -87,19 +87,19 @@ def leading_axes(subject: Subject, declared: Declared) -> Iterator[Finding]:
         parts = tuple(x[place] for x, place in zip(both.inputs, places, strict=True))
         whole = tuple(x.expand(y.shape).clone() for x, y in zip(parts, both.inputs, strict=True))
         compared = both.on(parts, both.context), both.on(whole, both.context)
-        yield Finding(name, partial(_compare_forms, *compared, masks))
+        yield Trial(name, partial(_compare_forms, *compared, masks))
     context = both.context
     if context is not None:
         context = map_tensors(context, lambda name, x: x[None])
     more = both.on(tuple(x[None] for x in both.inputs), context)
-    yield Finding("five axes", partial(_compare_forms, more, both, masks))
+    yield Trial("five axes", partial(_compare_forms, more, both, masks))
     twice = stack(subject, subject)
     fewer = subject.on(subject.inputs, twice.context)
     of_batch = hiding(np.arange(n) > np.arange(2)[:, None, None, None])
-    yield Finding("masks of a batch", partial(_compare_forms, fewer, twice, of_batch))
+    yield Trial("masks of a batch", partial(_compare_forms, fewer, twice, of_batch))
     values = torch.stack((v, 2 * v))
     fewer, more = (x.on((*x.inputs[:2], values), twice.context) for x in (subject, twice))
-    yield Finding("values of a batch", partial(_compare_outputs, fewer, more, masks))
+    yield Trial("values of a batch", partial(_compare_outputs, fewer, more, masks))
 
 
 def _compare_outputs(found: Subject, expected: Subject, masks: Masks) -> Measurement:
@@ -114,7 +114,7 @@ def _compare_forms(found: Subject, expected: Subject, masks: Masks) -> Measureme
 
 
 @operator_law
-def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def single_token(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """The weight of a single token is one, or zero if it does not see itself.
 
     Applies where rows sum to one. The tolerance is that of the output.
@@ -125,11 +125,11 @@ def single_token(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return Measurement(np.minimum(np.abs(A - 1), np.abs(A)).max(), subject.accuracy.tolerance)
 
     if declared.row_stochastic:
-        yield Finding("", measure)
+        yield Trial("", measure)
 
 
 @operator_law
-def nothing(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def nothing(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Without tokens or without a batch, output and matrix are empty; without keys, it is zero.
 
     The zeros must be exact; they are required of layers whose output is linear in the values.
@@ -148,7 +148,7 @@ def nothing(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return Measurement(np.abs(out).max(initial=0.0) if right else float("inf"), 0.0)
 
     for name, case in cases.items():
-        yield Finding(name, partial(measure, case))
+        yield Trial(name, partial(measure, case))
 
 
 def _cut(context: Context | None, place: slice) -> Context | None:

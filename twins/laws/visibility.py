@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from .draws import masks_of
-from .finding import Finding, operator_law
 from .gradients import output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding
 from .measurement import Array, Measurement, dtype_name, largest_difference, worst
 from .subject import Declared, Subject, as_array, map_tensors
+from .trial import Trial, operator_law
 
 _LAST = (1, 4)
 _N_PADDED, _N_MANY = 4, 300
@@ -37,7 +37,7 @@ def first_tokens(subject: Subject, n: int) -> Subject:
 
 
 @operator_law
-def forward(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def forward(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """The output equals the matrix times the values, under every mask.
 
     Applies where the output is linear in the values, or in the first values of the context. The
@@ -55,11 +55,11 @@ def forward(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return subject.judge(subject.output(masks), subject.matrix(masks) @ as_array(v))
 
     for masks in (NO_MASKS, *masks_of(subject)):
-        yield Finding(masks.name, partial(measure, masks))
+        yield Trial(masks.name, partial(measure, masks))
 
 
 @operator_law
-def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def weights(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Rows of the matrix sum to one and its entries are nonnegative, if the layer declares so.
 
     Under masks a row may be zero if no key that it sees is near enough; without masks no row is
@@ -80,11 +80,11 @@ def weights(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return worst([Measurement(below, 0.0), Measurement(off.max(initial=0.0), tolerance)])
 
     for masks in (NO_MASKS, *masks_of(subject)):
-        yield Finding(masks.name, partial(measure, masks))
+        yield Trial(masks.name, partial(measure, masks))
 
 
 @operator_law
-def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def causality(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """`is_causal` equals the lower triangular mask, and tokens do not depend on later ones.
 
     The tolerance is that of the output, since the order of sums may differ.
@@ -103,13 +103,13 @@ def causality(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return subject.judge(subject.output(masks)[..., :length, :], alone)
 
     if declared.pair_masks:
-        yield Finding("as a mask", as_mask)
+        yield Trial("as a mask", as_mask)
     for length in _PREFIXES:
-        yield Finding(f"first {length} tokens", partial(as_prefix, length))
+        yield Trial(f"first {length} tokens", partial(as_prefix, length))
 
 
 @operator_law
-def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def last_tokens(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Fewer queries than keys are the last tokens: decoding with a cache equals the full pass.
 
     It compares outputs and matrices under the causal mask, alone and with others. A single query
@@ -139,11 +139,11 @@ def last_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
     for masks in masks_of(subject):
         if "is_causal" in masks.given:
             for n_queries in _LAST:
-                yield Finding(f"{n_queries}, {masks.name}", partial(measure, n_queries, masks))
+                yield Trial(f"{n_queries}, {masks.name}", partial(measure, n_queries, masks))
 
 
 @operator_law
-def absent(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def absent(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Hidden keys have no effect: the output of visible rows is the same without the padding.
 
     The tolerance is that of the output.
@@ -156,7 +156,7 @@ def absent(subject: Subject, declared: Declared) -> Iterator[Finding]:
         alone = first_tokens(subject, n - _N_PADDED).output()
         return subject.judge(found, alone)
 
-    yield Finding("", measure)
+    yield Trial("", measure)
 
 
 def _ways_to_hide(subject: Subject, n: int, hidden: int) -> Iterator[tuple[Masks, Array]]:
@@ -196,7 +196,7 @@ def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True
 
 
 @operator_law
-def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def leaks(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """A hidden token of any size does not change the rows that do not see it.
 
     The tolerance is 100 eps of float32: a large token may only change how sums are rounded, such as
@@ -215,7 +215,7 @@ def leaks(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return _compare_pairs([(x, expected) for x in outputs], tolerance)
 
     for masks, rows in _ways_to_hide(subject.to(dtype), n, 1):
-        yield Finding(masks.name, partial(measure, masks, rows), dtype_name(dtype))
+        yield Trial(masks.name, partial(measure, masks, rows), dtype_name(dtype))
 
 
 def _compare_pairs(pairs: list[tuple[Array, Array]], tolerance: float) -> Measurement:
@@ -223,7 +223,7 @@ def _compare_pairs(pairs: list[tuple[Array, Array]], tolerance: float) -> Measur
 
 
 @operator_law
-def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def far_tokens(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """Rows keep outputs and gradients when most tokens, which they do not see, move far away.
 
     22 of 40 tokens are multiplied by 1e3, or only their keys and values by 1e8: with such queries
@@ -249,7 +249,7 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Finding]:
         return _compare_pairs(pairs, tolerance)
 
     for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
-        yield Finding(masks.name, partial(measure, masks, rows), dtype_name(dtype))
+        yield Trial(masks.name, partial(measure, masks, rows), dtype_name(dtype))
 
 
 def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
@@ -259,7 +259,7 @@ def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
 
 
 @operator_law
-def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """NaN or infinity in padded tokens does not change visible rows, the matrix or gradients.
 
     They stand in keys and values that no query sees and in queries of padded tokens, among few
@@ -274,7 +274,7 @@ def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Finding]:
     for case, hiding_name, name in cases:
         for masks, rows in _ways_to_hide(case, case.inputs[1].shape[-2], _N_PADDED):
             if masks.name == hiding_name:
-                yield Finding(name, partial(_compare_held, case, masks, rows))
+                yield Trial(name, partial(_compare_held, case, masks, rows))
 
 
 def _compare_held(subject: Subject, masks: Masks, rows: Array) -> Measurement:
@@ -308,7 +308,7 @@ def _all_of_rows(subject: Subject, masks: Masks, rows: Array) -> tuple[Array, ..
 
 
 @operator_law
-def empty_rows(subject: Subject, declared: Declared) -> Iterator[Finding]:
+def empty_rows(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """The output of a query that sees no key is zero, and gradients stay finite.
 
     A mask of the lowest finite number counts as -inf; else such a row would be the mean of hidden
@@ -334,4 +334,4 @@ def empty_rows(subject: Subject, declared: Declared) -> Iterator[Finding]:
         finite = all(np.isfinite(g).all() for g in gradients)
         return Measurement(float(max(off)) if finite else float("inf"), 0.0)
 
-    yield Finding("", measure)
+    yield Trial("", measure)

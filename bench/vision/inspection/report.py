@@ -66,7 +66,7 @@ def add_parts(results: Results, table: pd.DataFrame, shown: str) -> None:
 def parts(table: pd.DataFrame) -> dict[str, Lines]:
     """Headings and cells of each table of the summary, by title."""
     layers = table[table["kind"] == "layer"]
-    found = {
+    tables = {
         "Layers against their solvers": _make_lines(layers, _CHECKED),
         "Tokens over depth": _make_lines(layers, _DEPTH),
         "Conditioning and spectra": _make_lines(layers, _SPECTRA),
@@ -75,7 +75,7 @@ def parts(table: pd.DataFrame) -> dict[str, Lines]:
         "Parameters, learned and fitted": _make_parameter_lines(table),
         "Other parts against their solvers": _make_module_lines(table),
     }
-    return {title: lines for title, lines in found.items() if lines[1]}
+    return {title: lines for title, lines in tables.items() if lines[1]}
 
 
 def verdicts(table: pd.DataFrame) -> list[str]:
@@ -85,7 +85,7 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     ``a I + b 1 1^T``, see `Origin.fits`.
     """
     said = [_say_agreement(table)]
-    unknown = table[(table["kind"] == "layer") & table.passed.isna()]
+    unknown = table[(table["kind"] == "layer") & table.verdict.isna()]
     if len(unknown):
         said.append(f"No solver judges {', '.join(unknown.name)} on these tokens.")
     if explained := _count_explained(table):
@@ -100,12 +100,12 @@ def verdicts(table: pd.DataFrame) -> list[str]:
 
 def _count_explained(table: pd.DataFrame) -> dict[str, str]:
     """Number of heads that a problem explains, in the network and under each null."""
-    found = {}
+    counts = {}
     for null, words in _NULLS.items():
         if f"{null}nearest_fits" in table:
             fits = table[f"{null}nearest_fits"].dropna().astype(bool)
-            found[words] = f"{fits.sum()} of {len(fits)}"
-    return found
+            counts[words] = f"{fits.sum()} of {len(fits)}"
+    return counts
 
 
 def _make_null_lines(table: pd.DataFrame) -> Lines:
@@ -129,11 +129,11 @@ def _make_null_lines(table: pd.DataFrame) -> Lines:
 
 
 def _say_agreement(table: pd.DataFrame) -> str:
-    judged = table[table.passed.notna()]
-    failed = judged[~judged.passed.astype(bool)]
-    if len(failed):
+    judged = table[table.verdict.notna()]
+    broken = judged[judged.verdict == "broken"]
+    if len(broken):
         each = [
-            f"{r['name']} {r.deviation:.1e} above {r.tolerance:.0e}" for _, r in failed.iterrows()
+            f"{r['name']} {r.deviation:.1e} above {r.tolerance:.0e}" for _, r in broken.iterrows()
         ]
         return f"NOT as their solvers: {', '.join(each)}."
     worst = (judged.deviation / judged.tolerance).max()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....twins import ModelReport, check
+from ....twins import Finding, check
 from ...timing import Progress
 from .measures import (
     Layer,
@@ -57,7 +57,7 @@ def inspect_model(
     -------
     DataFrame
         ``kind`` says what a row is about: a "layer", one of its heads ("head"), or another "module"
-        with a twin. Layers and modules have ``deviation``, ``tolerance`` and ``passed`` of
+        with a twin. Layers and modules have ``deviation``, ``tolerance`` and ``verdict`` of
         `twinsolve.check`, in float64. Layers have ``token_cosine`` and ``hc_share`` of the output
         of the block; ``hc_attention`` after attention, with the theorem's bound; ``J``, ``J_sum``
         and ``E``; ``gradient_cosine``; ``map_similarity``; ``head_redundancy``; condition numbers;
@@ -76,8 +76,8 @@ def inspect_model(
     --------
     >>> from twinsolve.bench import inspect_model
     >>> table = inspect_model("digits")  # doctest: +SKIP
-    >>> bool(table.passed.dropna().all())  # doctest: +SKIP
-    True
+    >>> set(table.verdict.dropna())  # doctest: +SKIP
+    {'holds'}
     """
     source = find_source(model, images=images, untrained=untrained)
     layers = observe(source.model, source.images)
@@ -100,25 +100,24 @@ def measure(
 ) -> pd.DataFrame:
     """The table of a model and its observed layers; `null` are those with random weights."""
     report = check(source.model, source.images)
-    assert isinstance(report, ModelReport)
-    checked = {row["name"]: row for row in report.judged}
+    checked = {x.where: x for x in (*report.findings, *report.broken[::-1]) if x.error is not None}
     bounds = bound_columns(source.model, source.images, layers)
     rows: list[dict[str, Any]] = []
     numbered = list(enumerate(layers))
     for number, layer in progress(numbered, len(numbered)) if progress else numbered:
-        verdict = checked.pop(f"{layer.name}.operator".lstrip("."), None)
+        finding = checked.pop(f"{layer.name}.operator".lstrip("."), None)
         head = {"layer": number + 1, "name": layer.name}
         random = null[number] if null else None
-        rows += [head | row for row in _make_rows(layer, verdict, bounds[number], random)]
+        rows += [head | row for row in _make_rows(layer, finding, bounds[number], random)]
     rows += [
-        {"kind": "module", "name": name, "class": row["class"], **_read_verdict(row)}
-        for name, row in checked.items()
+        {"kind": "module", "name": name, "class": finding.details["class"], **_read(finding)}
+        for name, finding in checked.items()
     ]
     return pd.DataFrame(rows)
 
 
 def _make_rows(
-    layer: Layer, verdict: dict[str, Any] | None, bounds: dict[str, float], random: Layer | None
+    layer: Layer, finding: Finding | None, bounds: dict[str, float], random: Layer | None
 ) -> list[dict[str, Any]]:
     """Rows of a layer and of its heads."""
     heads = list(head_columns(layer))
@@ -127,7 +126,7 @@ def _make_rows(
     first: dict[str, Any] = {
         "kind": "layer",
         "class": type(layer.seen.operator).__name__,
-        **_read_verdict(verdict),
+        **_read(finding),
         **layer.measures,
         **bounds,
         **condition_columns(layer),
@@ -155,21 +154,22 @@ def _compare_heads(
         nulls["random"] = matrices_of(random), own
     compared = []
     for head in range(len(A)):
-        found = compared_columns(A[head], problems)
+        columns = compared_columns(A[head], problems)
         for null, (matrices, others) in nulls.items():
             by_chance = compared_columns(matrices[head], others)
             kept = (key for key in by_chance if key.startswith("nearest") or "cosine" in key)
-            found |= {f"{null}_{key}": by_chance[key] for key in kept}
-        compared.append(found)
+            columns |= {f"{null}_{key}": by_chance[key] for key in kept}
+        compared.append(columns)
     return compared
 
 
-def _read_verdict(row: dict[str, Any] | None) -> dict[str, Any]:
-    if row is None:
+def _read(finding: Finding | None) -> dict[str, Any]:
+    if finding is None:
         return {}
     return {
-        **{key: row[key] for key in ("twin", "equation", "evidence", "relation", "dtype")},
-        "deviation": row["deviation"],
-        "tolerance": row["tolerance"],
-        "passed": row["verdict"] == "correct",
+        "twin": finding.law,
+        **{k: finding.details.get(k) for k in ("equation", "evidence", "relation", "dtype")},
+        "deviation": finding.error,
+        "tolerance": finding.tolerance,
+        "verdict": finding.verdict,
     }

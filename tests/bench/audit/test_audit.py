@@ -60,7 +60,7 @@ def own(tmp_path, monkeypatch):
 
 def test_right_layer_passes(own, tmp_path):
     output = run("audit", own("right_decay", "hidden"))
-    assert "decoding holds" in output
+    assert "decoding: holds" in output
     assert "0 broken, 0 refused" in output
     rows = json.loads((tmp_path / "results/audit/table.json").read_text())
     assert {row["verdict"] for row in rows} == {"holds"}
@@ -68,7 +68,7 @@ def test_right_layer_passes(own, tmp_path):
 
 def test_broken_layer_fails_with_a_script_that_shows_it(own, tmp_path, capsys):
     output = run("audit", own("wrong_decay", "0.9 * hidden"), "--law", "decoding", code=1)
-    assert "decoding broken" in output
+    assert "decoding: broken" in output
     script = tmp_path / "results/audit/scripts/wrong_decay-net-decoding.py"
     runpy.run_path(str(script))
     (row,) = json.loads((tmp_path / "results/audit/table.json").read_text())
@@ -127,7 +127,7 @@ def test_script_of_a_layer_of_others_runs_without_this_package(tmp_path, monkeyp
     call = adapter(Name("others:scaled"), "q, k, v", **options)
     monkeypatch.setitem(networks.PEERS, "others/scaled", networks.Peer(call))
     (row,) = audit(**networks.build_peer("others/scaled", ["equation"])).broken
-    (tmp_path / "script.py").write_text(row.script)
+    (tmp_path / "script.py").write_text(row.details["script"])
     blocked = "import runpy, sys; sys.modules['twinsolve'] = None; sys.path.insert(0, '.')"
     command = [sys.executable, "-c", f"{blocked}; runpy.run_path('script.py')"]
     printed = subprocess.check_output(command, cwd=tmp_path, text=True)
@@ -157,7 +157,7 @@ def test_each_broken_law_has_the_first_cause_that_explains_it(monkeypatch):
     broken = {"package": "p", "version": "1", "verdict": "broken", "error": 1.0, "tolerance": 0.0}
     rows = [("ab", "decoding"), ("ab", "rows of a batch"), ("b", "decoding")]
     table = pd.DataFrame(
-        [broken | {"network": name, "law": law, "start": "", "why": ""} for name, law in rows]
+        [broken | {"network": name, "law": law, "where": "", "why": ""} for name, law in rows]
     )
     text = "\n".join(report.summary_lines(table))
     assert "| ab | decoding | 1.0e+00 | first |" in text

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.check.checks import _cache_results
-from twinsolve.bench.check.lines import coverage, lines_of, share
+from twinsolve.bench.check.lines import coverage, share, twin_lines
 from twinsolve.twins import HeadCall
 
 from ..command import run
@@ -23,7 +23,7 @@ def test_cases_are_counted_by_law():
         "gradient, q, pairs", "output, causal", "output, causal, padding", "sizes, large, masked",
     ]  # fmt: skip
     table = pd.DataFrame({"case": cases, "data": "drawn", "twin": "a", "evidence": "solver"})
-    laws = next(line for line in coverage(table.assign(passed=True)) if line.startswith("Laws"))
+    laws = next(line for line in coverage(table.assign(verdict="holds")) if line.startswith("Laws"))
     assert laws == "Laws: options 2, refused 1, gradient 1, output 2, sizes 1 (rows)."
 
 
@@ -33,13 +33,14 @@ def test_failures_are_said_in_words():
             "case": ["refused, finite bias", "output, causal", "output, pairs"],
             "deviation": [np.inf, np.nan, 0.5],
             "tolerance": [0.0, 1e-10, 1e-10],
-            "passed": False,
+            "verdict": "broken",
+            "why": None,
             "task_number_solver": None,
             "relation": "identity",
             "evidence": "formula",
         }
     ).assign(twin="mine", data="drawn", dtype="float64")
-    _, refused, causal, pairs = lines_of(rows)
+    _, refused, causal, pairs = twin_lines(rows)
     assert refused.endswith(
         ": the layer takes it, though its laws exclude it; it must raise a ValueError"
     )

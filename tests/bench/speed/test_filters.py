@@ -22,7 +22,7 @@ from twinsolve.bench.cli import app
 from twinsolve.bench.speed import contest, filters
 from twinsolve.bench.speed.contest import Rounds
 from twinsolve.bench.speed.figures import draw_quality
-from twinsolve.bench.speed.peers import Calls, Case, Contest, Method
+from twinsolve.bench.speed.peers import Calls, Contest, ContestCase, Method
 from twinsolve.bench.timing import threads
 
 from ..command import run as words_of
@@ -179,7 +179,7 @@ def test_command_writes_its_results_and_resumes(small, tmp_path, monkeypatch):
 
 def made_of(*methods, measure=lambda results, first: {}, once=False):
     made = Contest([(1.0,), (2.0,)], [*methods], measure)
-    return Case("-", lambda seed, n_jobs: made, "float32", once=once, memory=False)
+    return ContestCase("-", lambda seed, n_jobs: made, "float32", once=once, memory=False)
 
 
 def test_figure_of_set12(tmp_path):

@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 
 from twinsolve.bench.speed import lasso_layer as speed
-from twinsolve.bench.speed.lasso_layer import Case, find_slopes, gradient_error, time_lasso_layer
+from twinsolve.bench.speed.lasso_layer import (
+    LassoCase,
+    find_slopes,
+    gradient_error,
+    time_lasso_layer,
+)
 
-SMALL = Case(30, 8, 16, 0.3)
+SMALL = LassoCase(30, 8, 16, 0.3)
 
 
 def test_atoms_are_near_common_directions_or_not():
     for coherent in (False, True):
-        A = Case(4, 16, 80, 0.1, coherent).make(0).A
+        A = LassoCase(4, 16, 80, 0.1, coherent).make(0).A
         near = np.sort(A @ A.T, axis=1)[:, -8:].mean()
         assert (near > 0.9) == coherent
 

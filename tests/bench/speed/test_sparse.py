@@ -25,7 +25,13 @@ from twinsolve.bench.speed import contest, sparse
 from twinsolve.bench.speed.contest import _AVX2, hold_to
 from twinsolve.bench.speed.figures import draw_scaling
 from twinsolve.bench.speed.peers import SELF_EXPRESSION_PEERS, SPARSE_CODING_PEERS
-from twinsolve.bench.speed.sparse import SELF_EXPRESSION, Case, SparseProblem, _mnist, _subspaces
+from twinsolve.bench.speed.sparse import (
+    SELF_EXPRESSION,
+    SparseCase,
+    SparseProblem,
+    _mnist,
+    _subspaces,
+)
 from twinsolve.solvers import sparse_code
 from twinsolve.solvers.sparse_coding import duality_gap, lam_max, lasso_objective
 
@@ -47,11 +53,13 @@ def problem_of(kind):
 def small(monkeypatch):
     """Few rows, and memory that is measured only where the test asks for it."""
     cases = {
-        f"synthetic-{n}": Case("lam_max / 50", partial(_subspaces, n_samples=n, n_features=20))
+        f"synthetic-{n}": SparseCase(
+            "lam_max / 50", partial(_subspaces, n_samples=n, n_features=20)
+        )
         for n in (60, 100)
     }
     make = partial(_subspaces, n_samples=80, n_features=20)
-    large = {"large": Case("lam_max / 50", make, tol=1e-4, alone=True)}
+    large = {"large": SparseCase("lam_max / 50", make, tol=1e-4, alone=True)}
     monkeypatch.setattr(sparse, "SELF_EXPRESSION", cases | large)
     monkeypatch.setattr(sparse, "_SECONDS", 0.01)
     monkeypatch.setattr(contest, "alone", lambda entrant: {"memory_mib": 1.0})
@@ -162,7 +170,7 @@ def test_table_of_every_peer(small):
 
 
 def test_sparse_coding_and_what_is_not_installed(small, monkeypatch):
-    case = Case("-", lambda seed: problem_of("sparse-coding"))
+    case = SparseCase("-", lambda seed: problem_of("sparse-coding"))
     monkeypatch.setattr(sparse, "SPARSE_CODING", {"tiny": case})
     monkeypatch.setattr(
         contest, "find_spec", lambda name: None if name in ("celer", "spams") else find_spec(name)
@@ -244,7 +252,7 @@ def test_missing_data_and_peers_are_said_and_not_fatal(small, tmp_path, monkeypa
     monkeypatch.setenv("TWINSOLVE_DATA", str(tmp_path))
     monkeypatch.setattr(contest, "find_spec", lambda name: None)
     tiny = {"coil-20": SELF_EXPRESSION["coil-20"]}
-    tiny["tiny"] = Case("-", partial(_subspaces, n_samples=40, n_features=20))
+    tiny["tiny"] = SparseCase("-", partial(_subspaces, n_samples=40, n_features=20))
     monkeypatch.setattr(sparse, "SELF_EXPRESSION", tiny)
     out = tmp_path / "out"
     result = run("self-expression", "--output", str(out), "--rounds", "1")

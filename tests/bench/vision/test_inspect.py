@@ -44,7 +44,7 @@ from ..command import run
 
 OPERATORS_USED = ["bilateral", "attn_scale", "sparse_coding", "ridge"]
 LAYER_COLUMNS = {
-    "deviation", "tolerance", "passed", "token_cosine", "hc_share", "hc_attention",
+    "deviation", "tolerance", "verdict", "token_cosine", "hc_share", "hc_attention",
     "hc_attention_bound", "J", "J_sum", "E", "log10_condition_before", "log10_condition_branch",
     "log10_condition_after", "singular_value_2", "eigenvalue_2", "jacobian_attention",
     "jacobian_block", "nonzero_share", "origin", "origin_distance", "fitted_scale",
@@ -106,7 +106,7 @@ def test_each_layer_of_the_shipped_model_agrees_with_its_solver(command):
     by_kind = {kind: [r for r in rows if r["kind"] == kind] for kind in ("layer", "head", "module")}
     assert [len(by_kind[kind]) for kind in by_kind] == [6, 24, 18]
     for row in by_kind["layer"] + by_kind["module"]:
-        assert row["passed"]
+        assert row["verdict"] == "holds"
         assert row["dtype"] == "float64"
         assert 0 <= row["deviation"] <= row["tolerance"] <= 1e-8
     for kind, columns in (("layer", LAYER_COLUMNS), ("head", HEAD_COLUMNS)):
@@ -314,7 +314,7 @@ def test_solutions_stand_beside_the_matrix_of_each_head(softmax):
 
 def test_learned_parameters_are_those_of_each_head_and_are_fitted_from_the_matrix(mixed):
     model, table, _ = mixed
-    assert table.passed.dropna().all()
+    assert set(table.verdict.dropna()) == {"holds"}
     heads = table[table["kind"] == "head"]
     operators = [block.attention.operator for block in model.blocks]
     expected = {
@@ -349,7 +349,7 @@ def test_windows_and_class_attention_are_measured_and_drawn(model, n_layers, siz
     layers = observe(model, images)
     table = measure(source, layers)
     assert (table["kind"] == "layer").sum() == n_layers
-    assert table.passed.dropna().all()
+    assert set(table.verdict.dropna()) == {"holds"}
     figures.draw_page(table, layers, source, "noise", tmp_path)
     assert (tmp_path / "inspect.png").is_file()
 
@@ -395,7 +395,7 @@ def test_a_layer_that_is_not_its_solver_makes_the_command_fail(tmp_path, monkeyp
     folder = write_run(tmp_path / "run", tampered_model.Tampered())
     _, rows = inspect(folder, output=tmp_path / "out", code=1)
     del sys.modules["tampered_model"]
-    wrong = [row for row in rows if row["passed"] is False]
+    wrong = [row for row in rows if row["verdict"] == "broken"]
     assert [row["name"] for row in wrong] == ["blocks.1.attention"]
     assert 1e-10 < wrong[0]["deviation"] < 1e-2
     assert "NOT as their solvers: blocks.1.attention" in (tmp_path / "out/summary.md").read_text()
@@ -458,7 +458,7 @@ def test_a_transformer_of_hugging_face_is_read_and_inspected(tmp_path):
         drawn_anew = find_source(str(tmp_path / "vit"), untrained=True).model(source.images)
     assert not torch.allclose(drawn_anew, expected, atol=1e-2)
     _, rows = inspect(str(tmp_path / "vit"), output=tmp_path / "out")
-    assert sum(row["kind"] == "layer" and row["passed"] for row in rows) == 2
+    assert sum(row["kind"] == "layer" and row["verdict"] == "holds" for row in rows) == 2
 
 
 def saved_by_timm(folder, **config):

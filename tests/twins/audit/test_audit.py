@@ -133,14 +133,14 @@ OF_RECURRENCES = (
 def test_right_recurrence_breaks_nothing():
     report = audit(Recurrence(), INPUTS)
     assert report, report
-    assert {row.law for row in report.rows if row.verdict == "holds"} == set(OF_RECURRENCES)
+    assert {row.law for row in report.findings if row.verdict == "holds"} == set(OF_RECURRENCES)
 
 
 @pytest.mark.parametrize("fault", OF_RECURRENCES)
 def test_planted_fault_breaks_its_law(fault):
     report = audit(Recurrence(fault), INPUTS, laws=(fault,))
     assert not report
-    (row,) = report.rows
+    (row,) = report.findings
     assert row.verdict == "broken"
     assert row.error > row.tolerance
 
@@ -189,7 +189,7 @@ class Decoder(nn.Module):
 def test_decoder_is_not_blamed_for_how_a_kernel_reads_its_mask(how):
     report = audit(Decoder(how), torch.randn(2, 21, 16), causal=True)
     assert report
-    by_law = {row.law: row for row in report.rows}
+    by_law = {row.law: row for row in report.findings}
     assert by_law["gradients"].error < 1e-5
     assert by_law["later tokens"].tolerance < 1e-4  # float32 is near float64
 
@@ -221,10 +221,10 @@ def test_script_calls_the_network_as_the_convention_says():
             output, state = super().forward(x, mask, state)
             return (output if at is None else at[..., None] * output), state
 
-    (row,) = audit(Positioned(), INPUTS, convention=names, laws=("left padding",)).rows
+    (row,) = audit(Positioned(), INPUTS, convention=names, laws=("left padding",)).findings
     assert row.verdict == "broken"
-    assert "'mask': None if mask is None else mask == 0" in row.script
-    assert "'at': None if positions is None else positions + 1" in row.script
+    assert "'mask': None if mask is None else mask == 0" in row.details["script"]
+    assert "'at': None if positions is None else positions + 1" in row.details["script"]
 
 
 def test_mask_of_booleans_that_show_is_data():
@@ -237,14 +237,16 @@ def test_mask_of_booleans_that_show_is_data():
     report = audit(
         Boolean(), INPUTS, convention=Convention(mask="mask", mask_shows=True), laws=laws
     )
-    assert [row.verdict for row in report.rows] == ["holds"] * 3
+    assert [row.verdict for row in report.findings] == ["holds"] * 3
 
 
 def test_report_prints_and_becomes_a_table():
     report = audit(Recurrence("rows of a batch"), INPUTS, laws=("rows of a batch", "later tokens"))
     assert [row.law for row in report.broken] == ["rows of a batch"]
     assert list(report.to_frame().verdict) == ["broken", "holds"]
-    assert "Recurrence\n  rows of a batch" in str(report)
+    assert str(report).startswith(
+        "Recurrence: holds 1, broken 1\n  rows of a batch: broken, error "
+    )
 
 
 def test_own_weights_are_left_alone():
@@ -264,16 +266,16 @@ def test_error_of_a_network_is_a_refusal():
 
     report = audit(Alone(), INPUTS, laws=("rows of a batch",))
     assert report
-    assert report.rows[0].verdict == "refused"
-    assert report.rows[0].why == "ValueError: takes no single row"
+    assert report.findings[0].verdict == "refused"
+    assert report.findings[0].why == "ValueError: takes no single row"
 
 
 def test_function_without_state_is_causal_only_by_promise():
-    rows = audit(lambda x: x - x.mean(1, keepdim=True), INPUTS).rows
-    assert {row.law: row.verdict for row in rows}["later tokens"] == "not applicable"
+    rows = audit(lambda x: x - x.mean(1, keepdim=True), INPUTS).findings
+    assert {row.law: row.verdict for row in rows}["later tokens"] == "not judged"
     (row,) = audit(
         lambda x: x - x.mean(1, keepdim=True), INPUTS, causal=True, laws=("later tokens",)
-    ).rows
+    ).findings
     assert row.verdict == "broken"
 
 
@@ -349,7 +351,7 @@ def audit_once(name):
 def test_sound_families_break_nothing(name):
     report = audit_once(name)
     assert [row.law for row in report.broken] == ["packed texts"] * (name in STATES), report
-    assert sum(row.verdict == "holds" for row in report.rows) >= 8
+    assert sum(row.verdict == "holds" for row in report.findings) >= 8
 
 
 @PINNED
@@ -363,7 +365,7 @@ def test_no_law_tolerates_a_hundred_times_what_sound_networks_need():
         audit(Recurrence(), INPUTS),
         audit(adapt_delta(), torch.randn(2, 21, adapt_delta().width)),
     ]
-    rows = [row for report in reports for row in report.rows if row.tolerance]
+    rows = [row for report in reports for row in report.findings if row.tolerance]
     exact = {law.name for law in LAWS if law.exact}
     needed = {}
     for row in rows:
@@ -382,19 +384,19 @@ def test_no_law_tolerates_a_hundred_times_what_sound_networks_need():
         ("RoFormerModel", "left padding", "holds"),  # rotates by a table that takes no gradient
         ("MPNetModel", "left padding", "holds"),  # first position 2, whatever the padding id
         ("mamba", "decoding of left padded", "holds"),  # the mask is that of the call
-        ("mistral", "decoding of right padded", "not applicable"),  # its window counts padding
-        ("qwen3_next", "decoding of right padded", "not applicable"),  # its states take it in
+        ("mistral", "decoding of right padded", "not judged"),  # its window counts padding
+        ("qwen3_next", "decoding of right padded", "not judged"),  # its states take it in
         ("qwen3", "decoding of right padded", "holds"),
-        ("gpt_neo", "decoding of right padded", "not applicable"),  # a window, and all keys
-        ("mamba", "packed texts", "not applicable"),  # takes no positions
-        ("opt", "packed texts", "not applicable"),  # takes them as features of tokens
+        ("gpt_neo", "decoding of right padded", "not judged"),  # a window, and all keys
+        ("mamba", "packed texts", "not judged"),  # takes no positions
+        ("opt", "packed texts", "not judged"),  # takes them as features of tokens
         ("llama", "packed texts", "holds"),
-        ("LongformerModel", "gradients", "not applicable"),  # NaN in float64 alone
-        ("T5EncoderModel", "second derivatives", "not applicable"),  # kinks, and float32 inside
+        ("LongformerModel", "gradients", "not judged"),  # NaN in float64 alone
+        ("T5EncoderModel", "second derivatives", "not judged"),  # kinks, and float32 inside
     ],
 )
 def test_sound_network_is_not_accused(name, law, verdict):
-    (row,) = audit(name, laws=(law,)).rows
+    (row,) = audit(name, laws=(law,)).findings
     assert row.verdict == verdict, row
 
 
@@ -410,8 +412,8 @@ def test_wrong_head_is_named(monkeypatch):
         return output, weights
 
     monkeypatch.setitem(KNOWN_ONES._global_mapping, "sdpa", wrong)
-    (row,) = audit("llama", laws=("decoding after prefill",)).rows
-    assert row.start == "token 10, layer 1, head 2"
+    (row,) = audit("llama", laws=("decoding after prefill",)).findings
+    assert row.where == "token 10, layer 1, head 2"
 
 
 def test_tiny_networks_predict_more_than_their_last_token():
@@ -428,7 +430,7 @@ def test_folder_is_audited_at_its_own_weights(tmp_path):
 
     network = find_architecture("gpt2").build()
     network.save_pretrained(tmp_path)
-    (row,) = audit(str(tmp_path), laws=("rows of a batch",), weights="own").rows
+    (row,) = audit(str(tmp_path), laws=("rows of a batch",), weights="own").findings
     assert row.verdict == "holds"
     assert row.error < 1e-5
 
@@ -440,7 +442,7 @@ def test_folder_without_architecture_is_refused(tmp_path):
 
 
 def assert_is_short(row):
-    assert row.script.count("\n") <= 60, row.law
+    assert row.details["script"].count("\n") <= 60, row.law
 
 
 def run_script(row):
@@ -448,7 +450,7 @@ def run_script(row):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exec(compile(row.script, "script.py", "exec"), {})
+        exec(compile(row.details["script"], "script.py", "exec"), {})
     return float(printed.getvalue().split()[-1])
 
 
@@ -580,8 +582,8 @@ def test_every_law_is_broken_by_a_fault_above():
      ("YosoModel", "second derivatives")],
 )  # fmt: skip
 def test_script_shows_the_error_of_the_report(name, law):
-    (row,) = audit(name, laws=(law,)).rows
-    assert "twinsolve" not in row.script
+    (row,) = audit(name, laws=(law,)).findings
+    assert "twinsolve" not in row.details["script"]
     assert_is_short(row)
     np.testing.assert_allclose(run_script(row), row.error, rtol=1e-3)
 
@@ -599,4 +601,4 @@ def test_convention_of_an_own_network_is_data():
     names = Convention(cache="past", asks=("ready",))
     report = audit(Renamed(), INPUTS, convention=names)
     assert report, report
-    assert "decoding" in {row.law for row in report.rows if row.verdict == "holds"}
+    assert "decoding" in {row.law for row in report.findings if row.verdict == "holds"}

@@ -82,8 +82,8 @@ def adapt_ridge(eps):
 def broken_laws(adapter, laws=LAWS):
     inputs = torch.randn(2, 21, adapter.width, generator=torch.Generator().manual_seed(0))
     report = audit(adapter, inputs, laws=laws)
-    assert not [row for row in report.rows if row.verdict == "refused"], report
-    return {row.law: row for row in report.rows if row.verdict == "broken"}
+    assert not [row for row in report.findings if row.verdict == "refused"], report
+    return {row.law: row for row in report.findings if row.verdict == "broken"}
 
 
 def test_right_functions_hold_every_law():
@@ -95,7 +95,7 @@ def test_right_functions_hold_every_law():
 def test_function_that_is_not_its_recurrence_breaks_the_equation(fault):
     row = broken_laws(adapt_delta(fault=fault))["equation"]
     assert row.error > 0.01
-    assert row.start == {"order": "token 1", "late": "token 0", "transposed": "token 1",
+    assert row.where == {"order": "token 1", "late": "token 0", "transposed": "token 1",
                          "state": "token 67"}[fault]  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_wrong_orientation_and_scale_of_the_adapter_are_seen():
     assert broken_laws(wrong)["equation"].error == pytest.approx(1, rel=1e-3)
     wrong = adapt_delta()
     wrong.transposed = False
-    assert broken_laws(wrong)["equation"].start == "token 67"
+    assert broken_laws(wrong)["equation"].where == "token 67"
 
 
 def test_form_in_chunks_breaks_at_a_gate_of_zero_alone():
@@ -169,7 +169,7 @@ def test_one_argument_may_take_a_tuple_of_states():
 
     adapter = Adapter(add_last_and_sum, "q", states="past")
     report = audit(adapter, torch.randn(2, 21, adapter.width), laws=("decoding", "copied cache"))
-    assert [row.verdict for row in report.rows] == ["holds", "holds"], report
+    assert [row.verdict for row in report.findings] == ["holds", "holds"], report
 
 
 def test_fault_of_decoding_does_not_accuse_the_cache():

@@ -13,7 +13,7 @@ INPUTS = torch.randn(2, 21, 8, generator=torch.Generator().manual_seed(0))
 def verdicts(network, *laws, **given):
     """Verdicts by law, of a network at its own weights."""
     report = audit(network, INPUTS, laws=laws, weights="own", **given)
-    return {row.law: row.verdict for row in report.rows}
+    return {row.law: row.verdict for row in report.findings}
 
 
 class Attention(nn.Module):
@@ -73,7 +73,7 @@ def test_padding_that_begins_in_a_later_piece(network, verdict):
 
 def test_window_of_slots_is_no_fault_of_right_padding():
     law = "decoding of right padded"
-    assert verdicts(Window(), law) == {law: "not applicable"}
+    assert verdicts(Window(), law) == {law: "not judged"}
     assert verdicts(Attention(), law) == {law: "holds"}
 
 
@@ -169,16 +169,16 @@ HYBRIDS = [
 
 @pytest.mark.parametrize(
     ("network", "verdict"),
-    [(Attention(), "not applicable"), (Window(), "not applicable"), (Apart(), "holds"),
-     (Embedded(), "not applicable"), (Embedded(apart=True), "holds"), (Scaled(), "not applicable"),
-     (Rotated(), "not applicable"), *HYBRIDS,
+    [(Attention(), "not judged"), (Window(), "not judged"), (Apart(), "holds"),
+     (Embedded(), "not judged"), (Embedded(apart=True), "holds"), (Scaled(), "not judged"),
+     (Rotated(), "not judged"), *HYBRIDS,
      (ApartFromFirst(), "broken"), (ApartButShifted(), "broken")],
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )  # fmt: skip
 def test_texts_that_positions_part(network, verdict):
-    (row,) = audit(network, INPUTS, laws=("packed texts",), weights="own", causal=True).rows
+    (row,) = audit(network, INPUTS, laws=("packed texts",), weights="own", causal=True).findings
     assert row.verdict == verdict
-    assert verdict != "not applicable" or row.why == "needs positions that part texts"
+    assert verdict != "not judged" or row.why == "needs positions that part texts"
 
 
 class Chosen(nn.Module):
@@ -284,7 +284,7 @@ class SingleInside(Gate):
 @pytest.mark.parametrize("kind", [Gate, SingleInside])
 @pytest.mark.parametrize("share", [1, 0.9, 0.99, 0.999])
 def test_gradient_is_held_to_the_noise_of_differences(kind, share):
-    (row,) = audit(kind(share), INPUTS, laws=("gradients",), weights="own").rows
+    (row,) = audit(kind(share), INPUTS, laws=("gradients",), weights="own").findings
     assert row.verdict == ("holds" if share == 1 else "broken"), row
     assert row.tolerance < (3e-4 if kind is SingleInside else 2e-8)
     assert row.why.endswith("smaller errors are not seen")
@@ -368,7 +368,7 @@ def test_choices_near_a_tie_are_no_errors_of_half_precision(kind):
 
 def test_long_inputs_may_stray_four_times_as_far_as_short_ones():
     torch.manual_seed(0)
-    (row,) = audit(nn.GRU(8, 8, batch_first=True), INPUTS, laws=("long inputs",)).rows
+    (row,) = audit(nn.GRU(8, 8, batch_first=True), INPUTS, laws=("long inputs",)).findings
     assert row.verdict == "holds"
     assert row.tolerance <= 2e-4
     assert row.why.startswith("4 x 30 x rounding")

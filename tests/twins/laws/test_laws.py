@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from twinsolve.twins.laws import LAWS, Measurement, Subject, draw_inputs, findings, worst
+from twinsolve.twins.laws import LAWS, Measurement, Subject, draw_inputs, trials, worst
 from twinsolve.twins.laws.subject import as_array
 from twinsolve.unrolled import Context, Operator
 from twinsolve.unrolled.attention import Positive, combine_masks, masked_softmax
@@ -102,10 +102,10 @@ NAMES = {each.__name__.replace("_", " ") for each in LAWS}
 
 
 def passes(layer, law_name, detail, dtype):
-    """Whether a finding passes; one that raises does not."""
-    found = {(x.law, x.detail, x.dtype): x for x in findings(subject_of(layer))}
+    """Whether a trial passes; one that raises does not."""
+    found = {(x.law, x.detail, x.dtype): x for x in trials(subject_of(layer))}
     try:
-        return found[law_name, detail, dtype].measure().passed
+        return found[law_name, detail, dtype].measure().holds
     except (RuntimeError, ValueError, IndexError):
         return False
 
@@ -407,34 +407,34 @@ def test_every_law_is_seen_to_fail():
 
 def test_every_law_holds_for_a_plain_operator():
     subject = subject_of(Plain())
-    found = list(findings(subject))
-    for finding in found:
-        assert finding.measure().passed, finding.name
-    keys = [(finding.name, finding.dtype) for finding in found]
+    found = list(trials(subject))
+    for trial in found:
+        assert trial.measure().holds, trial.name
+    keys = [(trial.name, trial.dtype) for trial in found]
     assert len(set(keys)) == len(keys) > 100
-    assert not {finding.law for finding in found} - NAMES
+    assert not {trial.law for trial in found} - NAMES
 
 
 def test_findings_are_the_same_whatever_was_measured_before():
     subject = subject_of(Plain())
     before = copy.deepcopy(subject.inputs)
-    in_turn = [finding.measure() for finding in findings(subject)]
+    in_turn = [trial.measure() for trial in trials(subject)]
     assert all(torch.equal(*pair) for pair in zip(before, subject.inputs, strict=True))
-    backwards = [finding.measure() for finding in reversed(list(findings(subject_of(Plain()))))]
+    backwards = [trial.measure() for trial in reversed(list(trials(subject_of(Plain()))))]
     assert in_turn == backwards[::-1]
-    other = findings(replace(subject_of(Plain()), seed=(1,)))
-    moved = [a != finding.measure() for a, finding in zip(in_turn, other, strict=True)]
+    other = trials(replace(subject_of(Plain()), seed=(1,)))
+    moved = [a != trial.measure() for a, trial in zip(in_turn, other, strict=True)]
     assert sum(moved) > 40
 
 
 def test_a_second_derivative_that_must_be_refused_is_not():
     subject = replace(subject_of(Plain()), twice={"backward": "refused", "torch.func": "refused"})
     [of_law] = [each for each in LAWS if each.__name__ == "second_derivative"]
-    assert [finding.measure().passed for finding in of_law(subject)] == [False, False]
+    assert [trial.measure().holds for trial in of_law(subject)] == [False, False]
 
 
 def test_a_brief_subject_has_what_is_hardest_alone():
-    names = [finding.name for finding in findings(replace(subject_of(Plain()), brief=True))]
+    names = [trial.name for trial in trials(replace(subject_of(Plain()), brief=True))]
     assert names == [
         "output, no mask", "output, causal, pairs", "matrix, causal, pairs", "blocks, no mask",
         "gradient, q, causal, pairs", "gradient, parameters, causal, pairs",
@@ -443,7 +443,7 @@ def test_a_brief_subject_has_what_is_hardest_alone():
 
 def test_layers_that_declare_nothing_have_the_laws_that_they_can_be_given():
     subject = replace(subject_of(Plain()), declared=None)
-    found = {finding.law for finding in findings(subject)}
+    found = {trial.law for trial in trials(subject)}
     assert found == {
         "output", "sizes", "blocks", "jump", "dtypes", "gradient", "second derivative", "batch",
         "shift",
@@ -452,7 +452,7 @@ def test_layers_that_declare_nothing_have_the_laws_that_they_can_be_given():
 
 def test_without_a_reference_nothing_is_compared_with_one():
     subject = replace(subject_of(Plain()), reference=None)
-    found = {finding.law for finding in findings(subject)}
+    found = {trial.law for trial in trials(subject)}
     assert NAMES - found == {"output", "matrix", "jump", "offset"}  # products move far away
 
 

@@ -34,8 +34,8 @@ def test_each_layer_is_its_solvers_iterate(model, images):
     for depth in range(1, 1 + SIZES["depth"]):
         model.codes.n_iter = depth
         report = twinsolve.check(model, images)
-        assert [row["name"] for row in report.judged] == ["codes"]
-        assert report.judged[0]["verdict"] == "correct"
+        judged = [x for x in report.findings if x.verdict != "not judged"]
+        assert [(x.where, x.verdict) for x in judged] == [("codes", "holds")]
     model.codes.n_iter = SIZES["depth"]
 
 

@@ -1,4 +1,4 @@
-"""The list of laws, and the findings that they yield."""
+"""The list of laws, and the trials that they yield."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .subject import Declared, Subject
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One statement of a law about a layer, to be measured later.
+class Trial:
+    """One statement of a law about a layer, to be tried later.
 
     Attributes
     ----------
@@ -38,20 +38,20 @@ class Finding:
         return ", ".join(part for part in (self.law, self.detail) if part)
 
 
-Law = Callable[[Subject], Iterator[Finding]]
-OperatorLaw = Callable[[Subject, Declared], Iterator[Finding]]
+Law = Callable[[Subject], Iterator[Trial]]
+OperatorLaw = Callable[[Subject, Declared], Iterator[Trial]]
 
 LAWS: list[Law] = []
 
 
 def law(function: Law) -> Law:
-    """Add a law to `LAWS`, and the name of the law to its findings."""
+    """Add a law to `LAWS`, and the name of the law to its trials."""
     name = function.__name__.replace("_", " ")
 
     @wraps(function)
-    def named_law(subject: Subject) -> Iterator[Finding]:
-        for finding in function(subject):
-            yield replace(finding, law=name)
+    def named_law(subject: Subject) -> Iterator[Trial]:
+        for trial in function(subject):
+            yield replace(trial, law=name)
 
     LAWS.append(named_law)
     return named_law
@@ -61,14 +61,14 @@ def operator_law(function: OperatorLaw) -> Law:
     """Add a law of operators to `LAWS`; the law gets what they declare and skips brief subjects."""
 
     @wraps(function)
-    def law_of_operators(subject: Subject) -> Iterator[Finding]:
+    def law_of_operators(subject: Subject) -> Iterator[Trial]:
         if subject.declared is not None and not subject.brief:
             yield from function(subject, subject.declared)
 
     return law(law_of_operators)
 
 
-def findings(subject: Subject) -> Iterator[Finding]:
-    """Yield the findings of all laws for a layer."""
+def trials(subject: Subject) -> Iterator[Trial]:
+    """Yield the trials of all laws for a layer."""
     for apply_law in LAWS:
         yield from apply_law(subject)

@@ -1,0 +1,49 @@
+"""The tokens of a layer that is judged, as it takes them."""
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from ...unrolled.attention import Attention
+from ...unrolled.integrations.replacements import FusedProjectionAttention
+from ..heads import Tensors
+
+Shell = Attention | FusedProjectionAttention
+
+
+def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
+    data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.array(X))
+    if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
+        data = data.double()
+    if not bool(data.isfinite().all()):
+        raise ValueError("X: must not hold NaN or infinity")
+    dtypes = [x.dtype for x in (*layer.parameters(), *layer.buffers()) if x.is_floating_point()]
+    if dtypes and dtypes[0] not in (torch.float32, torch.float64):
+        layer.double()
+        return data.double()
+    return data.to(dtypes[0]) if dtypes else data
+
+
+def check_tokens(data: Tensor, layer: nn.Module) -> None:
+    if data.ndim != 2:
+        hint = "; pass one sequence of a batch, such as X[0]" if data.ndim > 2 else ""
+        raise ValueError(f"X: must have shape (n_tokens, dim), got shape {tuple(data.shape)}{hint}")
+    if not isinstance(layer, Shell):
+        return
+    width = layer.embed_dim if isinstance(layer, Attention) else layer.qkv.in_features
+    if data.shape[1] != width:
+        raise ValueError(f"X: must have {width} columns, got {data.shape[1]}")
+
+
+def count_heads(layer: nn.Module) -> int:
+    return max((getattr(m, "num_heads", None) or 1 for m in layer.modules()), default=1)
+
+
+def project_tokens(shell: Shell, data: Tensor) -> Tensors:
+    """Return the queries, keys and values that the operator of a shell gets, for each head."""
+    check_tokens(data, shell)
+    fused = isinstance(shell, FusedProjectionAttention)
+    with torch.no_grad():
+        q, k, v = shell.project(*(data[None],) * (1 if fused else 3))
+    return q[0], k[0], v[0]
