@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from costs import SIZES
+from costs import SIZES, build
 from scipy.sparse.linalg import LinearOperator, eigsh
 from scipy.special import softmax
 from shared.script import run_script
@@ -24,7 +24,6 @@ from twinsolve.bench.costs import size_measures
 from twinsolve.bench.options import Output
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
-from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.classification.study import ROWS
 from twinsolve.bench.vision.inspection.measures import observe
 from twinsolve.bench.vision.inspection.sources import digits, find_source
@@ -111,17 +110,11 @@ _LARGER: dict[str, dict[str, Any]] = {
 }
 
 
-def build(sizes: dict[str, Any], row: str) -> Classifier:
-    """A network for 1,000 classes of 224 x 224 pixels."""
-    image = {"image_size": 224, "in_channels": 3, "num_classes": 1000}
-    return Classifier(image | sizes | ROWS[row], mean=[0.5] * 3, std=[0.25] * 3).eval()
-
-
 def count_costs() -> Iterator[Found]:
     """Parameters, and products with additions on one image, 10^6, as `costs.py` counts them."""
     for size, sizes in _LARGER.items():
         for row in ("softmax", "AttnScale", "FeatScale"):
-            found = size_measures(build(sizes, row), torch.rand(1, 3, 224, 224))
+            found = size_measures(build(sizes, ROWS[row]), torch.rand(1, 3, 224, 224))
             yield Found(f"{size}, {row}", "parameters", found["parameters"])
             yield Found(f"{size}, {row}", "MMACs", found["flops"] / 2e6)
 
@@ -304,7 +297,7 @@ def count_passes() -> Iterator[Found]:
     """The same of a DeiT of width 192 in training and in inference, where positions are stored."""
     images = torch.rand(1, 3, 224, 224)
     for row in ("softmax", "GRC", "bilateral"):
-        model = build(SIZES["DeiT-Ti"], row)
+        model = build(SIZES["DeiT-Ti"], ROWS[row])
         passes = {"training": model, "inference": store_positions(model, images)}
         found = {kind: count_products(each, images) for kind, each in passes.items()}
         for name in ("", ", with attention"):

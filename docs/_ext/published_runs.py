@@ -3,11 +3,11 @@
 import json
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from result_values import RESULTS, find_rows, find_table, read_summary, read_tables
 
 from twinsolve.bench.tables import number
 from twinsolve.bench.vision.classification.measures import CLEAN, hits
@@ -20,8 +20,6 @@ from twinsolve.bench.vision.classification.report import (
 )
 from twinsolve.bench.vision.segmentation import report as segmentation
 
-DOCS = Path(__file__).parents[1]
-RESULTS = DOCS / "results"
 _OF_TOKENS = ("token_cosine", "log10_condition")
 _LN_10 = float(np.log(10))
 Row = dict[str, Any]
@@ -58,16 +56,9 @@ def read_ours(ours: Row, effect: float | None) -> tuple[str, str | None]:
 
 def _read_twin(name: str) -> tuple[str, str]:
     """Write the largest deviation of a twin on data in float64, beside its tolerance."""
-    text = (RESULTS / "check" / "summary.md").read_text().partition("## On data")[2]
-    head, *lines = (
-        re.split(r"\s*\|\s*", line)[1:-1]
-        for line in text.partition("\n## ")[0].splitlines()
-        if line[:1] == "|"
-    )
-    place = head.index("float64")
-    error, tolerance = max(
-        (line[place : place + 2] for line in lines if line[0] == name), key=lambda x: float(x[0])
-    )
+    rows = find_rows(find_table(["check"], ["float64", "tol."]), [name])
+    worst = rows.loc[rows.float64.astype(float).idxmax()]
+    error, tolerance = worst["float64"], worst["tol."]
     holds = float(error) <= float(tolerance)
     return f"{error} (tolerance {tolerance})", "holds" if holds else "does not hold"
 
@@ -139,13 +130,9 @@ def _read_difference(run: str, heading: str, row: str, column: str) -> Differenc
     The difference stands two columns before its verdict. A ``column`` of a condition has no
     verdict: it puts differences that are neither ahead nor behind in brackets.
     """
-    text = (RESULTS / run / "summary.md").read_text().partition(heading)[2]
-    head, *lines = (
-        re.split(r"\s*\|\s*", line)[1:-1] for line in text.splitlines() if line[:1] == "|"
-    )
-    cells = dict(zip(head, next(line for line in lines if line[0] == row), strict=True))
-    place = head.index(column) - (2 if column == "verdict" else 0)
-    cell = cells[head[place]]
+    table = next(x for x in read_tables(run) if x.section.iloc[0].startswith(heading))
+    cells = find_rows(table, [row]).iloc[0]
+    cell = cells.iloc[table.columns.get_loc(column) - (2 if column == "verdict" else 0)]
     mean, _, half = cell.strip("()").partition(" ± ")
     words = "ahead" if float(mean) > 0 else "behind"
     if column == "verdict" or cell[0] == "(":
@@ -260,7 +247,7 @@ def _weigh_layers(agree: Any) -> str:
 
 def _read_pattern(run: str, pattern: str) -> str:
     """Read what the groups of a pattern match in the summary of a run."""
-    match = re.search(pattern, (RESULTS / run / "summary.md").read_text(), re.M)
+    match = re.search(pattern, read_summary(run), re.M)
     if match is None:
         raise ValueError(f"find: must match the summary of {run}, got {pattern!r}")
     return " against ".join(match.groups())

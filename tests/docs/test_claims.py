@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("sphinx")
 from method_comparison import joined, overview_lines
 from method_tables import rows_of
-from result_tables import find_rows, find_table, number_of
+from result_values import find_rows, find_table, number_of
 
 from twinsolve.bench.paired import judge, paired_difference
 from twinsolve.bench.tables import read_table

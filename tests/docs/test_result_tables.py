@@ -1,10 +1,8 @@
 """Tables and numbers of pages are those of a summary, and what is not there is an error."""
 
 import pytest
-
-pytest.importorskip("sphinx")
-import result_tables
-from result_tables import number_of, table_of
+import result_values
+from result_values import number_of, table_of
 
 SUMMARY = r"""# twinsolve test
 
@@ -26,7 +24,7 @@ SUMMARY = r"""# twinsolve test
 
 @pytest.fixture(autouse=True)
 def summary(tmp_path, monkeypatch):
-    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_values, "RESULTS", tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/summary.md").write_text(SUMMARY)
 

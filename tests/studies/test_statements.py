@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from costs import SIZES
+from costs import SIZES, build
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -16,7 +16,6 @@ from statements import (
     PARTS,
     STATEMENTS,
     Found,
-    build,
     compare_jacobians,
     count_bands,
     count_products,
@@ -116,7 +115,7 @@ def test_maps_whose_strongest_band_is_not_the_mean_are_counted():
 
 
 def test_products_of_a_deit_are_those_of_its_sizes():
-    found = count_products(build(SIZES["DeiT-Ti"], "softmax"), torch.rand(1, 3, 224, 224))
+    found = count_products(build(SIZES["DeiT-Ti"], {}), torch.rand(1, 3, 224, 224))
     weights = 12 * 197 * (4 * 192**2 + 2 * 192 * 768) + 196 * 768 * 192 + 192 * 1000
     products = 2 * 12 * 197**2 * 192
     assert list(found.values()) == pytest.approx([weights / 1e9, (weights + products) / 1e9])
