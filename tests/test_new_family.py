@@ -105,4 +105,4 @@ def test_the_check_finds_the_twins_of_a_new_family(package):
     assert done.returncode == 1, done.stdout + done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     found = {words[0]: words[-1] for words in lines if words and words[0].endswith("-attention")}
-    assert found == {"cauchy-attention": "yes", "wrong-attention": "FAIL"}, done.stdout
+    assert found == {"cauchy-attention": "holds", "wrong-attention": "broken"}, done.stdout
