@@ -10,13 +10,7 @@ from .cifar import fetch_cifar10
 from .faces import fetch_extended_yale_b, select_classes, yale_b_subsets
 from .features import fourier_energies, pca_features
 from .image_folder import load_image_folder, pack_image_folder
-from .images import (
-    add_noise,
-    fetch_set12,
-    fetch_train400,
-    load_photographs,
-    make_noisy_crop,
-)
+from .images import add_noise, fetch_set12, fetch_train400, load_photographs, make_noisy_crop
 from .list_ops import make_list_ops
 from .manifolds import make_union_of_manifolds
 from .matlab_images import fetch_coil20, fetch_coil100, fetch_orl, fetch_usps, fetch_yale

@@ -17,12 +17,7 @@ from .attention import (
     has_static_value,
 )
 
-__all__ = [
-    "BoostedFilter",
-    "GeneralizedResidual",
-    "Residual",
-    "Twicing",
-]
+__all__ = ["BoostedFilter", "GeneralizedResidual", "Residual", "Twicing"]
 
 
 class BoostedFilter(nn.Module):

@@ -225,11 +225,7 @@ def warn_of_convergence(message: str) -> None:
 class _Implicit(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        applied: Tensor,
-        value: Tensor,
-        solve: Callable[[Tensor], Tensor],
-        refusal: str,
+        ctx: Any, applied: Tensor, value: Tensor, solve: Callable[[Tensor], Tensor], refusal: str
     ) -> Tensor:
         ctx.solve, ctx.refusal = solve, refusal
         ctx.save_for_backward(applied)

@@ -168,10 +168,6 @@ class LowRankSparseSubspaceClustering(_JointClustering):
 
     def _represent(self, X: Array) -> Array:
         solution = low_rank_sparse_self_expression(
-            X,
-            lam=relative_lam(X, self.lam),
-            beta=self.beta,
-            tol=self.tol,
-            max_iter=self.max_iter,
+            X, lam=relative_lam(X, self.lam), beta=self.beta, tol=self.tol, max_iter=self.max_iter
         )
         return self._take(solution)

@@ -9,13 +9,7 @@ from .regression import (
     smoother_matrix,
     weighted_least_squares_residual,
 )
-from .simplex import (
-    entmax,
-    entmax_gap,
-    entropic_gap,
-    simplex_projection_residual,
-    sparsemax,
-)
+from .simplex import entmax, entmax_gap, entropic_gap, simplex_projection_residual, sparsemax
 
 __all__ = [
     "anisotropic_nonlocal_means",

@@ -14,12 +14,7 @@ _NARROWEST = 1e-100  # pixels: such a window holds one pixel, and 1e-200 is no u
 
 
 def anisotropic_nonlocal_means(
-    X: ArrayLike,
-    values: ArrayLike,
-    *,
-    metric: ArrayLike,
-    h: float,
-    n_jobs: int | None = None,
+    X: ArrayLike, values: ArrayLike, *, metric: ArrayLike, h: float, n_jobs: int | None = None
 ) -> Array:
     """Average the values of similar points, with a metric for each point.
 

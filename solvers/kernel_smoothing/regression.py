@@ -5,14 +5,7 @@ from numpy.typing import ArrayLike
 
 from ..inputs import Array, check_matrix
 from ..scales import unit_under
-from .weights import (
-    Kernel,
-    Weights,
-    check_mass,
-    fill_rows,
-    prepare_weights,
-    rows_with_all_keys,
-)
+from .weights import Kernel, Weights, check_mass, fill_rows, prepare_weights, rows_with_all_keys
 
 
 def nadaraya_watson(

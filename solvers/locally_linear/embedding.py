@@ -268,10 +268,7 @@ def _make_inverse(problem: _Eigenproblem) -> Callable[[Array], Array]:
     shift = 100 * np.finfo(np.float64).eps * M.diagonal().max() or 1.0
     shifted = csc_array(M + shift * eye_array(M.shape[0]))
     factors = splu(
-        shifted,
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
+        shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
     )
     return factors.solve
 

@@ -107,11 +107,7 @@ def locally_linear_weights(
 
 
 def locally_linear_residual(
-    X: ArrayLike,
-    weights: csr_array,
-    *,
-    reg: float = 1e-3,
-    queries: ArrayLike | None = None,
+    X: ArrayLike, weights: csr_array, *, reg: float = 1e-3, queries: ArrayLike | None = None
 ) -> Array:
     """Relative residual of the optimality conditions of `locally_linear_weights`, for each row.
 

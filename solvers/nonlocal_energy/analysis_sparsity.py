@@ -52,12 +52,7 @@ class _Analysis:
 
 
 def l1_analysis(
-    f: ArrayLike,
-    bank: FilterBank,
-    *,
-    lam: float,
-    tol: float | None = None,
-    max_iter: int = 2000,
+    f: ArrayLike, bank: FilterBank, *, lam: float, tol: float | None = None, max_iter: int = 2000
 ) -> Solution:
     """Denoise an image so that its responses to a bank of filters are sparse.
 

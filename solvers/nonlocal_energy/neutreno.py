@@ -112,12 +112,7 @@ def neutreno_iteration(
 
 
 def neutreno_fixed_point(
-    f: ArrayLike,
-    A: Any,
-    *,
-    lam: float | ArrayLike,
-    tol: float | None = None,
-    max_iter: int = 1000,
+    f: ArrayLike, A: Any, *, lam: float | ArrayLike, tol: float | None = None, max_iter: int = 1000
 ) -> Solution:
     """Fixed point of the NeuTRENO iteration for any attention matrix: the limit of infinite depth.
 

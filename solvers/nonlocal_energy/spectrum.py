@@ -64,8 +64,7 @@ def smallest_eigenvalue(weights: Weights) -> float:
     n = len(root)
     if issparse(weights.matrix) and n > SMALL:
         operator = LinearOperator(
-            (n, n),
-            matvec=lambda x: (weights.product(x[:, None] / root) / root).ravel() + loops * x,
+            (n, n), matvec=lambda x: (weights.product(x[:, None] / root) / root).ravel() + loops * x
         )
         start = np.random.default_rng(0).standard_normal(n)
         return float(eigsh(operator, k=1, which="SA", v0=start, return_eigenvectors=False)[0])

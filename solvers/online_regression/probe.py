@@ -78,12 +78,7 @@ def parallax(
 
 
 def local_linear_probe(
-    q: ArrayLike,
-    k: ArrayLike,
-    *,
-    scale: float,
-    reg: float = 0.0,
-    state: ArrayLike | None = None,
+    q: ArrayLike, k: ArrayLike, *, scale: float, reg: float = 0.0, state: ArrayLike | None = None
 ) -> Array:
     """The probe with which `parallax` is local linear regression at each query.
 

@@ -8,12 +8,7 @@ from .sequences import check_array_of, check_sequences, check_share
 
 
 def recurrent_linear_attention(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    forget: ArrayLike = 1.0,
-    state: ArrayLike = 0.0,
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, forget: ArrayLike = 1.0, state: ArrayLike = 0.0
 ) -> tuple[Array, Array]:
     """Sum outer products of keys and values with forgetting, and read the sum with each query.
 

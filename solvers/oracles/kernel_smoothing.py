@@ -46,12 +46,7 @@ def weighted_least_squares(weights: ArrayLike, values: ArrayLike) -> Array:
 
 
 def local_linear_regression(
-    weights: ArrayLike,
-    queries: ArrayLike,
-    keys: ArrayLike,
-    values: ArrayLike,
-    *,
-    reg: float = 0.0,
+    weights: ArrayLike, queries: ArrayLike, keys: ArrayLike, values: ArrayLike, *, reg: float = 0.0
 ) -> Array:
     """Solve ``min_{a, B} sum_j K_ij |y_j - a - (k_j - q_i) B|^2 + reg tr(S_i) |B|_F^2``.
 

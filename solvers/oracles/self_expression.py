@@ -9,11 +9,7 @@ from .sparse_coding import sparse_code
 
 
 def sparse_self_expression(
-    X: ArrayLike,
-    *,
-    lam: float | ArrayLike,
-    l1_ratio: float = 1.0,
-    nonnegative: bool = False,
+    X: ArrayLike, *, lam: float | ArrayLike, l1_ratio: float = 1.0, nonnegative: bool = False
 ) -> Array:
     """Solve ``min_C |X - C X|_F^2 + lam (r |C|_1 + (1 - r)/2 |C|_F^2)``, diag(C) = 0.
 

@@ -79,12 +79,7 @@ def _certify(
 
 
 def _solve_block(
-    Y: Array,
-    X: Array,
-    penalty: Penalty,
-    lam_outlier: float,
-    tol: float,
-    max_rounds: int,
+    Y: Array, X: Array, penalty: Penalty, lam_outlier: float, tol: float, max_rounds: int
 ) -> tuple[csr_array, Array]:
     C, n_iter = np.zeros((len(Y), len(X))), np.zeros(len(Y), dtype=int)
     left, work = np.arange(len(Y)), new_work(2 * _ADD, 0, 0)

@@ -58,18 +58,7 @@ def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Arra
             break
         scores = np.abs(residual[active] @ D.T)
         grown = _grow(
-            D,
-            norms,
-            sizes,
-            own,
-            tol,
-            active,
-            scores,
-            residual,
-            basis,
-            triangle,
-            support,
-            counts,
+            D, norms, sizes, own, tol, active, scores, residual, basis, triangle, support, counts
         )
         active = active[grown]
     return support, _coefficients(Y, basis, triangle, counts), counts

@@ -22,21 +22,10 @@ from ...unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReA
 from ..heads import AllHeads, Array, HeadCall, Tensors, heads, move_parameters
 from ..judging.certificates import entropic_residual
 from ..laws.subject import as_array
-from ..pairs import (
-    Inputs,
-    Numerics,
-    calls_of_heads,
-    layer_matrix,
-    layer_output,
-    solve_head,
-)
+from ..pairs import Inputs, Numerics, calls_of_heads, layer_matrix, layer_output, solve_head
 from ..registry import Twin, add_twin, exact_twin, numerics_of_base
 from ..relations import Bound, Identity, Inequalities, Init
-from .kernel_smoothing.regression import (
-    build_gaussian,
-    local_bandwidth,
-    smoother_logits,
-)
+from .kernel_smoothing.regression import build_gaussian, local_bandwidth, smoother_logits
 from .kernel_smoothing.smoothing_bounds import (
     N_EXTREMAL,
     attain_gain,

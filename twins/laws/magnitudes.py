@@ -13,14 +13,7 @@ import torch
 from .draws import masks_of, some_rows
 from .gradients import Gradients, output_and_gradients
 from .masks import NO_MASKS, Masks, causal, hiding
-from .measurement import (
-    Array,
-    Measurement,
-    dtype_name,
-    largest_difference,
-    rounding,
-    worst,
-)
+from .measurement import Array, Measurement, dtype_name, largest_difference, rounding, worst
 from .outputs import compare_size, has_expected_output
 from .subject import ROUNDED_ANEW, Declared, Subject, as_array
 from .trial import Trial, law, operator_law

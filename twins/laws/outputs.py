@@ -198,9 +198,7 @@ def blocks(subject: Subject) -> Iterator[Trial]:
             return
 
 
-def blocked_subjects(
-    subject: Subject,
-) -> Iterator[tuple[Subject, Masks, Array | None, str]]:
+def blocked_subjects(subject: Subject) -> Iterator[tuple[Subject, Masks, Array | None, str]]:
     """Yield subjects of many small blocks, with masks, the rows to judge and a name."""
     rng = subject.rng("blocks")
     small = subject if subject.brief else subject.resized(rng, n=_N_BLOCKED)

@@ -14,11 +14,7 @@ from .measurement import Measurement, largest_difference
 from .subject import ROUNDED_ANEW, Declared, Subject
 from .trial import Trial, operator_law
 
-_LOW = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+_LOW = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _N_MANY = 260  # more tokens than bfloat16 has integers
 _N_KEYS = 8192
 

@@ -9,13 +9,7 @@ from ...validation import check_positive
 from .blocked import blocked_attention, blocks_serve
 from .call import Call
 from .context import Context
-from .derivatives import (
-    is_one_of_many,
-    largest_eigenvalue,
-    once_in,
-    recomputed,
-    vjp,
-)
+from .derivatives import is_one_of_many, largest_eigenvalue, once_in, recomputed, vjp
 from .flex import attend_by_flex, flex_serves
 from .fused import fused_attention, map_query_blocks
 from .inputs import check_input, of_common_batch, own_copy

@@ -9,13 +9,7 @@ from torch.nn import functional as F
 
 from ...validation import check_integer
 from .context import Context
-from .inputs import (
-    check_context,
-    check_input,
-    check_is_context,
-    check_shell,
-    of_common_batch,
-)
+from .inputs import check_context, check_input, check_is_context, check_shell, of_common_batch
 from .masks import read_mask
 from .operator import Operator
 

@@ -274,12 +274,7 @@ class LogitParts(NamedTuple):
 
 
 def logit_parts(
-    tokens: Tensor,
-    positions: Tensor,
-    w_q: Tensor,
-    w_k: Tensor,
-    *,
-    scale: float | None = None,
+    tokens: Tensor, positions: Tensor, w_q: Tensor, w_k: Tensor, *, scale: float | None = None
 ) -> LogitParts:
     """Split the logits of ``x = tokens + positions`` into the terms of tokens and of positions.
 

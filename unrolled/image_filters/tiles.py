@@ -73,11 +73,7 @@ def tiled_average(
     rows = block_size(max(1, _ENTRIES_AT_ONCE // (batch * columns * seen.numel())))
 
     def band(
-        e: Tensor,
-        v: Tensor,
-        inside: Tensor,
-        offset: Tensor | float,
-        spatial_scale: Tensor | float,
+        e: Tensor, v: Tensor, inside: Tensor, offset: Tensor | float, spatial_scale: Tensor | float
     ) -> Tensor:
         # (batch, tiles, keys, numbers)
         keys, key_values = _cut_tiles(e, side, n), _cut_tiles(v, side, n)

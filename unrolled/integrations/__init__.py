@@ -1,14 +1,9 @@
 """Operators in models that others have written."""
 
 from .deepinv import deepinv_start
-from .huggingface import (
-    attach_huggingface,
-    register_huggingface,
-)
+from .huggingface import attach_huggingface, register_huggingface
 from .loading import load_huggingface
-from .replacement import (
-    replace_attention,
-)
+from .replacement import replace_attention
 from .saving import save_huggingface
 
 __all__ = [

@@ -11,12 +11,7 @@ from ..kernel_smoothing import Softmax
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
 from .huggingface import calls_interface
-from .replacements import (
-    FusedProjectionAttention,
-    MultiheadReplacement,
-    heads_of,
-    parameter_of,
-)
+from .replacements import FusedProjectionAttention, MultiheadReplacement, heads_of, parameter_of
 from .verification import Mismatch, check_arguments, compare_fused, compare_multihead
 
 _OURS = (Attention, FusedProjectionAttention, MultiheadReplacement)

@@ -89,10 +89,7 @@ class MultiheadReplacement(Attention):
     """Replaces ``nn.MultiheadAttention``: `Attention` in its other layouts and widths too."""
 
     def __init__(
-        self,
-        original: nn.MultiheadAttention | Attention,
-        operator: Operator,
-        passes: ForwardPasses,
+        self, original: nn.MultiheadAttention | Attention, operator: Operator, passes: ForwardPasses
     ) -> None:
         super().__init__(original.embed_dim, original.num_heads, operator=operator, device="meta")
         self.batch_first = original.batch_first

@@ -226,11 +226,7 @@ def _copy_module(original: nn.Module) -> nn.Module:
 def _run_module(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> Any:
     """The module's output without gradients; every run starts at the same random states."""
     device = inputs[0].device
-    with (
-        torch.no_grad(),
-        kept_generators(),
-        torch.autocast(device.type, enabled=False),
-    ):
+    with torch.no_grad(), kept_generators(), torch.autocast(device.type, enabled=False):
         return module(*(x.clone() for x in inputs), **options)
 
 

@@ -1,61 +1,19 @@
 """Attention as kernel regression of the values."""
 
-from .alibi import (
-    ALiBi,
-    alibi_slopes,
-)
-from .balancing import (
-    Sinkhorn,
-)
-from .bilateral import (
-    Biased,
-    Bilateral,
-    store_positions,
-)
-from .elliptical import (
-    Elliptical,
-    elliptical_weights,
-)
-from .gaussian import (
-    Gaussian,
-    gaussian_attention,
-)
-from .kernel import (
-    FeatureKernel,
-    Kernel,
-    elu_features,
-)
-from .linear import (
-    Linear,
-    linear_attention,
-)
-from .local import (
-    CrissCross,
-    Local,
-)
-from .logistic import (
-    Logistic,
-)
-from .logits import (
-    distances,
-    gaussian_logits,
-    squared_distances,
-)
-from .simplex import (
-    Sparsemax,
-    project_on_simplex,
-)
-from .softmax import (
-    Softmax,
-    Symmetric,
-    TopK,
-)
-from .spatial_gaussian import (
-    SpatialGaussian,
-)
-from .tupe import (
-    Tupe,
-)
+from .alibi import ALiBi, alibi_slopes
+from .balancing import Sinkhorn
+from .bilateral import Biased, Bilateral, store_positions
+from .elliptical import Elliptical, elliptical_weights
+from .gaussian import Gaussian, gaussian_attention
+from .kernel import FeatureKernel, Kernel, elu_features
+from .linear import Linear, linear_attention
+from .local import CrissCross, Local
+from .logistic import Logistic
+from .logits import distances, gaussian_logits, squared_distances
+from .simplex import Sparsemax, project_on_simplex
+from .softmax import Softmax, Symmetric, TopK
+from .spatial_gaussian import SpatialGaussian
+from .tupe import Tupe
 
 __all__ = [
     "ALiBi",

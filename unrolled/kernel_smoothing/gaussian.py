@@ -104,12 +104,7 @@ def _attend_causally(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor)
 
 
 def _attend_by_differences(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bandwidth: float | Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor, mask: Tensor | None, is_causal: bool
 ) -> Tensor:
     """Attention from differences in float64, which need no centre but several times as long."""
     wide = torch.promote_types(v.dtype, torch.float32)
@@ -135,12 +130,7 @@ def _reach_far(q: Tensor, k: Tensor, bandwidth: float | Tensor) -> bool:
 
 
 def _attend_rows_apart(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bandwidth: float | Tensor,
-    mask: Tensor,
-    is_causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor, mask: Tensor, is_causal: bool
 ) -> Tensor:
     """Attention whose rows see different keys, so that no centre serves all of them.
 

@@ -5,13 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..attention import (
-    Call,
-    Operator,
-    Positive,
-    SoftmaxSmoother,
-    map_query_blocks,
-)
+from ..attention import Call, Operator, Positive, SoftmaxSmoother, map_query_blocks
 from .linear import linear_attention
 from .logits import block_softmax, distances, gaussian_logits, visible_products
 

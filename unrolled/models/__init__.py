@@ -1,18 +1,9 @@
 """Backbones whose attention is any operator."""
 
-from .blocks import (
-    Block,
-)
-from .checkpoints import (
-    load_huggingface_state_dict,
-    load_timm_state_dict,
-)
-from .class_attention import (
-    ClassAttentionTransformer,
-)
-from .conv_mixer import (
-    ConvMixer,
-)
+from .blocks import Block
+from .checkpoints import load_huggingface_state_dict, load_timm_state_dict
+from .class_attention import ClassAttentionTransformer
+from .conv_mixer import ConvMixer
 from .denoisers import (
     ConvexRidgeDenoiser,
     FilterDiffusionDenoiser,
@@ -22,27 +13,13 @@ from .denoisers import (
     NonLocalMeansDenoiser,
     PatchCodingDenoiser,
 )
-from .language_model import (
-    LanguageModel,
-)
-from .segmenter import (
-    Segmenter,
-)
-from .self_expression_transformer import (
-    SelfExpressionTransformer,
-)
-from .sequence_classifier import (
-    SequenceClassifier,
-)
-from .tokens import (
-    sinusoidal_positions,
-)
-from .vision_transformer import (
-    VisionTransformer,
-)
-from .windowed_transformer import (
-    WindowedTransformer,
-)
+from .language_model import LanguageModel
+from .segmenter import Segmenter
+from .self_expression_transformer import SelfExpressionTransformer
+from .sequence_classifier import SequenceClassifier
+from .tokens import sinusoidal_positions
+from .vision_transformer import VisionTransformer
+from .windowed_transformer import WindowedTransformer
 
 __all__ = [
     "Block",

@@ -9,13 +9,7 @@ from torch.nn import functional as F
 from ..attention import Context, check_count, hidden_by_layer
 from ..named_operators import OperatorLike
 from .blocks import reset_children, xavier_
-from .stacks import (
-    make_blocks,
-    operators,
-    position_places,
-    prepare_positions,
-    run_blocks,
-)
+from .stacks import make_blocks, operators, position_places, prepare_positions, run_blocks
 from .tokens import SINUSOIDAL_SCALE, Positions, check_ids
 
 

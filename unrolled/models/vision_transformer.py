@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from ..attention import Context
 from ..named_operators import OperatorLike
 from .blocks import reset_children, xavier_
-from .stacks import (
-    make_blocks,
-    operators,
-    position_places,
-    prepare_positions,
-    run_blocks,
-)
+from .stacks import make_blocks, operators, position_places, prepare_positions, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, mean_token
 
 

@@ -8,12 +8,7 @@ from torch import Tensor, nn
 from ..attention import Context, check_count
 from ..named_operators import OperatorLike
 from .blocks import Block, reset_children, xavier_
-from .stacks import (
-    layer_settings,
-    operators,
-    position_places,
-    prepare_positions,
-)
+from .stacks import layer_settings, operators, position_places, prepare_positions
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, size_pair
 from .windows import Windows
 

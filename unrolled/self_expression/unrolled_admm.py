@@ -5,13 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import (
-    Positive,
-    check_count,
-    check_positive,
-    map_query_blocks,
-    without_autocast,
-)
+from ..attention import Positive, check_count, check_positive, map_query_blocks, without_autocast
 from ..sparse_coding import SparsePenalty, lam_max_of
 from .keys import check_pair, own_keys
 

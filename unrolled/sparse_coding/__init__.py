@@ -1,8 +1,6 @@
 """Sparse codes as layers: attention by unrolled ISTA, learned solvers, mixtures of experts."""
 
-from .code_blocks import (
-    ista_attention,
-)
+from .code_blocks import ista_attention
 from .iterations import (
     SparsePenalty,
     accelerated,
@@ -17,20 +15,10 @@ from .iterations import (
     soft_threshold,
     support_step,
 )
-from .learned_ista import (
-    LISTA,
-    analytic_step,
-    analytic_weights,
-)
-from .mixture_of_experts import (
-    SparseMixtureOfExperts,
-)
-from .patch_sparse_coding import (
-    PatchSparseCoding,
-)
-from .sparse_attention import (
-    SparseCoding,
-)
+from .learned_ista import LISTA, analytic_step, analytic_weights
+from .mixture_of_experts import SparseMixtureOfExperts
+from .patch_sparse_coding import PatchSparseCoding
+from .sparse_attention import SparseCoding
 
 __all__ = [
     "LISTA",

@@ -7,11 +7,7 @@ from ..attention import drop_hidden, hidden_by, map_query_blocks, without_autoca
 
 
 def visible_mean(
-    v: Tensor,
-    *,
-    mask: Tensor | None = None,
-    is_causal: bool = False,
-    n_queries: int | None = None,
+    v: Tensor, *, mask: Tensor | None = None, is_causal: bool = False, n_queries: int | None = None
 ) -> Tensor:
     """Mean of the values visible to each query, without a matrix larger than the mask.
 

@@ -6,14 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import (
-    Call,
-    Operator,
-    check_count,
-    hidden_by,
-    map_query_blocks,
-    masked_softmax,
-)
+from ..attention import Call, Operator, check_count, hidden_by, map_query_blocks, masked_softmax
 from ..kernel_smoothing import Gaussian, Softmax, gaussian_logits
 
 # A row depends on its query alone, not on index or context, so that blocks of rows can be made.
