@@ -139,3 +139,22 @@ def test_images_no_layers_and_overflow(shape):
         assert not np.shares_memory(nothing, y)
     with pytest.raises(ValueError, match=r"filter: iterate \d+ holds NaN or infinity"):
         boost(lambda v: 3 * v, y, t=0, n_iter=600)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.5, 1.0])
+def test_two_layers_are_twicing_and_a_skip_if_their_signs_differ_if27(t):
+    """Filters a A and b A with a b = -1 and b + (1 - t) a = 2 give (2 A - A^2) y and y."""
+    (A, *_), y = smoothers_and_values(0)
+    a = -0.5 if t == 1 else (1 - (2 - t) ** 0.5) / (1 - t)
+    found = boost([a * A, -A / a], y, t=t, n_iter=2)
+    assert_allclose(found, 2 * A @ y - A @ A @ y + y, atol=1e-13)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("mu", [0.0, 0.3, 1.0])
+def test_two_equal_layers_are_never_twicing_if27(t, mu):
+    """On an eigenvalue mu they give mu^2 + (2 - t) mu + 1, twicing 2 mu - mu^2."""
+    y = np.ones((1, 1))
+    gain = boost(np.array([[mu]]), y, t=t, n_iter=2)[0, 0]
+    assert_allclose(gain, mu**2 + (2 - t) * mu + 1, atol=1e-14)
+    assert gain - (2 * mu - mu**2) >= 1 - t**2 / 8

@@ -57,6 +57,13 @@ def test_sparsemax_is_the_projection_of_the_oracle_se_spm(logits):
     assert simplex_projection_residual(logits, p).max() < 1e-15 * n_keys
 
 
+def test_sparsemax_has_zeros_where_softmax_has_none_se_2_4():
+    """Of 20 normal logits most weights are zero."""
+    z = np.random.default_rng(0).standard_normal((200, 20))
+    assert np.count_nonzero(sparsemax(z) == 0, axis=1).min() > 10
+    assert (entmax(z, alpha=1) > 0).all()
+
+
 @pytest.mark.parametrize("alpha", [1, 1 + 1e-9, 1.01, 1.3, 1.5, 1.9, 2])
 def test_entmax_lies_between_softmax_and_sparsemax_en_1(logits, alpha):
     p = entmax(logits, alpha=alpha)
