@@ -8,7 +8,7 @@ _largest = sys.maxsize
 
 
 def block_size(usual: int) -> int:
-    """The size of a block: `usual`, or the limit of `small_blocks` if that is smaller."""
+    """Return the size of a block: `usual`, or the limit of `small_blocks` if that is smaller."""
     return min(usual, _largest)
 
 

@@ -82,7 +82,7 @@ class TokenGraying(nn.Module):
 
 
 def _gray_dct(X: Tensor, eps: float) -> Tensor:
-    """Power law on the coefficients of the cosine transform of both sides."""
+    """Apply the power law to the coefficients of the cosine transform of both sides."""
     # Of unit size, so that no sum overflows; the law has no scale of its own.
     unit = X.detach().abs().amax(dim=(-2, -1), keepdim=True)
     unit = torch.where(unit > 0, unit, 1)
@@ -97,7 +97,7 @@ def _gray_dct(X: Tensor, eps: float) -> Tensor:
 
 
 def _gray_svd(X: Tensor, eps: float) -> Tensor:
-    """Power law on the singular values."""
+    """Apply the power law to the singular values."""
     grayed: Tensor = _GraySpectrum.apply(X, eps)[0]
     return grayed
 
@@ -133,7 +133,7 @@ def cosine_transform(x: Tensor) -> Tensor:
 
 
 def inverse_cosine_transform(X: Tensor) -> Tensor:
-    """The x of which X is the `cosine_transform`; both of shape (..., n)."""
+    """Return the x whose `cosine_transform` is X; both have shape (..., n)."""
     n = X.shape[-1]
     imag = nn.functional.pad(-X[..., (n + 1) // 2 :].flip(-1), (1, 0))
     Z = torch.complex(X[..., : n // 2 + 1], imag)
@@ -144,7 +144,7 @@ def inverse_cosine_transform(X: Tensor) -> Tensor:
 
 
 def _make_quarter_turns(n: int, like: Tensor) -> Tensor:
-    """``a_k exp(-i pi k / (2 n)) sqrt(n)`` of the n // 2 + 1 frequencies."""
+    """Return ``a_k exp(-i pi k / (2 n)) sqrt(n)`` for the n // 2 + 1 frequencies k."""
     k = torch.arange(n // 2 + 1, device=like.device, dtype=like.dtype)
     scale = torch.full_like(k, math.sqrt(2))
     scale[:1] = 1
@@ -152,6 +152,7 @@ def _make_quarter_turns(n: int, like: Tensor) -> Tensor:
 
 
 def _find_cutoff(X: Tensor) -> float:
+    """Return the rounding error of singular values, relative to the largest."""
     return max(X.shape[-2:]) * torch.finfo(X.dtype).eps
 
 
@@ -185,16 +186,18 @@ class _GraySpectrum(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor, *_: Tensor) -> tuple[Tensor, None]:
         X, U, s, h, Rt = ctx.saved_tensors
         inside = U.mT @ G @ Rt.mT
-        outer = torch.where(s > 0, h / torch.where(s > 0, s, 1), 0)
+        h_over_s = torch.where(s > 0, h / torch.where(s > 0, s, 1), 0)
         symmetric, antisymmetric = (inside + inside.mT) / 2, (inside - inside.mT) / 2
-        total = s[..., :, None] + s[..., None, :]
-        sums = (h[..., :, None] + h[..., None, :]) / torch.where(total > 0, total, 1)
-        core = symmetric * _divide_differences(s, ctx.eps) + antisymmetric * sums
+        s_sums = s[..., :, None] + s[..., None, :]
+        h_over_sums = (h[..., :, None] + h[..., None, :]) / torch.where(s_sums > 0, s_sums, 1)
+        inner = symmetric * _divide_differences(s, ctx.eps) + antisymmetric * h_over_sums
         scale = (h * inside.diagonal(dim1=-2, dim2=-1)).sum(dim=-1) * (1 - ctx.eps)
-        core[..., 0, 0] += scale
+        inner[..., 0, 0] += scale
         left = U.mT @ G - inside @ Rt
         right = G @ Rt.mT - U @ inside
-        grad = U @ (core @ Rt + outer[..., :, None] * left) + (right * outer[..., None, :]) @ Rt
+        grad = (
+            U @ (inner @ Rt + h_over_s[..., :, None] * left) + (right * h_over_s[..., None, :]) @ Rt
+        )
         return once_in(grad, 'TokenGraying("svd"): has no second derivative', X), None
 
 

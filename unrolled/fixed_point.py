@@ -114,6 +114,7 @@ class FixedPoint(nn.Module):
 
     @untraced
     def _refuse_tracing(self, start: Tensor, *inputs: Any) -> Tensor:
+        """Iterate to the fixed point; compiled programs call this uncompiled."""
         with torch.no_grad():
             z = self._reach(lambda z: self.step(z, *inputs), start.detach())
         if not (torch.is_grad_enabled() and self.step(z, *inputs).requires_grad):
@@ -123,11 +124,11 @@ class FixedPoint(nn.Module):
         return with_gradient(z, applied, lambda grad: self._solve(applied, leaf, grad), _REFUSAL)
 
     def _reach(self, step: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-        """The fixed point of `step`."""
+        """Return the fixed point of `step`, iterated from `start`."""
         return self._iterate(step, start, "the fixed point")
 
     def _solve(self, applied: Tensor, leaf: Tensor, grad: Tensor) -> Tensor:
-        """``(I - J^T)^-1 g``, with J the Jacobian of `applied` in `leaf`."""
+        """Return ``(I - J^T)^-1 grad``, with J the Jacobian of `applied` in `leaf`."""
 
         def step(y: Tensor) -> Tensor:
             return grad + transposed_product(applied, leaf, y)
@@ -135,35 +136,35 @@ class FixedPoint(nn.Module):
         return self._iterate(step, grad, "the gradient of the fixed point")
 
     def _iterate(self, step: Callable[[Tensor], Tensor], start: Tensor, what: str) -> Tensor:
-        """Iterate a map to the tolerance; warn if it is not reached.
+        """Iterate a map until each problem has converged; warn if some have not.
 
-        A problem that has converged stays as it is while others go on.
+        A problem that has converged keeps its value while others go on.
         """
         if start.numel() == 0:
             return start
         rounding = 16 * torch.finfo(start.dtype).eps
-        problem = tuple(range(-min(2, start.ndim), 0))
-        others = problem[:-1]
+        problem_axes = tuple(range(-min(2, start.ndim), 0))
+        row_axes = problem_axes[:-1]
         z = start
         converged = torch.zeros((), dtype=torch.bool, device=start.device)
         last_change = last_ratio = start.new_full((), torch.inf)
         for _ in range(self.max_iter):
             image = step(z)
-            changes = (image - z).abs().amax(dim=problem[-1:], keepdim=True)
-            sizes = image.abs().amax(dim=problem[-1:], keepdim=True)
-            change, size = (_largest_entry(x, others) for x in (changes, sizes))
+            changes = (image - z).abs().amax(dim=problem_axes[-1:], keepdim=True)
+            sizes = image.abs().amax(dim=problem_axes[-1:], keepdim=True)
+            change, size = (_largest_entry(x, row_axes) for x in (changes, sizes))
             ratio = change / last_change
-            slowest = torch.maximum(ratio, last_ratio).clamp(min=self.contraction)
-            errors = torch.where(slowest < 1, changes * slowest / (1 - slowest), torch.inf)
+            rate = torch.maximum(ratio, last_ratio).clamp(min=self.contraction)
+            errors = torch.where(rate < 1, changes * rate / (1 - rate), torch.inf)
             z = torch.where(converged, z, image)
-            near = (errors <= self.tol * sizes) | (changes <= rounding * size)
-            near = near & changes.isfinite()
-            converged = converged | ~_largest_entry(~near, others)
+            converged_rows = (errors <= self.tol * sizes) | (changes <= rounding * size)
+            converged_rows = converged_rows & changes.isfinite()
+            converged = converged | ~_largest_entry(~converged_rows, row_axes)
             if bool((converged | ~change.isfinite()).all()):
                 break
             last_change, last_ratio = change, ratio
         if not bool(converged.all()):
-            wrong = ~near & ~converged
+            wrong = ~converged_rows & ~converged
             residual, worst = (float((x / sizes)[wrong].max()) for x in (changes, errors))
             warn_of_convergence(
                 f"{what} was not reached in {self.max_iter} iterations: the relative residual is "
@@ -186,29 +187,17 @@ def _largest_entry(x: Tensor, dim: tuple[int, ...]) -> Tensor:
 def with_gradient(
     value: Tensor, applied: Tensor, solve: Callable[[Tensor], Tensor], refusal: str
 ) -> Tensor:
-    """A fixed point of T, with a gradient that `solve` computes and that passes through T.
+    """Return `value`, a fixed point z of T, as a function of what `applied` depends on.
 
-    Parameters
-    ----------
-    value : Tensor
-        The fixed point z.
-    applied : Tensor
-        ``T(z)`` with a graph of all that T depends on but z.
-    solve : callable
-        Maps a gradient g to ``(I - J^T)^-1 g``, with J the Jacobian of T at z.
-    refusal : str
-        Message of the error where a second derivative is asked for.
-
-    Returns
-    -------
-    Tensor
-        Equal to `value`.
+    `applied` is ``T(z)``, with a graph of all that T depends on but z. `solve` maps a gradient g to
+    ``(I - J^T)^-1 g``, with J the Jacobian of T at z. `refusal` is the error's message if a second
+    derivative is asked for.
     """
     return _Implicit.apply(applied, value, solve, refusal)
 
 
 def transposed_product(applied: Tensor, leaf: Tensor, y: Tensor) -> Tensor:
-    """``J^T y``, with J the Jacobian of `applied` in `leaf`."""
+    """Return ``J^T y``, with J the Jacobian of `applied` in `leaf`."""
     (product,) = torch.autograd.grad(
         applied, leaf, y, retain_graph=True, allow_unused=True, materialize_grads=True
     )
@@ -216,13 +205,15 @@ def transposed_product(applied: Tensor, leaf: Tensor, y: Tensor) -> Tensor:
 
 
 def warn_of_convergence(message: str) -> None:
-    """Warn with scikit-learn's class, imported here because that takes a second."""
+    """Issue scikit-learn's ConvergenceWarning, imported only here as that takes a second."""
     from sklearn.exceptions import ConvergenceWarning
 
     warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
 class _Implicit(torch.autograd.Function):
+    """The fixed point as an autograd function; see `with_gradient`."""
+
     @staticmethod
     def forward(
         ctx: Any, applied: Tensor, value: Tensor, solve: Callable[[Tensor], Tensor], refusal: str

@@ -51,33 +51,33 @@ def affine_weights(
     """
     dtype, q, k = q.dtype, q.double(), k.double()
     with torch.no_grad():
-        nearness = distances(q, k)
+        key_distances = distances(q, k)
         if allowed is not None:
-            nearness = nearness.masked_fill(~allowed, torch.inf)
-        indices = _find_nearest(nearness, n_neighbors)
-        valid = nearness.gather(-1, indices) < torch.inf
-    local = (_gather_rows(k, indices) - q[..., None, :]) * valid[..., None]
-    gram = local @ local.mT
+            key_distances = key_distances.masked_fill(~allowed, torch.inf)
+        indices = _find_nearest(key_distances, n_neighbors)
+        valid = key_distances.gather(-1, indices) < torch.inf
+    differences = (_gather_rows(k, indices) - q[..., None, :]) * valid[..., None]
+    gram = differences @ differences.mT
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     ridge = torch.where(trace > 0, reg * trace, 1.0)[..., None] + (~valid).to(q.dtype)
-    h = torch.linalg.solve(gram + torch.diag_embed(ridge), valid.to(q.dtype))
-    h = h * valid
-    total = h.sum(dim=-1, keepdim=True)
-    weights = h / torch.where(valid.any(dim=-1, keepdim=True), total, 1.0)
+    solution = torch.linalg.solve(gram + torch.diag_embed(ridge), valid.to(q.dtype))
+    solution = solution * valid
+    total = solution.sum(dim=-1, keepdim=True)
+    weights = solution / torch.where(valid.any(dim=-1, keepdim=True), total, 1.0)
     return weights.to(dtype), indices
 
 
 def _find_nearest(distances: Tensor, n_neighbors: int) -> Tensor:
-    """Indices of the smallest distances of each row, ascending; of equal ones the first."""
+    """Return the indices of each row's smallest distances, ascending; of equal ones the first."""
     kth = distances.topk(n_neighbors, dim=-1, largest=False).values[..., -1:]
-    closer, tied = distances < kth, distances == kth
-    room = n_neighbors - closer.sum(dim=-1, keepdim=True)
-    chosen = closer | (tied & (tied.cumsum(dim=-1) <= room))
+    is_closer, is_tied = distances < kth, distances == kth
+    n_tied = n_neighbors - is_closer.sum(dim=-1, keepdim=True)
+    chosen = is_closer | (is_tied & (is_tied.cumsum(dim=-1) <= n_tied))
     return chosen.to(torch.uint8).topk(n_neighbors, dim=-1).indices.sort(dim=-1).values
 
 
 def _gather_rows(x: Tensor, indices: Tensor) -> Tensor:
-    """Rows of x (..., n, d) at indices (..., m, a): (..., m, a, d), without expanding x over m."""
+    """Return the rows of x (..., n, d) at indices (..., m, a), without expanding x over m."""
     batch, (n, d) = indices.shape[:-2], x.shape[-2:]
     x = x.expand(*batch, n, d)
     offsets = torch.arange(math.prod(batch), device=x.device) * n
@@ -141,8 +141,8 @@ class LocallyLinear(Operator):
             n_neighbors = min(n_neighbors, n_keys)
         allowed = call.hiding("LocallyLinear").pairs()
         if self.zero_diagonal:
-            others = ~torch.eye(n_keys, dtype=torch.bool, device=k.device)
-            allowed = combine_masks(allowed, others)
+            off_diagonal = ~torch.eye(n_keys, dtype=torch.bool, device=k.device)
+            allowed = combine_masks(allowed, off_diagonal)
 
         def block(rows: Tensor, start: int) -> Tensor:
             seen = mask_rows(allowed, rows, start)

@@ -125,6 +125,7 @@ class Solved(Correction):
         return M.clamp(min=0) if self.nonnegative else M  # zeros are solved for to rounding
 
     def _solve_codes(self, base: Any, call: Call) -> Tensor:
+        """Return the converged codes of an operator on codes, in float64."""
         # In float64, as codes may be far smaller than the threshold that rounds them.
         q, k = call.q.double(), drop_hidden(call.k, call.mask).double()
         if not isinstance(base, SparseCoding):
@@ -134,24 +135,25 @@ class Solved(Correction):
         refuse_tracing("Solved", q, k)
         visible = call.hiding("Solved").pairs()
         lam = base.penalties(q, k, visible)
-        sound = q.isfinite().all(dim=-1, keepdim=True) & lam.isfinite()
-        broken = ~k.isfinite().all(dim=-1)[..., None, :]
-        if bool(broken.any()):
-            reached = broken if visible is None else broken & visible
-            sound = sound & ~reached.any(dim=-1, keepdim=True)
+        is_finite = q.isfinite().all(dim=-1, keepdim=True) & lam.isfinite()
+        bad_keys = ~k.isfinite().all(dim=-1)[..., None, :]
+        if bool(bad_keys.any()):
+            seen_bad_keys = bad_keys if visible is None else bad_keys & visible
+            is_finite = is_finite & ~seen_bad_keys.any(dim=-1, keepdim=True)
         codes = solved_lasso(
-            torch.where(sound, q, 0),
-            torch.where(broken.mT, 0, k),
-            lam=torch.where(sound, lam, 1),
+            torch.where(is_finite, q, 0),
+            torch.where(bad_keys.mT, 0, k),
+            lam=torch.where(is_finite, lam, 1),
             nonnegative=base.nonnegative,
             zero_diagonal=base.zero_diagonal,
             mask=visible,
             tol=max(self.tol, 1e-8),
             max_iter=self.max_iter,
         )
-        return torch.where(sound, codes, torch.nan)
+        return torch.where(is_finite, codes, torch.nan)
 
     def _solve_values(self, base: Neutreno, call: Call) -> Tensor:
+        """Return the converged values of NeuTRENO."""
         q, k, v, mask, is_causal, context = call
         wide = torch.promote_types(v.dtype, torch.float32)
         if context is not None and context.first_values is not None:

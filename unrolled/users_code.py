@@ -8,17 +8,7 @@ from typing import Any
 
 @contextmanager
 def reporting(what: str) -> Iterator[None]:
-    """Turn whatever a user's code raises in the block into a ValueError that begins with `what`.
-
-    Examples
-    --------
-    >>> from twinsolve.unrolled.users_code import reporting
-    >>> with reporting("audit: cannot make 'mine:Net'"):
-    ...     1 / 0
-    Traceback (most recent call last):
-        ...
-    ValueError: audit: cannot make 'mine:Net': ZeroDivisionError: division by zero
-    """
+    """Turn any error of a user's code in the block into a ValueError that begins with `what`."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -52,12 +42,12 @@ def import_object(name: str, lacking: str) -> Any:
     if not all(map(str.isidentifier, (*module.split("."), *words.split(".")))):
         raise ValueError(f"{lacking} {name!r} (must be package.module:name)")
     try:
-        found: Any = import_module(module)
+        imported: Any = import_module(module)
         for word in words.split("."):
-            found = getattr(found, word)
+            imported = getattr(imported, word)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{lacking} {name!r} ({error})") from error
     except (Exception, SystemExit) as error:
         reason = f"{module} raises {type(error).__name__}: {error}"
         raise ValueError(f"{lacking} {name!r} ({reason})") from error
-    return found
+    return imported

@@ -19,9 +19,9 @@ _LOG2_E = math.log2(math.e)  # exp2 is faster than exp, many times where it give
 
 
 def blocks_serve(q: Tensor, mask: Tensor | None = None) -> bool:
-    """Whether `blocked_attention` takes these inputs, and its derivatives are enough.
+    """Whether `blocked_attention` can compute these inputs and the derivatives asked for.
 
-    They are not where the fused kernel is turned off, to have PyTorch's forward derivatives.
+    It has no forward-mode derivatives: callers who want these turn the fused kernel off.
     """
     if is_transformed() or has_no_values(q) or not torch.backends.cuda.flash_sdp_enabled():
         return False
@@ -58,29 +58,29 @@ def blocked_attention(
 
 
 class _BlockedAttention(torch.autograd.Function):
-    """Output, ``log sum_j exp(q_i . k_j)`` and rows without keys; one block and head at a time."""
+    """The output, ``log sum_j exp(q_i . k_j)`` and, under a mask, which rows see no key."""
 
     @staticmethod
     def forward(
         q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
     ) -> tuple[Tensor, ...]:
         out, log_sum = v.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
-        none: list[Tensor] = []
+        empty_rows: list[Tensor] = []
         for rows in _split_blocks(q.shape[-2], _ROWS):
             n_seen, bias, empty = _find_hidden(q, k, mask, is_causal, rows)
-            none += [] if empty is None else [empty]
+            empty_rows += [] if empty is None else [empty]
             for head in _flatten_heads(q):
-                own: Any = (*head, rows)
-                others: Any = (*head, slice(0, n_seen))
-                S = q[own] @ k[others].mT
+                query_index: Any = (*head, rows)
+                key_index: Any = (*head, slice(0, n_seen))
+                S = q[query_index] @ k[key_index].mT
                 if bias is not None:
                     S += bias[head]
                 largest = S.amax(-1, keepdim=True)
                 P = S.sub_(largest).mul_(_LOG2_E).to(v.dtype).exp2_()
                 total = P.sum(-1, keepdim=True)
-                out[own] = (P @ v[others]).div_(total)
-                log_sum[own] = largest + total.log_()
-        return (out, log_sum, torch.cat(none, dim=-2)) if none else (out, log_sum)
+                out[query_index] = (P @ v[key_index]).div_(total)
+                log_sum[query_index] = largest + total.log_()
+        return (out, log_sum, torch.cat(empty_rows, dim=-2)) if empty_rows else (out, log_sum)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -116,6 +116,7 @@ class _BlockedAttention(torch.autograd.Function):
 def _attend_explicitly(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool
 ) -> tuple[Tensor, Tensor]:
+    """The output and log-sums of `_BlockedAttention`, by the whole matrix."""
     S = q @ k.mT
     _, bias, _ = _find_hidden(q, k, mask, is_causal, slice(0, q.shape[-2]))
     S = S if bias is None else S + bias
@@ -125,32 +126,33 @@ def _attend_explicitly(
 def _find_hidden(
     q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, rows: slice
 ) -> tuple[int, Tensor | None, Tensor | None]:
-    """For a block of rows: number of keys up to the last one seen, bias of logits, empty rows.
+    """Return the number of keys that a block of rows reads, a bias that hides keys, and empty rows.
 
-    Empty rows see no key. The bias shows them all keys, so that nothing in them is infinite.
+    An empty row sees no key. The bias shows it all keys, so that nothing in it is infinite.
     """
-    n_seen, part = k.shape[-2], mask
+    n_seen, block_mask = k.shape[-2], mask
     if is_causal:
         n_seen = rows.stop + query_offset(q, k)
-    if part is not None:
-        part = part if part.shape[-2] == 1 else part[..., rows, :]
-        part = part if part.shape[-1] == 1 else part[..., :n_seen]
+    if block_mask is not None:
+        block_mask = block_mask if block_mask.shape[-2] == 1 else block_mask[..., rows, :]
+        block_mask = block_mask if block_mask.shape[-1] == 1 else block_mask[..., :n_seen]
     if is_causal:
         keys = torch.arange(n_seen, device=q.device)
-        part = combine_masks(part, keys <= keys[rows.start - rows.stop :, None])
-    if part is None:
+        block_mask = combine_masks(block_mask, keys <= keys[rows.start - rows.stop :, None])
+    if block_mask is None:
         return n_seen, None, None
-    empty = (~hidden_by(part)).sum(dim=-1, keepdim=True) == 0
-    if part.dtype == torch.bool:  # faster so than to fill
-        part = (part | empty).to(q.dtype).sub_(1).mul_(torch.finfo(q.dtype).max)
+    empty = (~hidden_by(block_mask)).sum(dim=-1, keepdim=True) == 0
+    if block_mask.dtype == torch.bool:  # faster so than to fill
+        block_mask = (block_mask | empty).to(q.dtype).sub_(1).mul_(torch.finfo(q.dtype).max)
     else:
-        part = part.to(q.dtype).masked_fill(empty, 0)
-    n = rows.stop - rows.start
-    empty = empty.expand(*empty.shape[:-2], n, 1)
-    return n_seen, part.expand(*q.shape[:-2], n, n_seen), empty
+        block_mask = block_mask.to(q.dtype).masked_fill(empty, 0)
+    n_rows = rows.stop - rows.start
+    empty = empty.expand(*empty.shape[:-2], n_rows, 1)
+    return n_seen, block_mask.expand(*q.shape[:-2], n_rows, n_seen), empty
 
 
 def _flatten_heads(x: Tensor) -> Iterator[tuple[int, ...]]:
+    """Indices of all pairs of batch and head."""
     return product(*map(range, x.shape[:-2]))
 
 

@@ -48,38 +48,39 @@ class Call(NamedTuple):
     context: Context | None = None
 
     def pairs(self) -> Tensor | None:
-        """The mask combined with the causal one; None if all queries see all keys."""
+        """Return the mask combined with the causal one, or None if all queries see all keys."""
         if not self.is_causal:
             return self.mask
         return combine_masks(self.mask, causal_mask(self.q, self.k))
 
     def pairs_of(self, rows: Tensor, start: int) -> Tensor | None:
-        """`pairs` for a block `rows` of the queries that begins at query `start`."""
+        """Return the part of `pairs` for `rows`, a block of queries that begins at `start`."""
         mask = mask_rows(self.mask, rows, start)
         if not self.is_causal:
             return mask
         return combine_masks(mask, causal_mask(self.q, self.k, start, rows.shape[-2]))
 
     def hiding(self, name: str) -> Call:
-        """The call with a boolean mask, for the operator `name`, in which a bias has no meaning.
+        """Return the call with a boolean mask, for an operator in which a bias has no meaning.
 
         Raises
         ------
         ValueError
-            If the mask holds a finite bias; see `boolean_mask`.
+            If the mask holds a finite bias; see `boolean_mask`. The error names the operator
+            `name`.
         """
         if self.mask is None:
             return self
         return self._replace(mask=boolean_mask(self.mask, self.k.shape[-2], name))
 
     def output_of(self, operator: Any) -> Tensor:
-        """Output of an operator, such as the base of a correction, in this call."""
+        """Return what an operator, such as the base of a correction, gives for this call."""
         q, k, v, mask, is_causal, context = self
         output: Tensor = operator(q, k, v, mask=mask, is_causal=is_causal, context=context)
         return output
 
     def matrix_of(self, operator: Any) -> Tensor:
-        """An operator's explicit matrix in this call."""
+        """Return the explicit matrix of an operator for this call."""
         q, k, _, mask, is_causal, context = self
         matrix: Tensor = operator.matrix(q, k, mask=mask, is_causal=is_causal, context=context)
         return matrix

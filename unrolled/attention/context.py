@@ -56,7 +56,7 @@ class Context(NamedTuple):
     history: tuple[Tensor, ...] = ()
 
     def enter(self, tokens: Tensor | None, values: Tensor) -> "Context":
-        """The context as a layer of these tokens and values sees it."""
+        """Return the context that a layer with these tokens and values sees."""
         return self._replace(
             values=values,
             first_values=values if self.first_values is None else self.first_values,
@@ -64,5 +64,5 @@ class Context(NamedTuple):
         )
 
     def leave(self) -> "Context":
-        """The context that this layer hands to the next one."""
+        """Return the context that this layer hands to the next one."""
         return self._replace(values=None, projected_positions=None, previous_values=self.values)

@@ -11,10 +11,10 @@ from .tracing import is_transformed
 
 
 def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The function's value, which the backward pass computes again instead of keeping its graph.
+    """Call a function; the backward pass calls it again, so that its graph need not be kept.
 
-    The transforms of ``torch.func`` cannot do that and keep the graph. The function must close over
-    tensors, not modules: the parameters of a ``functional_call`` are gone when it runs again.
+    Under the transforms of ``torch.func``, which cannot do that, the graph is kept. The function
+    must close over tensors, not modules: the parameters of a ``functional_call`` are gone by then.
     """
     if torch.is_grad_enabled() and not is_transformed():
         return checkpoint(function, *arguments, use_reentrant=False)
@@ -22,23 +22,23 @@ def recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def is_one_of_many(gradient: Tensor) -> bool:
-    """Whether a backward pass is to be differentiated, or run for a batch of gradients at once.
+    """Whether a backward pass is itself differentiated, or computes many gradients at once.
 
-    Computations in place allow neither; `vjp` of an explicit form allows both.
+    In-place computations allow neither; `vjp` of an explicit form allows both.
     """
     batched = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
     return torch.is_grad_enabled() or batched
 
 
 def vjp(function: Callable[..., Any], inputs: tuple[Tensor, ...], gradients: Any) -> Any:
-    """Gradients in the inputs of a function, differentiable as often as the function is."""
+    """Return the vector-Jacobian product of a function, which can be differentiated again."""
     return torch.func.vjp(function, *inputs)[1](gradients)
 
 
 def once_in(gradient: Tensor, refusal: str, *inputs: Tensor) -> Tensor:
-    """The gradient, with an error wherever its own derivative in the inputs is asked for.
+    """Return the gradient as it is, but let its derivative with respect to `inputs` raise an error.
 
-    It can still be differentiated in the gradient that came in.
+    The derivative with respect to the incoming gradient stays allowed.
 
     Parameters
     ----------
@@ -48,11 +48,6 @@ def once_in(gradient: Tensor, refusal: str, *inputs: Tensor) -> Tensor:
         Message of the error.
     *inputs : Tensor
         Saved by the forward pass. The graph of `gradient` lacks its dependence on them.
-
-    Returns
-    -------
-    Tensor
-        Equal to `gradient`.
     """
     if not torch.is_grad_enabled():
         return gradient
@@ -60,7 +55,7 @@ def once_in(gradient: Tensor, refusal: str, *inputs: Tensor) -> Tensor:
 
 
 class _NoDerivative(torch.autograd.Function):
-    """Zero, as a function of tensors in which it cannot be differentiated."""
+    """Zero, as a function of tensors; its derivative raises a RuntimeError."""
 
     generate_vmap_rule = True
 
@@ -78,18 +73,11 @@ class _NoDerivative(torch.autograd.Function):
 
 
 def largest_eigenvalue(G: Tensor) -> Tensor:
-    """The largest eigenvalue of symmetric matrices.
+    """Largest eigenvalue, of shape (..., 1), of symmetric matrices of shape (..., d, d).
 
-    Parameters
-    ----------
-    G : Tensor of shape (..., d, d)
-
-    Returns
-    -------
-    Tensor of shape (..., 1)
-        Its derivatives are those of a simple eigenvalue, whichever others are equal. Where it is a
-        multiple one itself, its gradient is a subgradient, and the second derivative takes the
-        eigenvector as constant.
+    Where it is simple, its first and second derivatives are exact, even if other eigenvalues are
+    equal. Where it is multiple, the gradient is a subgradient, and the second derivative takes the
+    eigenvector as constant.
     """
     if not (torch.is_grad_enabled() and (G.requires_grad or is_transformed())):
         return torch.linalg.eigvalsh(G)[..., -1:]
@@ -98,20 +86,20 @@ def largest_eigenvalue(G: Tensor) -> Tensor:
 
 
 class _LargestEigenvalue(torch.autograd.Function):
-    """The largest eigenvalue w, its vector u and whether it is simple.
+    """The largest eigenvalue w, its eigenvector u, and whether w is simple.
 
-    PyTorch's own second derivative is not finite where any two eigenvalues are equal. Here it is
-    right where the largest is simple; else u counts as constant, as any vector of its space may.
+    PyTorch's own second derivative is not finite where any two eigenvalues are equal. This one is
+    exact where w is simple; elsewhere it takes u as constant.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(G: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        w, R = torch.linalg.eigh(G)
-        others = w[..., :-1].sum(-1, keepdim=True) if w.shape[-1] < 2 else w[..., -2:-1]
+        w, vectors = torch.linalg.eigh(G)
+        second_largest = w[..., :-1].sum(-1, keepdim=True) if w.shape[-1] < 2 else w[..., -2:-1]
         rounding = w.shape[-1] * torch.finfo(w.dtype).eps
-        return w[..., -1:], R[..., -1], w[..., -1:] - others > rounding * w[..., -1:]
+        return w[..., -1:], vectors[..., -1], w[..., -1:] - second_largest > rounding * w[..., -1:]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
@@ -126,7 +114,7 @@ class _LargestEigenvalue(torch.autograd.Function):
 
 
 class _Eigenvector(torch.autograd.Function):
-    """The eigenvector u of a simple eigenvalue w of G, given all of them."""
+    """The eigenvector u of G for a simple eigenvalue w, differentiable in G."""
 
     generate_vmap_rule = True
 
@@ -141,11 +129,14 @@ class _Eigenvector(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """``(w I - G)^+ gradient``, by a system that u itself makes regular."""
+        """Return the gradient in G: ``y u^T`` with ``y = (w I - G)^+ gradient``.
+
+        On the complement of u, ``w I - G + u u^T`` has the same inverse, and it is not singular.
+        """
         G, w, u, simple = ctx.saved_tensors
-        unit = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
-        system = w[..., None] * unit - G + u[..., :, None] * u[..., None, :]
-        across = gradient - (gradient * u).sum(-1, keepdim=True) * u
-        across = torch.where(simple, across, 0)
-        solved = torch.linalg.solve(torch.where(simple[..., None], system, unit), across)
-        return solved[..., :, None] * u[..., None, :], None, None, None
+        identity = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+        system = w[..., None] * identity - G + u[..., :, None] * u[..., None, :]
+        orthogonal_part = gradient - (gradient * u).sum(-1, keepdim=True) * u
+        orthogonal_part = torch.where(simple, orthogonal_part, 0)
+        y = torch.linalg.solve(torch.where(simple[..., None], system, identity), orthogonal_part)
+        return y[..., :, None] * u[..., None, :], None, None, None

@@ -16,7 +16,7 @@ Pairs = Callable[[Tensor, Tensor], Tensor]
 
 
 def flex_serves(call: Call) -> bool:
-    """Whether `attend_by_flex` is faster: compiled, on a GPU, in 16 bits, long, without mask.
+    """Whether `attend_by_flex` is faster: compiled, on a GPU, 16 bits, a long sequence, no mask.
 
     A call that is not compiled would first wait seconds for the compiler, for every new length.
     """
@@ -36,22 +36,18 @@ def flex_serves(call: Call) -> bool:
 def attend_by_flex(
     call: Call, *, bias: Bias | None = None, pairs: Pairs | None = None, scale: float | None = None
 ) -> Tensor:
-    """``softmax(scale q k^T + bias) v`` over the pairs that see each other.
+    """``softmax(scale q k^T + bias) v`` over the pairs of tokens that `pairs` allows.
 
     Parameters
     ----------
     call : Call
         With q of shape (batch, heads, n_queries, d), for which `flex_serves`.
     bias : callable, optional
-        ``bias(head, i, j)`` of the head, query and key, numbers of tokens.
+        ``bias(head, i, j)``: the bias of token i as a query and token j as a key.
     pairs : callable, optional
         ``pairs(i, j)``: whether token i sees token j. Under a causal mask, j <= i too.
     scale : float, optional
         None is ``d ** -0.5``.
-
-    Returns
-    -------
-    Tensor of shape (batch, heads, n_queries, e)
     """
     # Importing it loads the compiler, which runs when this is called.
     from torch.nn.attention import flex_attention as flex
@@ -61,8 +57,8 @@ def attend_by_flex(
 
     def sees(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         causal = i + offset >= j
-        near = causal if pairs is None else pairs(i + offset, j)
-        return near & causal if is_causal else near
+        allowed = causal if pairs is None else pairs(i + offset, j)
+        return allowed & causal if is_causal else allowed
 
     def score(logit: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return logit if bias is None else logit + bias(head, i + offset, j)

@@ -67,19 +67,19 @@ def fused_attention(
         if q.shape[-1] > v.shape[-1]:
             return blocked_attention(scale * q, k, v)
     width, n_values = max(q.shape[-1], v.shape[-1]), v.shape[-1]
-    missing = max(0, 4 - max(q.ndim, v.ndim))
+    n_missing_axes = max(0, 4 - max(q.ndim, v.ndim))
     if mask is not None:
         mask = cast_mask(mask, q)
         mask = mask[(None,) * (4 - mask.ndim)] if mask.ndim > 2 else mask
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
-    q, k, v = (_make_contiguous(x)[(None,) * missing] for x in (q, k, v))
+    q, k, v = (_make_contiguous(x)[(None,) * n_missing_axes] for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
     _name_the_way_out(out)
-    return out[(0,) * missing][..., :n_values]
+    return out[(0,) * n_missing_axes][..., :n_values]
 
 
 def _name_the_way_out(out: Tensor) -> None:
-    """Where the kernel has no second derivative, asking for it raises an error that helps."""
+    """Register a hook: a second derivative of the kernel raises an error with the remedy."""
     node = None if torch.compiler.is_compiling() or is_transformed() else out.grad_fn
     if node is not None and node.name().startswith("ScaledDotProduct"):
         node.register_hook(_refuse_second)
@@ -96,12 +96,12 @@ def _make_contiguous(x: Tensor) -> Tensor:
 
 
 def _padding_is_slower(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether padding costs more than leaving the fused kernel (measured)."""
+    """Whether padding to equal widths costs more than not using the fused kernel (measured)."""
     if not blocks_serve(q) or q.dtype.itemsize < 4 or torch.is_autocast_enabled("cpu"):
         return False
     narrow, wide = sorted((q.shape[-1], v.shape[-1]))
-    same = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
-    return same and wide >= 32 and 2 * wide >= 3 * narrow
+    same_batch = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    return same_batch and wide >= 32 and 2 * wide >= 3 * narrow
 
 
 def map_query_blocks(

@@ -13,16 +13,10 @@ _MASK_DTYPES = torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.f
 
 
 def check_tokens(**tensors: Any) -> None:
-    """Refuse queries, keys and values that scaled_dot_product_attention would not take together.
+    """Raise a ValueError unless tensors fit together as queries, keys and values.
 
-    Parameters
-    ----------
-    **tensors : Tensor of shape (..., tokens, width)
-        By name, the queries first, then the keys; values have the keys' tokens, in any width.
-
-    Raises
-    ------
-    ValueError
+    `tensors` are (..., tokens, width) by name: first queries, then keys, then any number of values,
+    which have as many tokens as the keys and any width.
     """
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
@@ -54,12 +48,7 @@ def check_tokens(**tensors: Any) -> None:
 
 
 def check_mask(mask: Any, name: str, like: Tensor) -> None:
-    """Refuse masks that are neither boolean nor of floating point, or that lie elsewhere.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise a ValueError unless a mask is boolean or floating point, on the device of `like`."""
     if not isinstance(mask, Tensor):
         raise ValueError(f"{name}: must be a Tensor, got {type(mask).__name__}")
     if mask.dtype not in _MASK_DTYPES:
@@ -70,12 +59,7 @@ def check_mask(mask: Any, name: str, like: Tensor) -> None:
 
 
 def check_mask_shape(mask: Tensor, *tensors: Tensor) -> None:
-    """Refuse masks that do not broadcast with the pairs of the queries and keys, which come first.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise a ValueError unless a mask broadcasts to (n_queries, n_keys) of `tensors` q, k, ..."""
     pairs, batch = (tensors[0].shape[-2], tensors[1].shape[-2]), common_batch(None, *tensors)
     if not _mask_fits(mask.shape[-2:], pairs) or not _shapes_broadcast(mask.shape[:-2], batch):
         raise ValueError(
@@ -85,42 +69,32 @@ def check_mask_shape(mask: Tensor, *tensors: Tensor) -> None:
 
 
 def check_is_context(context: Any) -> None:
-    """Refuse what is neither a `Context` nor None.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise a ValueError unless `context` is a `Context` or None."""
     if context is not None and not isinstance(context, Context):
         raise ValueError(f"context: must be a Context, got {type(context).__name__}")
 
 
 def check_context(context: Any, needs: tuple[str, ...], k: Tensor, kind: str) -> None:
-    """Refuse contexts that lack what an operator needs, or hold tensors of other tokens.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise a ValueError unless a context has the fields `needs`, of as many tokens as the keys."""
     check_is_context(context)
     for field in needs:
-        name, held = f"context.{field}", getattr(context, field, None)
-        if held is None and field != "previous_values":
+        name, value = f"context.{field}", getattr(context, field, None)
+        if value is None and field != "previous_values":
             raise ValueError(f"context: {kind} needs {field}; pass context=Context({field}=...)")
-        if held is None:
+        if value is None:
             continue
         if field == "projected_positions":
-            if not isinstance(held, tuple) or len(held) != 2:
-                raise ValueError(f"{name}: must be a pair of Tensors, got {type(held).__name__}")
-            _check_field(f"{name}[0]", held[0], k)
-            held = held[1]
-        _check_field(name, held, k)
+            if not isinstance(value, tuple) or len(value) != 2:
+                raise ValueError(f"{name}: must be a pair of Tensors, got {type(value).__name__}")
+            _check_field(f"{name}[0]", value[0], k)
+            value = value[1]
+        _check_field(name, value, k)
         if field.endswith("values"):
-            check_kind(name, held, "the keys", k)
-        if field != "first_tokens" and held.shape[-2] != k.shape[-2]:
+            check_kind(name, value, "the keys", k)
+        if field != "first_tokens" and value.shape[-2] != k.shape[-2]:
             raise ValueError(
                 f"{name}: must have as many tokens as the keys, {k.shape[-2]}, got "
-                f"{tuple(held.shape)}"
+                f"{tuple(value.shape)}"
             )
 
 
@@ -136,20 +110,9 @@ def _check_field(name: str, x: Any, k: Tensor) -> None:
 
 
 def check_input(x: Any, name: str, shape: tuple[int | str, ...], weight: Tensor) -> None:
-    """Refuse a tensor that a layer with this weight cannot take.
+    """Raise a ValueError unless x has this shape and the device and dtype of `weight`.
 
-    Parameters
-    ----------
-    x : Tensor
-    name : str
-    shape : tuple
-        Sizes. A name stands for any size, and "..." in front for any number of axes.
-    weight : Tensor
-        Of the layer's device and dtype.
-
-    Raises
-    ------
-    ValueError
+    In `shape`, a name stands for any size, and "..." in front for any number of axes.
     """
     if not isinstance(x, Tensor):
         raise ValueError(f"{name}: must be a Tensor, got {type(x).__name__}")
@@ -169,21 +132,10 @@ def check_shell(
     attn_mask: Tensor | None,
     weight: Tensor,
 ) -> None:
-    """Refuse inputs that a multi-head layer cannot take.
+    """Raise a ValueError unless a multi-head layer can take these inputs and masks.
 
-    Parameters
-    ----------
-    tensors : dict of str to Tensor of shape (batch, tokens, width) or (tokens, width)
-        Query, key and value, by the names that errors use.
-    widths : tuple of int
-    num_heads : int
-    key_padding_mask, attn_mask : Tensor, optional
-    weight : Tensor
-        Of the layer's device and dtype.
-
-    Raises
-    ------
-    ValueError
+    `tensors` are query, key and value, (batch, tokens, width) or (tokens, width), by the names that
+    errors use; `weight` has the layer's device and dtype.
     """
     query, key, value = tensors.values()
     front = ("tokens",) if getattr(query, "ndim", 3) == 2 else ("batch", "tokens")
@@ -206,25 +158,24 @@ def check_shell(
             )
     if attn_mask is not None:
         check_mask(attn_mask, "attn_mask", query)
-        count, n_queries, n_keys = (*batch, 1)[0], query.shape[-2], key.shape[-2]
-        pairs, whole = (n_queries, n_keys), (count, num_heads, n_queries, n_keys)
+        n_samples, n_queries, n_keys = (*batch, 1)[0], query.shape[-2], key.shape[-2]
+        pairs, all_pairs = (n_queries, n_keys), (n_samples, num_heads, n_queries, n_keys)
         stacked = attn_mask.ndim == 3
-        if (stacked and attn_mask.shape[0] != count * num_heads) or not _mask_fits(
-            attn_mask.shape[-2:] if stacked else attn_mask.shape, pairs if stacked else whole
+        if (stacked and attn_mask.shape[0] != n_samples * num_heads) or not _mask_fits(
+            attn_mask.shape[-2:] if stacked else attn_mask.shape, pairs if stacked else all_pairs
         ):
             raise ValueError(
                 f"attn_mask: must be ({n_queries}, {n_keys}), (batch * num_heads, {n_queries}, "
-                f"{n_keys}) with batch * num_heads = {count} * {num_heads}, or one that broadcasts "
-                f"to (batch, num_heads, {n_queries}, {n_keys}); got {tuple(attn_mask.shape)}"
+                f"{n_keys}) with batch * num_heads = {n_samples} * {num_heads}, or one that "
+                f"broadcasts to (batch, num_heads, {n_queries}, {n_keys}); got "
+                f"{tuple(attn_mask.shape)}"
             )
 
 
 def check_kind(name: str, x: Tensor, first: str, like: Tensor) -> None:
-    """Refuse a tensor on another device than `like` or, except under autocast, of another dtype.
+    """Raise a ValueError unless x is on the device of `like` and has its dtype.
 
-    Raises
-    ------
-    ValueError
+    Under autocast, and beside quantised weights, any dtype is allowed. `first` names `like`.
     """
     if x.device != like.device:
         raise ValueError(f"{name}: must be on {like.device} as {first}, got {x.device}")
@@ -234,7 +185,7 @@ def check_kind(name: str, x: Tensor, first: str, like: Tensor) -> None:
 
 
 def common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[int, ...]:
-    """The batch and heads that tensors (..., tokens, width) and their mask broadcast to."""
+    """Return the leading axes to which tensors (..., tokens, width) and their mask broadcast."""
     batch: tuple[int, ...] = ()
     for x in tensors if mask is None else (*tensors, mask):
         batch = _broadcast_shapes(batch, x.shape[:-2])
@@ -242,10 +193,10 @@ def common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[int, ...]:
 
 
 def of_common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, each expanded to the batch and heads of all, so that operators see one batch."""
+    """Return the tensors, each expanded to the leading axes of all (`common_batch`)."""
     batch = common_batch(mask, *tensors)
-    same = (x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]) for x in tensors)
-    return tuple(same)
+    expanded = (x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:]) for x in tensors)
+    return tuple(expanded)
 
 
 def _mask_fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -257,7 +208,7 @@ def _mask_fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 
 
 def _broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape; ``torch.broadcast_shapes`` would fix sizes that an export leaves free."""
+    """Broadcast two shapes; ``torch.broadcast_shapes`` would fix sizes left free in an export."""
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     front = len(longer) - len(shorter)
     pairs = zip(longer[front:], shorter, strict=True)
@@ -270,7 +221,7 @@ def _shapes_broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def own_copy(x: ArrayLike | Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor that shares no memory with what it is given, which may be read-only.
+    """Return a Tensor that shares no memory with x, which may be a read-only array.
 
     A layer that kept the caller's array would change it when it loads a state.
     """

@@ -38,14 +38,14 @@ def causal_mask(q: Tensor, k: Tensor, start: int = 0, count: int | None = None) 
 
 
 def mask_rows(mask: Tensor | None, rows: Tensor, start: int) -> Tensor | None:
-    """Rows of a mask for a block `rows` of the queries that begins at query `start`."""
+    """Return the rows of a mask for `rows`, a block of queries that begins at query `start`."""
     if mask is None or mask.shape[-2] == 1:
         return mask
     return mask[..., start : start + rows.shape[-2], :]
 
 
 def combine_masks(mask: Tensor | None, allowed: Tensor) -> Tensor:
-    """The mask, with pairs hidden too that are not `allowed`; boolean or additive as before."""
+    """Hide also the pairs that are not `allowed`; the mask stays boolean or additive."""
     if mask is None:
         return allowed
     if mask.dtype == torch.bool:
@@ -54,17 +54,17 @@ def combine_masks(mask: Tensor | None, allowed: Tensor) -> Tensor:
 
 
 def hidden_by(mask: Tensor) -> Tensor:
-    """Where a mask hides: False, -inf, or (as some libraries write -inf) the lowest number."""
+    """Where a mask hides: False, -inf, or the lowest number, which some libraries use as -inf."""
     return ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
 
 
 def hidden_by_layer(mask: Tensor) -> Tensor:
-    """Where a mask of the polarity of ``nn.MultiheadAttention`` hides: True, or as `hidden_by`."""
+    """Where a mask of ``nn.MultiheadAttention`` hides: True, or, if additive, as in `hidden_by`."""
     return mask if mask.dtype == torch.bool else hidden_by(mask)
 
 
 def drop_hidden(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Keys or values with zeros for those that no query sees, whatever they held."""
+    """Return keys or values with zeros in place of those that no query sees."""
     if mask is None:
         return x
     seen = (~hidden_by(mask)).any(dim=-2)[..., None]
@@ -72,24 +72,24 @@ def drop_hidden(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def explicit_mask(mask: Tensor | None) -> Tensor | None:
-    """The mask with -inf wherever it hides, so that the lowest number hides a whole row as well."""
+    """Write -inf wherever an additive mask hides, also where it holds the lowest number."""
     if mask is None or mask.dtype == torch.bool:
         return mask
     return mask.masked_fill(hidden_by(mask), float("-inf"))
 
 
 def read_mask(mask: Tensor, q: Tensor) -> Tensor:
-    """The mask with -inf wherever it hides in its own dtype, then in that of `cast_mask`."""
+    """Apply `explicit_mask` in the mask's own dtype, then `cast_mask`."""
     explicit = explicit_mask(mask)
     assert explicit is not None
     return cast_mask(explicit, q)
 
 
 def cast_mask(mask: Tensor, q: Tensor) -> Tensor:
-    """The mask in a dtype that every kernel reads rightly beside these queries.
+    """Convert an additive mask to a dtype that every kernel reads correctly beside queries q.
 
-    An additive mask of another dtype than theirs takes it, and is in float32 if they have 16 bits.
-    Beside queries in float64 the kernel of PyTorch would take the bytes of float32 for float64.
+    That is the dtype of q, but float32 for q of 16 bits. Beside q in float64, PyTorch's kernel
+    would read the bytes of a float32 mask as float64.
     """
     if mask.dtype in (torch.bool, q.dtype):
         return mask
@@ -97,13 +97,14 @@ def cast_mask(mask: Tensor, q: Tensor) -> Tensor:
 
 
 def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
-    """The mask as booleans over all keys, for operators in which a bias has no meaning.
+    """Convert a mask to booleans over all keys, for operators in which a bias has no meaning.
 
     Raises
     ------
     ValueError
         If an additive mask holds anything but 0 and -inf (or the lowest finite number). Compiled
-        code cannot look at the values: there a finite bias is ignored. A GPU waits for the look.
+        code cannot look at values: it ignores a finite bias. On a GPU the check waits for the
+        device.
     """
     hidden = hidden_by(mask)
     checkable = mask.dtype != torch.bool and not has_no_values(mask)
@@ -116,14 +117,13 @@ def boolean_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
 
 
 def padding_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
-    """The mask as booleans of shape (..., 1, n_keys), for operators that couple all queries.
+    """Convert a mask to booleans (..., 1, n_keys), for operators that couple all queries.
 
     Raises
     ------
     ValueError
         If it does not hide the same keys from all queries, or is additive with a finite bias.
-        Compiled code cannot compare the rows and takes masks with a single one only; a GPU waits
-        for the comparison.
+        Compiled code cannot compare rows: it takes masks of a single row only.
     """
     visible = boolean_mask(mask, n_keys, name)
     if visible.shape[-2] == 1:
@@ -137,7 +137,7 @@ def padding_mask(mask: Tensor, n_keys: int, name: str) -> Tensor:
 
 
 def masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax of each row over its visible keys; zeros, of zero gradients, where there are none."""
+    """Softmax of each row over its visible keys; zeros, with zero gradients, if it sees none."""
     dtype = logits.dtype
     if mask is not None and mask.dtype == torch.bool:
         logits = logits.masked_fill(~mask, -torch.inf)

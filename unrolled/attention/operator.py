@@ -188,15 +188,15 @@ class Operator(nn.Module):
             return A.to(q.dtype)
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The keys or values that `attend` is given: zeros for those that no query sees."""
+        """Return the keys or values for `attend`, with zeros for those that no query sees."""
         return drop_hidden(x, mask)
 
     def attend(self, call: Call) -> Tensor:
-        """Output of `forward`, for checked inputs with at least one query and key."""
+        """Compute the output of `forward` for checked inputs, with at least one query and key."""
         raise NotImplementedError
 
     def coefficients(self, call: Call) -> Tensor:
-        """The `matrix`, in any dtype, for checked inputs with at least one query and key."""
+        """Compute the `matrix`, in any dtype, for checked inputs as in `attend`."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
@@ -220,12 +220,7 @@ class Operator(nn.Module):
         is_causal: bool,
         context: Context | None = None,
     ) -> None:
-        """Refuse inputs whose shapes do not fit, or that the declared laws exclude.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Raise a ValueError if shapes do not fit, or the declared laws exclude the inputs."""
         name = type(self).__name__
         tensors = (q, k) if v is None else (q, k, v)
         check_tokens(**dict(zip("qkv", tensors, strict=False)))
@@ -298,7 +293,7 @@ class Correction(Operator):
         vars(self).update(base.laws._asdict())
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """All keys or values: rows may read their own, and the base drops those that are hidden."""
+        """Return all keys or values: a row may read its own, and the base drops hidden ones."""
         return x
 
     @property

@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:
-    """A context without autocast on the device of `like`.
+    """Return a context manager that turns autocast off on the device of `like`.
 
-    Inside it dtypes are those that the code states. Autocast would lower what is computed in
-    float32 or float64, and features whose digits count, such as positions.
+    Autocast would lower the precision of what the code computes in float32 or float64, and of
+    features whose digits count, such as positions.
     """
     if autocast_dtype(like) is None:
         return nullcontext()
@@ -18,10 +18,10 @@ def without_autocast(like: Tensor) -> AbstractContextManager[None]:
 
 
 def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors; under autocast, in its dtype if float32 and narrower tensors are mixed.
+    """Under autocast, convert tensors of different dtypes to one dtype.
 
-    ``scaled_dot_product_attention`` does the same there: normalised queries come in float32, values
-    from a projection do not. Tensors in float64 stay so, and the others follow them.
+    It is float64 if one of them is, else autocast's, as in ``scaled_dot_product_attention``:
+    normalised queries come in float32, values from a projection in autocast's dtype.
     """
     dtype, dtypes = autocast_dtype(tensors[0]), {x.dtype for x in tensors}
     if dtype is None or len(dtypes) == 1:
@@ -31,7 +31,7 @@ def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def autocast_dtype(like: Tensor) -> torch.dtype | None:
-    """The dtype that autocast lowers to on the device of `like`; None where it is off."""
+    """Return the dtype that autocast lowers to on the device of `like`, or None if it is off."""
     kind = like.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)

@@ -162,18 +162,18 @@ class Attention(nn.Module):
             tensors, widths, self.num_heads, key_padding_mask, attn_mask, next(self.parameters())
         )
         check_is_context(context)
-        inputs, padding, alone = (query, key, value), key_padding_mask, query.ndim == 2
-        if alone:
+        inputs, padding, single_sequence = (query, key, value), key_padding_mask, query.ndim == 2
+        if single_sequence:
             inputs = same(lambda x: x[None], *inputs)
             padding = None if padding is None else padding[None]
-        output, weights, after = self._attend(
+        output, weights, next_context = self._attend(
             inputs, padding, attn_mask, is_causal, need_weights, context
         )
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)
-        if alone:
+        if single_sequence:
             output, weights = output[0], None if weights is None else weights[0]
-        return (output, weights) if context is None else (output, weights, after)
+        return (output, weights) if context is None else (output, weights, next_context)
 
     def _attend(
         self,
@@ -184,7 +184,7 @@ class Attention(nn.Module):
         need_weights: bool,
         context: Context | None,
     ) -> tuple[Tensor, Tensor | None, Context]:
-        """Output and each head's weights of a batch, and the context for the next layer."""
+        """Return the output and each head's weights for a batch, and the next layer's context."""
         tokens, *_ = of_common_batch(None, *inputs)
         q, k, v = of_common_batch(None, *self.project(*inputs))
         mask = self._merge_masks(padding, attn_mask, q)
@@ -206,12 +206,12 @@ class Attention(nn.Module):
         tokens: Tensor,
         context: Context | None,
     ) -> tuple[Tensor, Context]:
-        """The operator's output, and the context that it saw."""
+        """Return the operator's output, and the context that the operator saw."""
         seen = self.fill(context, tokens, v)
         return self.operator(q, k, v, mask=mask, is_causal=is_causal, context=seen), seen
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head, each (batch, heads, tokens, head_dim)."""
+        """Project to queries, keys and values of all heads, (batch, heads, tokens, head_dim)."""
         if missing := [name for name in self.operator.reads if name not in self.projected]:
             raise ValueError(
                 f"operator: {type(self.operator).__name__} reads {' and '.join(missing)}, which "
@@ -259,11 +259,11 @@ class Attention(nn.Module):
             return ~masks[0] if len(masks) == 1 else ~(masks[0] | masks[1])
         bias = [read_mask(mask, q) for mask in masks if mask.dtype != torch.bool]
         hidden = [mask for mask in masks if mask.dtype == torch.bool]
-        both = bias[0] if len(bias) == 1 else bias[0] + bias[1]
-        return both.masked_fill(hidden[0], -torch.inf) if hidden else both
+        total_bias = bias[0] if len(bias) == 1 else bias[0] + bias[1]
+        return total_bias.masked_fill(hidden[0], -torch.inf) if hidden else total_bias
 
     def fill(self, context: Context | None, query: Tensor, v: Tensor) -> Context:
-        """The context as this layer's operator sees it.
+        """Return the context as this layer's operator sees it, with the layer's own values.
 
         Raises
         ------
@@ -312,7 +312,7 @@ class Attention(nn.Module):
 
 
 def keep_projected(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """From a checkpoint with projections q, k and v, keep those that the layer has."""
+    """Keep, of a checkpoint's projections q, k and v, those that the layer has."""
     assert isinstance(module, Attention)
     for name in ("in_proj_weight", "in_proj_bias"):
         parts = state_dict.get(prefix + name)
@@ -324,6 +324,6 @@ def keep_projected(module: nn.Module, state_dict: dict[str, Any], prefix: str, *
 def same(
     change: Callable[[Tensor], Tensor], q: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Change each tensor, and one given twice only once: self-attention stays recognisable."""
+    """Apply `change` to q, k and v, but only once to a tensor that is given twice."""
     changed = {id(x): change(x) for x in (q, k, v)}
     return changed[id(q)], changed[id(k)], changed[id(v)]

@@ -17,12 +17,12 @@ def is_transformed() -> bool:
 
 
 def has_no_values(x: Tensor) -> bool:
-    """Whether no loop can depend on values of x: compiled, exported or on the meta device."""
+    """Whether values of x cannot be read: compiled, exported or on the meta device."""
     return torch.compiler.is_compiling() or x.is_meta
 
 
 def has_static_value(n: int) -> bool:
-    """Whether a length is the same in every call of the traced program, if there is one.
+    """Whether a length is known: always outside of tracing, else if no call may change it.
 
     PyTorch's function of this name loads SymPy, so it is imported only where torch traces.
     """
@@ -34,9 +34,9 @@ def has_static_value(n: int) -> bool:
 
 
 def untraced(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A decorator: compiled programs call the function as it is, and full graphs are refused.
+    """Decorate a function that compiled programs call uncompiled; full-graph compilation fails.
 
-    So does ``torch.compiler.disable``, but it loads the compiler, which takes as long as torch.
+    ``torch.compiler.disable`` does so too, but it loads the compiler, which takes as long as torch.
     """
 
     @wraps(function)

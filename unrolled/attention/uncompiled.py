@@ -13,5 +13,5 @@ _T = TypeVar("_T")
     reason="the number of iterations depends on the data"
 )
 def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """The value of the function."""
+    """Call the function, outside of the compiled graph."""
     return function(*args, **kwargs)

@@ -81,6 +81,7 @@ class AffinityNetwork(nn.Module):
         self.scale.copy_(spread.clamp(min=0).sqrt() + 0.05)
 
     def _join_features(self, edges: Edges) -> Tensor:
+        """Return the inputs of the perceptron, one row an edge, before they are standardised."""
         features, context = (
             torch.as_tensor(x, dtype=self.mean.dtype, device=self.mean.device)
             for x in (edges.features, edges.context)
@@ -89,8 +90,8 @@ class AffinityNetwork(nn.Module):
             return features.new_zeros(0, len(self.mean))
         mean, spread = features.mean(dim=0), features.std(dim=0, correction=0)
         relative = ((features - mean) / (spread + _SPREAD)).clamp(-_LARGEST, _LARGEST)
-        whole = torch.cat([mean, spread, context]).expand(len(features), -1)
-        return torch.cat([features, relative, whole], dim=1)
+        graph_features = torch.cat([mean, spread, context]).expand(len(features), -1)
+        return torch.cat([features, relative, graph_features], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +109,10 @@ def walk_loss(weights: Tensor, problem: LabelledEdges, doublings: Sequence[int])
 
         mean over i of  KL(q_i || (P^t)_i),    P = D^(-1) W,   t = 2^m for m in doublings
 
-    ``q_i`` is uniform on the cluster of point i. A walk that leaves the cluster increases the loss,
-    and so does one that does not reach the whole cluster. Short walks require short paths between
-    any two points of a cluster, long walks few edges out of it. W holds the `weights`, with at
-    least 1e-4 / n for every pair of points.
+    The target ``q_i`` is uniform on the cluster of point i. W holds the `weights`, with at least
+    1e-4 / n for every pair of points, and D its row sums. A walk that leaves the cluster increases
+    the loss, and so does one that does not reach all of it. Short walks require short paths between
+    any two points of a cluster, long walks few edges out of it.
 
     Returns
     -------
@@ -124,15 +125,15 @@ def walk_loss(weights: Tensor, problem: LabelledEdges, doublings: Sequence[int])
     P = W + W.T + _UNJOINED / n
     P = P / P.sum(dim=1, keepdim=True)
     labels = torch.as_tensor(problem.labels)
-    own = (labels[:, None] == labels).to(P)
-    own = own / own.sum(dim=1, keepdim=True)
-    negative_entropy = torch.special.xlogy(own, own).sum(dim=1).mean()
+    q = (labels[:, None] == labels).to(P)
+    q = q / q.sum(dim=1, keepdim=True)
+    negative_entropy = torch.special.xlogy(q, q).sum(dim=1).mean()
     total = weights.new_zeros(())
     for m in range(1, max(doublings) + 1):
         P = P @ P
         if m in doublings:
-            cross = (own * torch.log(P + _SMALLEST)).sum(dim=1).mean()
-            total = total + (negative_entropy - cross) / len(doublings)
+            cross_entropy_term = (q * torch.log(P + _SMALLEST)).sum(dim=1).mean()
+            total = total + (negative_entropy - cross_entropy_term) / len(doublings)
     return total
 
 

@@ -96,8 +96,8 @@ class AttentionSubspaceClustering(UnitRowClustering):
         operator = made_operator(self.operator, 1, n_features)
         if operator.needs:
             raise ValueError(
-                f"operator: {type(operator).__name__} needs {', '.join(operator.needs)} of a "
-                "model, which points do not have"
+                f"operator: must not need the context of a model, but {type(operator).__name__} "
+                f"needs {', '.join(operator.needs)}"
             )
         self.operator_ = operator.to(device=self.device, dtype=self._to_tensor(X).dtype).eval()
 
@@ -109,8 +109,8 @@ class AttentionSubspaceClustering(UnitRowClustering):
             mask = ~torch.eye(len(queries), dtype=torch.bool, device=q.device)
         if keys is not None and self.operator_.positional:
             raise ValueError(
-                f"operator: {type(self.operator_).__name__} reads positions of tokens, and new "
-                "points have no positions among those of fit"
+                f"operator: {type(self.operator_).__name__} reads positions, and new points have "
+                "none; use fit_predict, or an operator without positions"
             )
         k = q if keys is None else self._as_one_head(keys).to(q.dtype)
         coefficients: Array = self.operator_.matrix(q, k, mask=mask)[0].cpu().numpy()

@@ -28,7 +28,7 @@ class LearnedSubspaceClustering(SubspaceClustering):
 
 
 class UnitRowClustering(LearnedSubspaceClustering):
-    """Represents unit rows; a row of zeros has no coefficients, and no row has one on it."""
+    """A clusterer that represents unit rows; zero rows get, and give, no coefficients."""
 
     def _prepare(self, X: Array) -> Array:
         return unit_rows(X)
@@ -46,11 +46,11 @@ class UnitRowClustering(LearnedSubspaceClustering):
 
     @abstractmethod
     def _compute_coefficients(self, queries: Array, keys: Array | None) -> Array | csr_array:
-        """Return the coefficients of queries in keys; None is the queries, each without itself."""
+        """Return coefficients of queries in keys; without keys, of each query in all others."""
 
 
 def warn_if_worse_than_none(objective: Array, points: Array, advice: str) -> None:
-    """Warn if coefficients of some points have a larger objective than zeros have, ``|x_i|^2``."""
+    """Warn if the objective of some points is above ``|x_i|^2``, that of zero coefficients."""
     worse = int((objective > _MARGIN * (points**2).sum(axis=1)).sum())
     if worse:
         warnings.warn(
@@ -61,6 +61,7 @@ def warn_if_worse_than_none(objective: Array, points: Array, advice: str) -> Non
 
 
 def _drop_zero_rows(coef: Array | csr_array, queries: Array, keys: Array) -> Array | csr_array:
+    """Set the coefficients of zero queries and on zero keys to zero."""
     rows, columns = (np.asarray(points.any(axis=1)) for points in (queries, keys))
     if rows.all() and columns.all():
         return coef

@@ -97,9 +97,9 @@ def edge_features(X: Array) -> Edges:
     context: list[float] = []
     for graph in graphs:
         features += _compare_directions(graph, i, j)
-        walks, sizes = _compare_walks(graph, i, j)
+        walks, log_traces = _compare_walks(graph, i, j)
         features += walks
-        context += sizes
+        context += log_traces
     cosine = _multiply_rows(X, X, i, j)
     features += [np.abs(cosine), np.sign(cosine)]
     for Z in whitened.values():
@@ -113,17 +113,18 @@ def edge_features(X: Array) -> Edges:
 
 
 def _code_points(X: Array, gamma: float, l1_ratio: float) -> csr_array:
+    """Return elastic net codes of the points in each other, at the penalty lam_max / gamma."""
     largest = lam_max(X, X, zero_diagonal=True)
     lam = np.where(largest > 0, largest, 1.0) / (gamma * l1_ratio)
     return sparse_self_expression(X, lam=lam, l1_ratio=l1_ratio, tol=_TOL).coef
 
 
 def _whiten(X: Array, energy: float) -> Array:
-    """Return the leading left singular vectors of X with this share of its energy; at least one."""
+    """Return the fewest leading left singular vectors that hold this share of the energy."""
     values, vectors = np.linalg.eigh(X.T @ X)
     values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
-    held = np.cumsum(values)
-    rank = 1 + int(np.searchsorted(held, energy * held[-1]))
+    energies = np.cumsum(values)
+    rank = 1 + int(np.searchsorted(energies, energy * energies[-1]))
     rank = max(1, min(rank, int((values > 1e-12 * values[0]).sum())))
     scale = np.sqrt(values[:rank])
     return X @ vectors[:, :rank] / np.where(scale > 0, scale, 1)
@@ -145,32 +146,35 @@ def _link_nearest(Z: Array) -> csr_array:
 
 
 def _list_pairs(graphs: list[csr_array]) -> tuple[Array, Array]:
-    joined = sum(graphs[1:], graphs[0])
-    pairs = csr_array(joined + joined.T).tocoo()
+    """Return the points i < j of all pairs that at least one of the graphs joins."""
+    total = sum(graphs[1:], graphs[0])
+    pairs = csr_array(total + total.T).tocoo()
     above = (pairs.row < pairs.col) & (pairs.data > 0)
     return pairs.row[above].astype(np.int64), pairs.col[above].astype(np.int64)
 
 
 def _compare_directions(graph: csr_array, i: Array, j: Array) -> list[Array]:
-    there, back = _get_entries(graph, i, j), _get_entries(graph, j, i)
-    near = unit_rows(csr_array(graph + eye_array(graph.shape[0], format="csr")))
-    shared = np.concatenate(
+    """Return the larger and smaller of g_ij and g_ji, and the cosine of the rows of G + I."""
+    forward, backward = _get_entries(graph, i, j), _get_entries(graph, j, i)
+    neighbours = unit_rows(csr_array(graph + eye_array(graph.shape[0], format="csr")))
+    cosine = np.concatenate(
         [
-            np.asarray(near[i[block]].multiply(near[j[block]]).sum(axis=1)).ravel()
+            np.asarray(neighbours[i[block]].multiply(neighbours[j[block]]).sum(axis=1)).ravel()
             for block in _split_blocks(len(i))
         ]
     )
-    return [np.maximum(there, back), np.minimum(there, back), shared]
+    return [np.maximum(forward, backward), np.minimum(forward, backward), cosine]
 
 
 def _compare_walks(graph: csr_array, i: Array, j: Array) -> tuple[list[Array], list[float]]:
+    """Return the cosines of random walks from i and j, and the graph's log traces, for each t."""
     n = graph.shape[0]
     affinity = csr_array(symmetric_affinity(graph) + _LOOP * eye_array(n, format="csr"))
     values, vectors = leading_eigenvectors(affinity, min(_N_EIGENVECTORS, n))
     values = np.clip(values, 0, 1)
     walks = [unit_rows(vectors * values ** (t / 2)) for t in _TIMES]
-    sizes = [float(np.log((values**t).sum())) for t in _TIMES]
-    return [_multiply_rows(U, U, i, j) for U in walks], sizes
+    log_traces = [float(np.log((values**t).sum())) for t in _TIMES]
+    return [_multiply_rows(U, U, i, j) for U in walks], log_traces
 
 
 def _get_entries(graph: csr_array, i: Array, j: Array) -> Array:

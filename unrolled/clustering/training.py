@@ -115,7 +115,7 @@ def train(
 
 
 class _BestState:
-    """Keeps the state of a module with the lowest loss on some rows; does nothing without rows."""
+    """Keeps the module's state of lowest loss on `rows`; does nothing if there are no rows."""
 
     def __init__(self, module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor) -> None:
         self.module, self.loss, self.rows = module, loss, rows
@@ -123,8 +123,9 @@ class _BestState:
 
     @torch.no_grad()
     def judge(self) -> None:
-        if len(self.rows) and (reached := self.loss(self.rows).item()) < self.lowest:
-            self.lowest = reached
+        """Keep the present state if its loss is the lowest so far."""
+        if len(self.rows) and (loss := self.loss(self.rows).item()) < self.lowest:
+            self.lowest = loss
             self.state = {key: value.clone() for key, value in self.module.state_dict().items()}
 
     def restore(self) -> None:
@@ -133,7 +134,7 @@ class _BestState:
 
 
 def _group_parameters(module: nn.Module, rates: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Group trainable parameters by learning rate, first those with the optimizer's default."""
+    """Group trainable parameters by learning rate, for the optimizer."""
     groups: dict[float | None, list[nn.Parameter]] = {None: []}
     for name, parameter in module.named_parameters():
         rate = rates.get(name.partition(".")[0])
@@ -152,6 +153,7 @@ def _draw_judged_rows(n_rows: int, n_judged: int, seed: int) -> Tensor:
 
 
 def _draw_batches(n_rows: int, size: int, seed: int) -> Iterator[Tensor]:
+    """Yield batches of row indices without end: one random order of all rows after another."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         yield from torch.randperm(n_rows, generator=generator).split(size)

@@ -195,6 +195,7 @@ class UnrolledSubspaceClustering(LearnedSubspaceClustering):
         return vstack(blocks, format="csr")
 
     def _penalties_of(self, queries: Array, keys: Array, *, zero_diagonal: bool) -> Array:
+        """Return lam_max of each query over gamma; without such products, 1 over gamma."""
         if check_positive(self.gamma_, "gamma") <= 1:
             raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma_}")
         largest = lam_max(queries, keys, zero_diagonal=zero_diagonal)

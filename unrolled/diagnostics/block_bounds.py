@@ -183,6 +183,7 @@ class _BlockPass:
         self.values = self.matrix = self.fed = torch.zeros(())
 
     def hooks(self) -> Iterator[Any]:
+        """Register hooks that note what passes through the block's parts; yield their handles."""
         block = self.block
         yield block.attention.register_forward_hook(self._note_attention, with_kwargs=True)
         yield block.attention.operator.register_forward_hook(self._note_operator, with_kwargs=True)
@@ -213,6 +214,7 @@ class _BlockPass:
 
 
 def _run_model(model: nn.Module, inputs: Any, arguments: Any) -> list[_BlockPass]:
+    """Run the model once; return what was seen of each block, of those that ran."""
     blocks = [(n, m) for n, m in model.named_modules() if isinstance(m, Block)]
     if not blocks:
         raise ValueError(f"model: must be or contain a twinsolve Block, got {type(model).__name__}")
@@ -241,7 +243,11 @@ _SCALES = (nn.Identity, LayerScale)
 def _list_branches(
     seen: _BlockPass,
 ) -> Iterator[tuple[str, Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
-    """Of each branch its name, its residual's inputs x and y, its input, bound and sharp factor."""
+    """Yield the part, the inputs x and y of its residual, its own input, and its two factors.
+
+    The factors bound by how much a branch multiplies high frequencies: the theorem's, then a
+    sharper.
+    """
     block = seen.block
     if seen.matrix.ndim == 4 and seen.matrix.shape[-1] == seen.matrix.shape[-2]:
         scale, values = _find_largest_scale(block.attention_scale), seen.values
@@ -258,7 +264,7 @@ def _list_branches(
 
 
 def _bound_attention(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors by Theorem 3 and, sharper, by the centred matrices, each of shape (batch,)."""
+    """Return the factor of Theorem 3 and a sharper one, by centred matrices, each (batch,)."""
     shell, n_tokens = block.attention, A.shape[-1]
     place = shell.projected.index("v") * shell.embed_dim
     rows = shell.in_proj_weight[place : place + shell.embed_dim].double()
@@ -278,6 +284,7 @@ def _bound_attention(block: Block, A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _find_largest_scale(scale: nn.Module) -> Tensor:
+    """Return the largest factor of a LayerScale in size; 1 for other scales."""
     if isinstance(scale, LayerScale):
         return scale.gamma.detach().double().abs().max()
     return torch.ones((), dtype=torch.float64)
@@ -288,11 +295,12 @@ def _spectral_norm(weight: Tensor) -> Tensor:
 
 
 def _add_batch(x: Tensor) -> Tensor:
+    """Return x in float64, detached, with all leading axes as one batch."""
     return x.detach().double().reshape(-1, *x.shape[-2:])
 
 
 def _remove_mean(x: Tensor) -> Tensor:
-    """``HC X``: without the mean over tokens."""
+    """Return ``HC X``: X minus its mean over the tokens."""
     return x - x.mean(dim=-2, keepdim=True)
 
 
@@ -301,9 +309,9 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def _fit_map(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A basis U of the span of x, M U for the map M = y x^+, and the condition number of x.
+    """Return U, M U and the condition number of x: M maps x to y, U spans the columns of x.
 
-    The last is infinite where x has no full column rank; M has no meaning then.
+    The condition number is infinite where x has no full column rank; M has no meaning there.
     """
     if x.shape[-2] < x.shape[-1]:
         return x, y, torch.full(x.shape[:1], torch.inf, dtype=x.dtype, device=x.device)

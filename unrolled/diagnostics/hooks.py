@@ -70,8 +70,8 @@ class Observation:
         the pull to the first values.
         """
         operator = self.operator
-        while (found := find_neutreno(operator)) is not None:
-            operator = found.base
+        while (neutreno := find_neutreno(operator)) is not None:
+            operator = neutreno.base
         return self.matrix if operator is self.operator else self._build_matrix(operator)
 
     def _build_matrix(self, operator: Operator) -> Tensor:
@@ -85,7 +85,7 @@ class Observation:
 
     @property
     def previous_attention_matrix(self) -> Tensor | None:
-        """The attention matrix of the layer before, if there is one and the shapes agree."""
+        """The attention matrix of the layer before, or None if there is none of this shape."""
         before = None if self.previous is None else self.previous.attention_matrix
         return (
             before if before is not None and before.shape == self.attention_matrix.shape else None
@@ -93,7 +93,7 @@ class Observation:
 
 
 def find_neutreno(operator: Operator) -> Neutreno | None:
-    """The operator or, in a chain of corrections, the first base that is a `Neutreno`."""
+    """Return the first `Neutreno` in a chain of corrections from this operator on, or None."""
     while isinstance(operator, Correction) and not isinstance(operator, Neutreno):
         operator = operator.base
     return operator if isinstance(operator, Neutreno) else None
@@ -128,7 +128,7 @@ def _measure_bands(seen: Observation) -> Tensor | None:
 
 
 def _measure_high_bands(seen: Observation) -> Tensor | None:
-    """Mean intensity of the bands but the first, as a multiple of the first's."""
+    """Return the mean intensity of the bands but the first, over that of the first."""
     intensity = _measure_bands(seen)
     if intensity is None or intensity.shape[-1] < 2:
         return None
@@ -150,11 +150,11 @@ def _measure_smoothness(seen: Observation) -> Tensor | None:
 
 
 def _measure_energy(seen: Observation) -> Tensor | None:
-    """The energy with the layer's own penalty; None where it has none."""
-    found = find_neutreno(seen.operator)
-    if found is None or seen.first_values.shape != seen.output.shape:
+    """Return the energy with the layer's own penalty, or None if it has none."""
+    neutreno = find_neutreno(seen.operator)
+    if neutreno is None or seen.first_values.shape != seen.output.shape:
         return None
-    lam = found.lam()
+    lam = neutreno.lam()
     return kernel_energy(seen.output, seen.k, f=seen.first_values, lam=lam, **seen.masks)
 
 
@@ -259,13 +259,15 @@ def record(
 
 @dataclass(frozen=True)
 class _Layer:
+    """An attention layer of a model: its name, its operator, and the block around it."""
+
     name: str
     operator: Operator
     block: nn.Module
 
 
 def _find_layers(model: nn.Module) -> Iterator[_Layer]:
-    """Operators that are not inside another operator, each with the module around its shell.
+    """Yield the operators that are not inside another one, with the block around their shell.
 
     Layers may share an operator, or be one and the same module under several names.
     """
@@ -297,6 +299,7 @@ class _Recorder:
         self.measured: set[str] = set()
 
     def _start(self) -> None:
+        """Start the rows of a new call."""
         self.call += 1
         self.measured = set()
         self.n_layers = 0
@@ -318,6 +321,8 @@ class _Recorder:
         yield model.register_forward_hook(self._leave, always_call=True)
 
     def _hook_operator(self, layer: _Layer) -> Callable[..., None]:
+        """Return a hook that keeps the inputs and the output of a layer's operator."""
+
         def hook(module: Any, inputs: Any, arguments: dict[str, Any], output: Tensor) -> None:
             if not self.running and torch._C._current_graph_task_id() != -1:
                 return  # recomputed in a backward pass
@@ -329,6 +334,8 @@ class _Recorder:
         return hook
 
     def _hook_block(self, layer: _Layer) -> Callable[..., None]:
+        """Return a hook that measures a layer when the block around it has run."""
+
         def hook(module: Any, inputs: Any, output: Any) -> None:
             seen = self.seen.pop(layer.name, None)
             if seen is None:
@@ -353,6 +360,7 @@ class _Recorder:
         return hook
 
     def _measure(self, name: str, observation: Observation) -> None:
+        """Append a row for each measure that has a value for this observation."""
         for measure, function, convert in self.measures:
             value = function(observation)
             if value is not None:

@@ -13,7 +13,7 @@ from ..attention import check_count
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """Rows divided by their norms, however small, in float32 at least; zero rows stay zero."""
+    """Divide rows by their norms, in float32 at least, without underflow; zero rows stay zero."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     largest = x.abs().amax(dim=-1, keepdim=True)
     return F.normalize(x / torch.where(largest > 0, largest, 1), dim=-1)
@@ -57,10 +57,10 @@ def token_similarity(x: Tensor, *, absolute: bool = False) -> Tensor:
     if n < 2:
         raise ValueError(f"x: needs at least two tokens, got {n}")
     unit = unit_rows(x)
-    own = unit.square().sum(dim=(-2, -1))
+    of_same_token = unit.square().sum(dim=(-2, -1))
     if absolute:
-        return ((unit @ unit.mT).abs().sum(dim=(-2, -1)) - own) / (n * (n - 1))
-    return (unit.sum(dim=-2).square().sum(dim=-1) - own) / (n * (n - 1))
+        return ((unit @ unit.mT).abs().sum(dim=(-2, -1)) - of_same_token) / (n * (n - 1))
+    return (unit.sum(dim=-2).square().sum(dim=-1) - of_same_token) / (n * (n - 1))
 
 
 def high_frequency_share(x: Tensor) -> Tensor:

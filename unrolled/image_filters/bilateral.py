@@ -75,7 +75,7 @@ class BilateralFilter(nn.Module):
             width.reset_parameters()
 
     def forward(self, guide: Tensor, values: Tensor | None = None) -> Tensor:
-        """Average the values, of the guide itself by default, with the weights of the guide.
+        """Average the values with the weights of the guide; by default the guide itself.
 
         Both are of shape (batch, channels, height, width).
         """

@@ -78,6 +78,7 @@ class EmbeddedMeans(nn.Module):
         Weights of the pixels of a patch at first.
     channels : int, default=1
         Number of channels of the guide.
+
     Attributes
     ----------
     embedding : Parameter of shape (channels * patch_size^2, channels, patch_size, patch_size)
@@ -129,7 +130,7 @@ class EmbeddedMeans(nn.Module):
         self.embedding = nn.Parameter(W.to(device, dtype or torch.get_default_dtype()))
 
     def forward(self, guide: Tensor, values: Tensor | None = None) -> Tensor:
-        """Average the values, of the guide itself by default, with the weights of the guide.
+        """Average the values with the weights of the guide; by default the guide itself.
 
         Both are of shape (batch, channels, height, width).
         """

@@ -60,8 +60,8 @@ def nonlocal_means_attention(
     padded = F.pad(image, 2 * border, mode="reflect") if patch_size > 1 else image
     if patch_distance is not None:
         wide = torch.promote_types(values.dtype, torch.float32)
-        given = values.to(wide), padded.to(wide)
-        averaged = _average_windows(*given, h, patch_size, patch_distance, sigma)
+        wide_inputs = values.to(wide), padded.to(wide)
+        averaged = _average_windows(*wide_inputs, h, patch_size, patch_distance, sigma)
         return averaged.to(values.dtype)
     # (batch, 1, pixels, channels * patch_size^2)
     patches = F.unfold(padded, patch_size).mT[:, None]
@@ -75,6 +75,8 @@ def nonlocal_means_attention(
 
 
 def _correct_distances(patches: Tensor, pixels: Tensor, h: Tensor | float, sigma: float) -> Tensor:
+    """Average with weights ``exp(-max(d_ij^2 - 2 sigma^2, 0) / h^2)``, in blocks of patches."""
+
     def block(rows: Tensor, start: int) -> Tensor:
         logits = (
             -(squared_distances(rows, patches) / patches.shape[-1] - 2 * sigma**2).clamp(min=0)
@@ -94,7 +96,7 @@ def _average_windows(
     patch_distance: int,
     sigma: float,
 ) -> Tensor:
-    """Means over windows: a sum over vertical offsets, with all horizontal offsets at once."""
+    """Average over windows: a loop over vertical offsets, all horizontal offsets at once."""
     height, width = values.shape[-2:]
     ty, tx = min(patch_distance, height - 1), min(patch_distance, width - 1)
     frame = (tx, tx, ty, ty)
@@ -119,7 +121,7 @@ def _average_windows(
 
 
 def _shift_row(wide: Tensor, dy: int, shape: torch.Size) -> Tensor:
-    """All horizontal shifts of one row of offsets: (batch, channels, height, shift, width)."""
+    """Return x at offset dy and all horizontal offsets: (batch, channels, height, offset, w)."""
     return wide[..., dy : dy + shape[-2], :].unfold(-1, shape[-1], 1)
 
 

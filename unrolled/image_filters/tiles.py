@@ -83,8 +83,8 @@ def tiled_average(
         queries = _take_inner(keys, side, n)
         middle = queries.detach().mean(dim=-2, keepdim=True)
         queries, keys = queries - middle, keys - middle
-        own = offset - queries.square().sum(dim=-1)[..., :, None]
-        logits = own - keys.square().sum(dim=-1)[..., None, :] + 2 * queries @ keys.mT
+        query_terms = offset - queries.square().sum(dim=-1)[..., :, None]
+        logits = query_terms - keys.square().sum(dim=-1)[..., None, :] + 2 * queries @ keys.mT
         fixed = barrier.to(e.dtype) - spatial_scale * squares.to(e.dtype)
         return torch.softmax(logits.clamp(max=0) + fixed, dim=-1) @ key_values
 
@@ -97,16 +97,16 @@ def tiled_average(
 
 
 def centred(guide: Tensor) -> Tensor:
-    """A guide minus a constant for each plane, in float32 at least.
+    """Return a guide in float32 at least, minus the mean of each plane.
 
-    Differences of pixels stay as they are; in units of a bandwidth they keep their digits.
+    Differences of pixels stay as they are, and keep their digits when divided by a bandwidth.
     """
     guide = guide.to(torch.promote_types(guide.dtype, torch.float32))
     return guide - guide.detach().mean(dim=(-2, -1), keepdim=True)
 
 
 def _list_shifts(side: int, patch_distance: int, device: torch.device) -> Tensor:
-    """Shifts down and right from each query of a tile to each of its keys: (2, queries, keys)."""
+    """Return the shifts down and right from a tile's queries to its keys: (2, queries, keys)."""
     i = torch.arange(side, device=device)
     j = torch.arange(side + 2 * patch_distance, device=device) - patch_distance
     shift = j - i[:, None]
@@ -115,20 +115,20 @@ def _list_shifts(side: int, patch_distance: int, device: torch.device) -> Tensor
 
 
 def _cut_tiles(wide: Tensor, side: int, patch_distance: int) -> Tensor:
-    """Tiles with the pixels around them, of shape (batch, tiles, pixels, channels)."""
+    """Cut into tiles with the pixels around them: (batch, tiles, pixels, channels)."""
     size = side + 2 * patch_distance
     tiles = wide.unfold(-2, size, side).unfold(-2, size, side)
     return tiles.permute(0, 2, 3, 4, 5, 1).flatten(3, 4).flatten(1, 2)
 
 
 def _take_inner(keys: Tensor, side: int, n: int) -> Tensor:
-    """The keys that are the tile's own pixels, without those around them, n to each side."""
+    """Return the keys that are the tile's own pixels, without the n around it on each side."""
     size = side + 2 * n
     inner = keys.unflatten(-2, (size, size))[..., n : n + side, n : n + side, :]
     return inner.flatten(-3, -2)
 
 
 def _join_tiles(tiles: Tensor, side: int, columns: int) -> Tensor:
-    """Images (batch, channels, height, width) from tiles (batch, tiles, side^2, channels)."""
+    """Join tiles (batch, tiles, side^2, channels) to images (batch, channels, height, width)."""
     grid = tiles.unflatten(1, (-1, columns)).unflatten(3, (side, side))
     return grid.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)

@@ -11,12 +11,12 @@ ATTACHED = {False: "twinsolve", True: "twinsolve_attached_positional"}
 
 
 def operator_of(module: nn.Module) -> Operator:
-    """What ``module.operator`` runs: an operator, or one that ``torch.compile`` wraps.
+    """Return ``module.operator``: the attached operator, or ``torch.compile`` of it.
 
     Raises
     ------
     ValueError
-        If anything else stands where an operator was attached, or nothing.
+        If it is anything else, or missing.
     """
     operator: Any = getattr(module, "operator", None)
     if isinstance(plain(operator), Operator):
@@ -29,53 +29,50 @@ def operator_of(module: nn.Module) -> Operator:
 
 
 def plain(module: Any) -> Any:
-    """The module inside if ``torch.compile`` wraps it; it keeps the names of its attributes."""
+    """Return the module that ``torch.compile`` wraps, or the module itself."""
     return getattr(module, "_orig_mod", module)
 
 
 def is_attached(module: nn.Module) -> bool:
-    """Whether `attach_huggingface` gave this module itself an operator, not one that it wraps."""
+    """Whether `attach_huggingface` gave an operator to this module, not to one inside it."""
     return vars(module).get("twinsolve_passes") is not None
 
 
 def list_attached(model: nn.Module) -> dict[str, Any]:
-    """The attention modules with an attached operator, by name.
+    """Return the attention modules with an attached operator, by name.
 
     Raises
     ------
     ValueError
-        If one would not run it.
+        If one of them would not run its operator.
     """
-    found = {name: module for name, module in model.named_modules() if is_attached(module)}
-    for module in found.values():
+    attached = {name: module for name, module in model.named_modules() if is_attached(module)}
+    for module in attached.values():
         check_runs(module)
-    return found
+    return attached
 
 
 def check_runs(module: Any, _: Any = None) -> None:
-    """Refuse a module that would not run its attached operator. It is a forward pre-hook.
-
-    Raises
-    ------
-    ValueError
-    """
-    found = module.config._attn_implementation
+    """Raise a ValueError if a module would not run its attached operator: a forward pre-hook."""
+    implementation = module.config._attn_implementation
     allowed = [ATTACHED[True]] if operator_of(module).positional else [*ATTACHED.values()]
-    if found not in allowed:
+    if implementation not in allowed:
         raise ValueError(
-            f"attn_implementation: {found!r} leaves out the operator of {type(module).__name__}; "
-            f"call model.set_attn_implementation({allowed[0]!r}) to run it"
+            f"attn_implementation: {implementation!r} leaves out the operator of "
+            f"{type(module).__name__}; call model.set_attn_implementation({allowed[0]!r}) to run it"
         )
 
 
 def keep_operator(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let checkpoints from before the replacement load: the operator keeps its parameters.
+    """Let a checkpoint from before the replacement load: the operator keeps its parameters.
 
     Raises
     ------
     ValueError
-        If something else stands where the operator was.
+        If ``module.operator`` is no operator.
     """
-    own, operator = f"{prefix}operator.", operator_of(module)
-    if not any(key.startswith(own) for key in state_dict):
-        state_dict.update({own + key: value for key, value in operator.state_dict().items()})
+    operator_prefix, operator = f"{prefix}operator.", operator_of(module)
+    if not any(key.startswith(operator_prefix) for key in state_dict):
+        state_dict.update(
+            {operator_prefix + key: value for key, value in operator.state_dict().items()}
+        )

@@ -29,7 +29,7 @@ def takes_name(operator: Chooser) -> bool:
 
 
 def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Operator | None:
-    """A new operator for the layer called `name`, or None if it is to be left alone.
+    """Return a new operator for the layer called `name`, or None to leave the layer alone.
 
     Raises
     ------
@@ -48,16 +48,13 @@ def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Opera
 
 
 def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
-    """Refuse operators that need what the contexts of replaced layers do not hold.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise a ValueError if an operator needs what the contexts of replaced layers do not hold."""
     kind = type(operator).__name__
     unknown = [need for need in operator.needs if need not in SERVED]
     if unknown:
-        raise ValueError(f"operator: {kind} at {name} needs {', '.join(unknown)}: not served here")
+        raise ValueError(
+            f"operator: {kind} at {name} needs {', '.join(unknown)}, which no replaced layer gets"
+        )
     if not has_positions and any(need in POSITIONS for need in operator.needs):
         raise ValueError(
             f"positions: {kind} at {name} needs them; pass a tensor (tokens, dim) or the dotted "
@@ -68,7 +65,7 @@ def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
 def place_positions(
     model: nn.Module, positions: str | Tensor | None, made: Iterable[Operator]
 ) -> str | None:
-    """The dotted name of the positions in the model; a tensor from outside becomes part of it.
+    """Return the dotted name of the positions in the model; a tensor is first registered in it.
 
     Raises
     ------
@@ -78,7 +75,8 @@ def place_positions(
     Warns
     -----
     UserWarning
-        If the model adds positions to its tokens, and one of `made` takes them as features too.
+        If the model adds positions to its tokens, and an operator in `made` takes them as features
+        too.
     """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     if positions is None:

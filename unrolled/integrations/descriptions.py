@@ -18,12 +18,12 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def name_class(kind: type) -> str:
-    """The import path ``module:Name`` of a class.
+    """Return the import path ``module:Name`` of a class.
 
     Raises
     ------
     ValueError
-        If the class is not found there again, as one of a script or of a function.
+        If the path does not lead back to the class, as for one of a script or of a function.
     """
     places = [
         place for place in _PUBLIC if getattr(sys.modules.get(place), kind.__name__, 0) is kind
@@ -39,7 +39,7 @@ def name_class(kind: type) -> str:
 
 
 def import_class(path: str, base: type) -> Any:
-    """The class of an import path ``module:Name``.
+    """Import the class with the path ``module:Name``.
 
     Raises
     ------
@@ -47,16 +47,16 @@ def import_class(path: str, base: type) -> Any:
         If there is none, or it is no subclass of `base`.
     """
     try:
-        found = pkgutil.resolve_name(path)
+        kind = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} cannot be imported ({error})") from error
-    if not isinstance(found, type) or not issubclass(found, base):
+    if not isinstance(kind, type) or not issubclass(kind, base):
         raise ValueError(f"{path} is no {base.__name__}")
-    return found
+    return kind
 
 
 def describe_operator(operator: Operator, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Class and constructor arguments of an operator; those that are arrays go to `tensors`.
+    """Return the class and constructor arguments of an operator; arrays go to `tensors` by name.
 
     Raises
     ------
@@ -67,23 +67,24 @@ def describe_operator(operator: Operator, name: str, tensors: dict[str, Tensor])
     kind = type(operator)
     args, kwargs = operator.made_with
     signature = inspect.signature(kind)
-    given = signature.bind(*args, **kwargs).arguments
+    arguments = signature.bind(*args, **kwargs).arguments
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            given.update(given.pop(parameter.name, {}))
-        elif parameter.kind is parameter.VAR_POSITIONAL and given.pop(parameter.name, ()):
+            arguments.update(arguments.pop(parameter.name, {}))
+        elif parameter.kind is parameter.VAR_POSITIONAL and arguments.pop(parameter.name, ()):
             raise ValueError(f"{kind.__name__}: arguments without a name cannot be stored")
     return {
         "class": name_class(kind),
         "arguments": {
             key: _encode(value, f"{name}.{key}", tensors)
-            for key, value in given.items()
+            for key, value in arguments.items()
             if key not in _FACTORY
         },
     }
 
 
 def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a constructor argument as JSON holds it; an array goes to `tensors` under `name`."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _PLAIN):
@@ -103,7 +104,7 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def make_described(description: Any, tensors: dict[str, Tensor]) -> Operator:
-    """The operator of a description, at its initial parameters.
+    """Make the operator of a description, at its initial parameters.
 
     Raises
     ------
@@ -122,6 +123,7 @@ def make_described(description: Any, tensors: dict[str, Tensor]) -> Operator:
 
 
 def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return the constructor argument that `_encode` wrote."""
     if isinstance(value, list):
         return [_decode(item, tensors) for item in value]
     if not isinstance(value, dict):
@@ -134,12 +136,7 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def check_same(live: Operator, made: Operator) -> None:
-    """Refuse an operator that was changed after it was made: `made` lacks the change.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise a ValueError if `live` was changed after construction and so differs from `made`."""
     for (name, a), (other, b) in zip_longest(
         live.named_modules(), made.named_modules(), fillvalue=("", nn.Module())
     ):
@@ -157,9 +154,10 @@ def check_same(live: Operator, made: Operator) -> None:
 
 
 def _list_replaced(module: nn.Module) -> list[str]:
-    """Names of methods that other functions stand for in this module alone.
+    """Return the names of methods that this module alone replaces by other functions.
 
-    Hooks of accelerate, which move tensors between devices and call what was there, are none.
+    Hooks of accelerate, which move tensors between devices and call the method itself, do not
+    count.
     """
     hooked = hasattr(module, "_hf_hook")
     functions = (x for x in vars(module) if inspect.isfunction(getattr(type(module), x, None)))
@@ -167,12 +165,13 @@ def _list_replaced(module: nn.Module) -> list[str]:
 
 
 def _list_settings(module: Any) -> list[str]:
-    """Names of the attributes that hold constructor arguments."""
+    """Return the names of the attributes that hold constructor arguments."""
     names = inspect.signature(type(module)).parameters
     return [x for x in names if x in vars(module) and x not in _FACTORY]
 
 
 def _equal(a: Any, b: Any) -> bool:
+    """Whether two settings are equal; settings of other kinds than `_PLAIN` count as equal."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a.detach().cpu(), b.detach().cpu().to(a.dtype))
     return not isinstance(a, (*_PLAIN, list, tuple)) or (type(a) is type(b) and bool(a == b))

@@ -64,11 +64,11 @@ class ForwardPasses:
         context: Context | None = None,
         first_positions: bool = False,
     ) -> tuple[Tensor, Context]:
-        """The operator's output, and the context that it saw.
+        """Run an operator in the context of the running pass; return its output and the context.
 
-        A `context` comes from a model that makes its own. With `first_positions`, the positions are
-        those of the longest sequence of a model that makes no context: the first ones are taken, as
-        many as there are keys, except in layers with fewer tokens than the first one.
+        A model that makes contexts itself passes `context`. With `first_positions`, the model's
+        positions are those of its longest sequence: the first are taken, as many as there are keys,
+        except in layers with fewer tokens than the first one.
 
         Raises
         ------
@@ -76,16 +76,16 @@ class ForwardPasses:
             If the operator needs a context and there is none, or one that does not fit.
         """
         running = self._passes_under_way()
-        carried = context is None and bool(running)
-        met = running[-1][1] if carried else context
-        if met is None:
-            met = self._recall(operator, v) if operator.needs else Context()
-        seen = met.enter(tokens, v)
-        after = seen.leave()
-        n_keys, first, places = k.shape[-2], seen.first_values, seen.positions
-        if first_positions and places is not None and first is not None:
-            n_places = n_keys if n_keys >= first.shape[-2] else places.shape[-2]
-            seen = seen._replace(positions=places[..., :n_places, :])
+        is_tracked = context is None and bool(running)
+        entering = running[-1][1] if is_tracked else context
+        if entering is None:
+            entering = self._recall(operator, v) if operator.needs else Context()
+        seen = entering.enter(tokens, v)
+        leaving = seen.leave()
+        n_keys, first_values, positions = k.shape[-2], seen.first_values, seen.positions
+        if first_positions and positions is not None and first_values is not None:
+            n_positions = n_keys if n_keys >= first_values.shape[-2] else positions.shape[-2]
+            seen = seen._replace(positions=positions[..., :n_positions, :])
         _check_shapes(operator, seen, v)
         if "projected_positions" in operator.needs and seen.positions is not None:
             assert project is not None
@@ -93,19 +93,19 @@ class ForwardPasses:
             check_context(seen, ("positions",), k, type(operator).__name__)
             seen = seen._replace(projected_positions=projected)
         output = operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
-        if carried:
-            running[-1] = running[-1][0], after
+        if is_tracked:
+            running[-1] = running[-1][0], leaving
             if operator.needs and output.requires_grad and not torch.compiler.is_compiling():
-                self.met.append((operator, v.detach(), _drop_graph(met)))
+                self.met.append((operator, v.detach(), _drop_graph(entering)))
         return output, seen
 
     def _passes_under_way(self) -> list[tuple[int, Context]]:
-        """This thread's running passes, within the same backward pass if any; the latest last."""
+        """Return this thread's running passes, outermost first; in a backward pass, its own."""
         stack = self.threads.__dict__.setdefault("stack", [])
         return stack if stack and stack[-1][0] == _number_of_backward_pass() else []
 
     def _recall(self, operator: Operator, v: Tensor) -> Context:
-        """The context that this layer had for these values."""
+        """Return the context that this operator had for these values in the latest forward pass."""
         kind = type(operator).__name__
         if _number_of_backward_pass() == -1:
             raise ValueError(
@@ -141,12 +141,12 @@ class ForwardPasses:
 
 
 def _number_of_backward_pass() -> int:
-    """Number of the backward pass that this thread is in, -1 outside."""
+    """Return the number of the backward pass that this thread is in, or -1."""
     return torch._C._current_graph_task_id()
 
 
 def _drop_graph(context: Context) -> Context:
-    """The context without its graph; operations on it save the same tensors as before."""
+    """Return the context without its graph; operations on it save the same tensors as before."""
 
     def cut(x: Any) -> Any:
         return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
@@ -155,6 +155,7 @@ def _drop_graph(context: Context) -> Context:
 
 
 def _check_shapes(operator: Operator, seen: Context, v: Tensor) -> None:
+    """Raise a ValueError unless the values of other layers have the shape of this layer's."""
     for name in ("first_values", "previous_values"):
         other = getattr(seen, name)
         if name in operator.needs and other is not None and other.shape != v.shape:

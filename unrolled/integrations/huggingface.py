@@ -142,7 +142,7 @@ def attach_huggingface(
     chosen = list(_choose_layers(offered, operator, positions is not None))
     if not chosen:
         raise ValueError(
-            f"operator: chose nothing in {type(model).__name__}, which offers "
+            f"operator: returned None for all attention layers of {type(model).__name__}: "
             f"{', '.join(map(repr, offered))}"
             if offered
             else f"model: {type(model).__name__} has no attention that calls transformers' "
@@ -183,7 +183,7 @@ def attach_huggingface(
 def _choose_layers(
     offered: dict[str, nn.Module], operator: Chooser, has_positions: bool
 ) -> Iterator[tuple[Any, Operator]]:
-    """The attention modules that are to have an operator, each with its own; checks all."""
+    """Yield the attention modules that get an operator, each with its own, after all checks."""
     for name, module in offered.items():
         _check_library(module.config)
         if _is_cross_attention(module) and not takes_name(operator):
@@ -200,7 +200,7 @@ def _choose_layers(
 
 
 def _list_configs(model: nn.Module) -> Iterator[Any]:
-    """The configurations of the model and its parts, outer ones first."""
+    """Yield the configurations of the model and its parts, outer ones first."""
 
     def within(config: Any) -> Iterator[Any]:
         yield config
@@ -214,7 +214,7 @@ def _list_configs(model: nn.Module) -> Iterator[Any]:
 
 
 def _check_library(config: Any) -> None:
-    """Refuse models whose classes do not support "sdpa", as the library declares.
+    """Raise a ValueError for models whose classes declare no support of "sdpa".
 
     Their attention has sinks, caps or bands, and masks of another form.
     """
@@ -224,10 +224,11 @@ def _check_library(config: Any) -> None:
 
 @lru_cache
 def _check_classes(module: str, config: str) -> None:
-    file = sys.modules.get(module.replace(".configuration_", ".modeling_"))
-    for kind in vars(file).values() if file else ():
-        own = getattr(getattr(kind, "config_class", None), "__name__", None) == config
-        if own and not getattr(kind, "_supports_sdpa", True):
+    """Raise a ValueError if a class with this configuration does not support sdpa."""
+    modeling_module = sys.modules.get(module.replace(".configuration_", ".modeling_"))
+    for kind in vars(modeling_module).values() if modeling_module else ():
+        has_config = getattr(getattr(kind, "config_class", None), "__name__", None) == config
+        if has_config and not getattr(kind, "_supports_sdpa", True):
             raise ValueError(
                 f"model: transformers itself does not support sdpa as the attention of "
                 f"{kind.__name__}, nor can an operator be"
@@ -282,7 +283,7 @@ def _register(
 
 
 def _share_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
-    """A function that returns one shared operator for every size, device and dtype."""
+    """Return a function that makes one operator for each size, device and dtype, and reuses it."""
 
     @lru_cache
     def made(heads: int, width: int, device: torch.device, dtype: torch.dtype) -> Operator:
@@ -304,7 +305,7 @@ def _share_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
 
 
 def _get_attached_operator(module: nn.Module, query: Tensor) -> Operator | None:
-    """The operator, or None for a module that was left alone when others got theirs."""
+    """Return the operator of a module, or None if it was left alone when others got theirs."""
     if getattr(module, "twinsolve_passes", None) is not None:
         return operator_of(module)
     if hasattr(module, "twinsolve_passes"):
@@ -330,7 +331,7 @@ def _attend(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function of transformers: heads are axis 1 of inputs and 2 of the output."""
+    """Attend as transformers call it: heads are axis 1 of the inputs and axis 2 of the output."""
     kind, n_queries = type(plain(operator)).__name__, query.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_causal = bool(causal and mask is None and n_queries > 1)
@@ -372,6 +373,7 @@ def _attend(
 def _check_call(
     operator: Operator, n_queries: int, n_keys: int, causal: bool, kwargs: dict[str, Any]
 ) -> None:
+    """Raise a ValueError if the operator cannot do what the model asks for in this call."""
     kind = type(operator).__name__
     unserved = [name for name in _NOT_SERVED if kwargs.get(name) is not None]
     if unserved:
@@ -407,6 +409,7 @@ def _is_cross_attention(module: nn.Module) -> bool:
 
 
 def _count_heads(module: Any) -> tuple[int, int]:
+    """Return the number and the width of the heads of an attention module of transformers."""
     config = module.config
     heads = getattr(module, "num_heads", None) or config.num_attention_heads
     width = getattr(module, "head_dim", None) or getattr(module, "attention_head_size", None)
@@ -414,6 +417,7 @@ def _count_heads(module: Any) -> tuple[int, int]:
 
 
 def _find_position_weights(module: Any) -> tuple[Tensor, Tensor]:
+    """Return the weights of the module's query and key projections, which positions pass too."""
     for names in _PROJECTIONS:
         linear: list[Any] = [getattr(module, name, None) for name in names]
         q, k = linear
@@ -430,6 +434,7 @@ def _find_position_weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _project_positions(module: nn.Module, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Project positions to (..., heads, tokens, width) by the query and the key projection."""
     heads, width = _count_heads(module)
     q, k = (
         F.linear(positions, weight).unflatten(-1, (heads, width)).transpose(-3, -2)

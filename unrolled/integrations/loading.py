@@ -75,6 +75,7 @@ def load_huggingface(folder: str | os.PathLike[str]) -> Any:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
+    """Return what `save_huggingface` wrote into config.json."""
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"folder: must be a local folder with config.json, got {str(folder)!r}")
@@ -88,6 +89,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
 
 
 def _restore(folder: Path, record: dict[str, Any]) -> Any:
+    """Return the model of a record, with its operators and their parameters."""
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -121,7 +123,7 @@ def _restore(folder: Path, record: dict[str, Any]) -> Any:
 def _attach_group(
     model: nn.Module, group: dict[str, Any], made: dict[str, Operator], tensors: dict[str, Tensor]
 ) -> None:
-    """Attach the operators of layers that share state."""
+    """Attach the operators of the layers that share a context."""
     if absent := group["layers"].keys() - dict(model.named_modules()).keys():
         raise ValueError(f"{type(model).__name__} has no layer {', '.join(sorted(absent))}")
     positions: Any = group["positions"]
@@ -133,7 +135,10 @@ def _attach_group(
 
 
 def _load_library_part(kind: Any, folder: Path) -> Any:
-    """The model with the library's attention. Its weights include those of operators, unread."""
+    """Load the model with the library's own attention.
+
+    The weights in its file include those of operators; these are ignored.
+    """
     config = kind.config_class.from_pretrained(folder)
     config._attn_implementation = None
     del config.transformers_weights
@@ -141,15 +146,16 @@ def _load_library_part(kind: Any, folder: Path) -> Any:
     before = kind._keys_to_ignore_on_load_unexpected
     kind._keys_to_ignore_on_load_unexpected = {*(before or ()), r"\.operator\.", f"^{PLACED}$"}
     try:
-        model, found = kind.from_pretrained(folder, config=config, output_loading_info=True)
+        model, loading_info = kind.from_pretrained(folder, config=config, output_loading_info=True)
     finally:
         kind._keys_to_ignore_on_load_unexpected = before
-    if wrong := sorted({*found["missing_keys"], *found["unexpected_keys"]}):
+    if wrong := sorted({*loading_info["missing_keys"], *loading_info["unexpected_keys"]}):
         raise ValueError(f"weights missing or unexpected: {', '.join(wrong)}")
     return model
 
 
 def _load_state(operator: nn.Module, layer: str, tensors: dict[str, Tensor]) -> None:
+    """Load the parameters and buffers of a layer's operator, in the dtypes that were saved."""
     prefix = f"{layer}.operator."
     state = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     try:

@@ -144,7 +144,7 @@ def replace_attention(
 def _choose_all(
     model: nn.Module, operator: Chooser, positions: str | Tensor | None
 ) -> dict[str, tuple[nn.Module, Operator]]:
-    """Each attention that is to be replaced, by name, with its operator; checks all of them."""
+    """Return, by name, each attention to be replaced with its operator, after all checks."""
     cross = _find_cross_attention(model)
     picked: dict[str, tuple[nn.Module, Any]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -175,7 +175,7 @@ def _choose_all(
 
 
 def _refuse_compiled(name: str) -> None:
-    """Refuse attention right inside torch.compile, which goes on running what it was given."""
+    """Raise a ValueError for attention inside torch.compile, which would go on running."""
     before, _, last = name.rpartition(".")
     if last == "_orig_mod":
         raise ValueError(
@@ -185,7 +185,7 @@ def _refuse_compiled(name: str) -> None:
 
 
 def _check_projected(module: Any, made: Operator, name: str) -> None:
-    """Refuse operators that read what this shell, one of ours, does not project."""
+    """Raise a ValueError if an operator reads a projection that a shell of ours lacks."""
     missing = [part for part in made.reads if part not in getattr(module, "projected", "qkv")]
     if missing:
         raise ValueError(
@@ -205,7 +205,7 @@ def _find_cross_attention(model: nn.Module) -> set[int]:
 
 
 def _refuse_hugging_face(model: nn.Module, picked: Container[str], operator: Chooser) -> None:
-    """Refuse models whose attention Hugging Face transformers run, rather than skip it silently."""
+    """Raise a ValueError if Hugging Face transformers run an attention that was not picked."""
     for name, module in model.named_modules():
         if calls_interface(module) and name not in picked and not takes_name(operator):
             raise ValueError(
@@ -215,7 +215,7 @@ def _refuse_hugging_face(model: nn.Module, picked: Container[str], operator: Cho
 
 
 def _check_served(module: Any, name: str) -> None:
-    """Refuse attention that does not compute softmax(q k^T) v between its projections."""
+    """Raise a ValueError unless attention computes softmax(q k^T) v between its projections."""
     try:
         if isinstance(module, nn.MultiheadAttention):
             _check_multihead(module)
@@ -230,6 +230,7 @@ def _check_served(module: Any, name: str) -> None:
 
 
 def _check_multihead(module: nn.MultiheadAttention) -> None:
+    """Raise a Mismatch unless this is nn.MultiheadAttention in a form that can be replaced."""
     if type(module).forward is not nn.MultiheadAttention.forward:
         raise Mismatch("has a forward of its own")
     if module.bias_k is not None:
@@ -241,6 +242,7 @@ def _check_multihead(module: nn.MultiheadAttention) -> None:
 
 
 def _check_fused(module: Any) -> None:
+    """Raise a Mismatch unless the module is attention with linear qkv and proj."""
     if isinstance(module, _OURS):
         raise Mismatch("is of a class of its own")
     for name in ("qkv", "proj"):
@@ -257,12 +259,14 @@ def _check_fused(module: Any) -> None:
 
 
 def _refuse_tensors(module: nn.Module, parts: set[str]) -> None:
+    """Raise a Mismatch if the module has tensors outside of its known parts."""
     tensors = (*module.named_parameters(), *module.named_buffers())
     if extra := [name for name, _ in tensors if name.split(".")[0] not in parts]:
         raise Mismatch(f"has {', '.join(extra)}")
 
 
 def _get_dropout(module: nn.Module) -> float:
+    """Return the dropout rate of an attention module's weights."""
     if isinstance(module, nn.MultiheadAttention):
         return module.dropout
     dropout = getattr(module, "attn_drop", 0.0)
@@ -270,6 +274,7 @@ def _get_dropout(module: nn.Module) -> float:
 
 
 def _make_replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.Module:
+    """Return the module that replaces attention, with its parameters and hooks."""
     like = parameter_of(module)
     made = made.to(device=like.device, dtype=like.dtype)
     multihead = isinstance(module, nn.MultiheadAttention | Attention)
@@ -280,7 +285,7 @@ def _make_replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.
 
 
 def _refuse_nested_tensors(model: nn.Module) -> None:
-    """Keep encoders from passing nested tensors to their layers, which no operator takes."""
+    """Keep encoders with replaced attention from passing it nested tensors."""
     for part in model.modules():
         if isinstance(part, nn.TransformerEncoder) and any(
             isinstance(inner, MultiheadReplacement) for inner in part.modules()
@@ -289,6 +294,7 @@ def _refuse_nested_tensors(model: nn.Module) -> None:
 
 
 def _put_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
+    """Put a module at a dotted name; return the model, or `new` if the name is empty."""
     if not name:
         return new
     model.set_submodule(name, new)

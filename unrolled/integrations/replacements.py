@@ -18,7 +18,7 @@ _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 def rescale(q: Tensor, k: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
     """Scale queries and keys so that attention at ``head_dim ** -0.5`` is that at `scale`.
 
-    Each gets the root of the factor, so that equal queries and keys stay equal.
+    Each is multiplied by the root of the factor, so that equal queries and keys stay equal.
     """
     usual = q.shape[-1] ** -0.5
     if scale is None or math.isclose(scale, usual, rel_tol=1e-6):
@@ -67,7 +67,7 @@ class FusedProjectionAttention(nn.Module):
         return self.proj_drop(self.proj(output))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of each head, the inputs of the operator."""
+        """Return queries, keys and values of each head: the inputs of the operator."""
         check_input(x, "x", ("batch", "tokens", self.qkv.in_features), self.qkv.weight)
         q, k, v = (self._split_heads(part) for part in self.qkv(x).chunk(3, dim=-1))
         return *rescale(self.q_norm(q), self.k_norm(k), self.scale), v
@@ -77,6 +77,7 @@ class FusedProjectionAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
 
     def _project(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Project positions by the query and the key weights, without bias."""
         width = self.qkv.in_features
         check_input(positions, "context.positions", ("...", "tokens", width), self.qkv.weight)
         w_q, w_k, _ = self.qkv.weight.chunk(3)
@@ -86,7 +87,7 @@ class FusedProjectionAttention(nn.Module):
 
 
 class MultiheadReplacement(Attention):
-    """Replaces ``nn.MultiheadAttention``: `Attention` in its other layouts and widths too."""
+    """Replaces ``nn.MultiheadAttention``: an `Attention` in its other layouts and widths too."""
 
     def __init__(
         self, original: nn.MultiheadAttention | Attention, operator: Operator, passes: ForwardPasses
@@ -122,14 +123,14 @@ class MultiheadReplacement(Attention):
         context: Context | None = None,
     ) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Context]:
         operator_of(self)  # or raises
-        turn = not self.batch_first and query.ndim == 3
-        if turn:
+        is_transposed = not self.batch_first and query.ndim == 3
+        if is_transposed:
             query, key, value = same(lambda x: x.transpose(0, 1), query, key, value)
         output, *rest = super().forward(
             query, key, value, key_padding_mask, need_weights, attn_mask,
             average_attn_weights, is_causal, context,
         )  # fmt: skip
-        return output.transpose(0, 1) if turn else output, *rest
+        return output.transpose(0, 1) if is_transposed else output, *rest
 
     def _operate(
         self,
@@ -167,12 +168,12 @@ class MultiheadReplacement(Attention):
 
 
 def heads_of(module: Any) -> tuple[int, int]:
-    """Number and width of the heads of an attention module of either kind."""
+    """Return the number and the width of the heads of an attention module of either kind."""
     if hasattr(module, "qkv"):
         return module.num_heads, module.qkv.out_features // (3 * module.num_heads)
     return module.num_heads, module.embed_dim // module.num_heads
 
 
 def parameter_of(module: nn.Module) -> Tensor:
-    """A tensor whose device and dtype are those of the module."""
+    """Return a tensor that has the device and the dtype of the module."""
     return next(p for p in module.parameters() if torch.is_floating_point(p))

@@ -79,9 +79,13 @@ def save_huggingface(model: Any, folder: str | os.PathLike[str], **options: Any)
             "all of it"
         )
     if options.get("push_to_hub"):
-        raise ValueError("push_to_hub: save to a folder, or call model.push_to_hub instead")
+        raise ValueError(
+            "push_to_hub: must be False; save to a folder, then call model.push_to_hub"
+        )
     if getattr(model, "_hf_peft_config_loaded", False):
-        raise ValueError("model: adapters are saved without the model, operators are part of it")
+        raise ValueError(
+            "model: must have no adapters, which are saved without the model and its operators"
+        )
     from safetensors.torch import save_file
 
     _check_restorable(model, layers)
@@ -93,9 +97,10 @@ def save_huggingface(model: Any, folder: str | os.PathLike[str], **options: Any)
 
 
 def guard_saving(model: Any, modules: Iterable[nn.Module]) -> None:
-    """Let ``save_pretrained`` save all, and ``from_pretrained`` refuse what lacks operators.
+    """Let ``save_pretrained`` save operators, and ``from_pretrained`` refuse a folder without them.
 
-    The latter reads the attention implementation in ``config.json`` and knows none of this name.
+    ``from_pretrained`` reads the attention implementation in ``config.json``, and none has this
+    name.
     """
     for config in {id(part.config): part.config for part in (model, *modules)}.values():
         config.attn_implementation = HINT
@@ -103,6 +108,7 @@ def guard_saving(model: Any, modules: Iterable[nn.Module]) -> None:
 
 
 def _check_model(model: Any) -> None:
+    """Raise a ValueError unless the model is a PreTrainedModel."""
     if not hasattr(type(model), "save_pretrained"):
         raise ValueError(
             f"model: must be a PreTrainedModel, got {type(model).__name__}; give the model inside"
@@ -110,14 +116,16 @@ def _check_model(model: Any) -> None:
 
 
 def _check_restorable(model: Any, layers: Iterable[str]) -> None:
-    """Refuse a model that its class does not make by itself: with wrapped or adapted parts."""
+    """Raise a ValueError if the model has parts that its class does not make."""
     if getattr(model.config, "quantization_config", None) is not None:
         return  # the library gives such models other tensors
     with torch.device("meta"):
         fresh = type(model)(model.config)
-    added = tuple(f"{layer}.operator." for layer in layers)
-    own = {name for name in _list_tensors(model) - {PLACED} if not name.startswith(added)}
-    if other := sorted(own ^ _list_tensors(fresh)):
+    operator_prefixes = tuple(f"{layer}.operator." for layer in layers)
+    original_tensors = {
+        name for name in _list_tensors(model) - {PLACED} if not name.startswith(operator_prefixes)
+    }
+    if other := sorted(original_tensors ^ _list_tensors(fresh)):
         raise ValueError(
             f"model: cannot be loaded again, as a new {type(model).__name__} differs in {other[0]} "
             f"({len(other)} tensors); save it without wrappers, adapters and parametrizations"
@@ -125,14 +133,15 @@ def _check_restorable(model: Any, layers: Iterable[str]) -> None:
 
 
 def _list_tensors(model: nn.Module) -> set[str]:
+    """Return the names of all parameters and buffers."""
     named = (model.named_parameters, model.named_buffers)
-    return {name for each in named for name, _ in each(remove_duplicate=False)}
+    return {name for list_named in named for name, _ in list_named(remove_duplicate=False)}
 
 
 def _describe_model(
     model: Any, layers: dict[str, Any], state: dict[str, Tensor] | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What goes into ``config.json``, and tensors."""
+    """Return what goes into ``config.json``, and the tensors of the operators."""
     state = model.state_dict() if state is None else state
     groups: dict[int, dict[str, Any]] = {}
     tensors: dict[str, Tensor] = {}
@@ -161,27 +170,31 @@ def _describe_model(
 def _describe_layer(
     operator: Operator, name: str, state: dict[str, Tensor], tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Description of an operator from which, as is made sure, the same is made again."""
-    inside: Operator = plain(operator)
-    stored = name if inside is operator else f"{name}._orig_mod"
-    described = describe_operator(inside, f"{name}:", tensors)
+    """Describe an operator, after a check that its description makes the same operator again."""
+    uncompiled: Operator = plain(operator)
+    prefix = name if uncompiled is operator else f"{name}._orig_mod"
+    described = describe_operator(uncompiled, f"{name}:", tensors)
     made = make_described(json.loads(json.dumps(described)), tensors)
-    own = {key: state[f"{stored}.{key}"].detach().cpu() for key in inside.state_dict()}
+    operator_state = {
+        key: state[f"{prefix}.{key}"].detach().cpu() for key in uncompiled.state_dict()
+    }
     try:
-        made.load_state_dict(own, assign=True)
+        made.load_state_dict(operator_state, assign=True)
     except RuntimeError as error:
         raise ValueError(
             f"it is not what it was made with: {' '.join(str(error).split())}"
         ) from error
-    check_same(inside, made)
-    tensors.update({f"{name}.{key}": value.clone().contiguous() for key, value in own.items()})
+    check_same(uncompiled, made)
+    tensors.update(
+        {f"{name}.{key}": value.clone().contiguous() for key, value in operator_state.items()}
+    )
     return described
 
 
 def _describe_positions(
     model: nn.Module, name: str | None, tensors: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """Where positions are in the model; those from outside are not among its own tensors."""
+    """Return the name of the positions in the model; those given as a tensor are stored."""
     parameters = dict(model.named_parameters())
     if name is not None and name not in {**parameters, **dict(model.named_buffers())}:
         raise ValueError(
@@ -194,9 +207,9 @@ def _describe_positions(
 
 
 def _write_record(path: Path, record: dict[str, Any]) -> None:
-    """Put the record into ``config.json``, and a second refusal for those who name an attention.
+    """Put the record into ``config.json``, and a hint that ``from_pretrained`` fails with.
 
-    ``save_pretrained`` drops the name of a file of weights from the configuration.
+    It stands where the name of the file of weights would, for callers who name an attention.
     """
     config = json.loads(path.read_text())
     config |= {RECORD: record, "transformers_weights": HINT}

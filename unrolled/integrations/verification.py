@@ -24,12 +24,7 @@ class Mismatch(ValueError):
 
 
 def check_arguments(original: nn.Module, replacement: type[nn.Module]) -> None:
-    """Refuse arguments of the original's forward that the replacement lacks or orders otherwise.
-
-    Raises
-    ------
-    Mismatch
-    """
+    """Raise a Mismatch if forward takes arguments that the replacement lacks or reorders."""
     served = [*inspect.signature(replacement.forward).parameters][1:]
     stars: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
@@ -45,24 +40,14 @@ def check_arguments(original: nn.Module, replacement: type[nn.Module]) -> None:
 
 
 def compare_fused(original: nn.Module, build: Build) -> None:
-    """Run attention with linear ``qkv`` and ``proj`` beside its replacement, on random tokens.
+    """Raise a Mismatch unless attention with ``qkv`` and ``proj`` equals its replacement.
 
-    Copies with random weights run: the present weights may be zeros and ones that hide a
-    difference. Both run in evaluation mode, with the masks that the original takes, and in training
-    mode with the same random draws. Half precision runs in float32 too, which shows differences
-    that rounding would hide. A module without data (``meta``) runs on the CPU.
-
-    Parameters
-    ----------
-    original : nn.Module
-        Stays unchanged, as do the states of the random generators.
-    build : callable
-        ``build(module)`` makes the replacement of a module, with ``Softmax()``.
-
-    Raises
-    ------
-    Mismatch
-        If they differ.
+    Both run on random tokens, in evaluation mode with the masks that the original takes, and in
+    training mode with the same random draws. They are copies with random weights: the present
+    weights may be zeros and ones that hide a difference. Half precision runs in float32 too, which
+    shows differences that rounding would hide. A module without data (``meta``) runs on the CPU.
+    The original and the states of the random generators stay as they are. ``build(module)`` makes
+    the replacement with ``Softmax()``.
     """
     options = inspect.signature(original.forward).parameters
     for twin, like in _make_copies(original):
@@ -78,12 +63,7 @@ def compare_fused(original: nn.Module, build: Build) -> None:
 
 
 def compare_multihead(original: nn.MultiheadAttention, build: Build) -> None:
-    """Run ``nn.MultiheadAttention`` beside its replacement, as `compare_fused` does.
-
-    Raises
-    ------
-    Mismatch
-    """
+    """Raise a Mismatch unless ``nn.MultiheadAttention`` equals its replacement: `compare_fused`."""
     widths = original.embed_dim, original.kdim, original.vdim
     for twin, like in _make_copies(original):
         trial = _Trial(twin, build)
@@ -137,7 +117,7 @@ class _Trial:
                 )
 
     def compare_training(self, inputs: tuple[Tensor, ...]) -> None:
-        """Compare in training mode, without dropout of weights: other dropout must stay."""
+        """Compare in training mode, without dropout of weights; other dropout must be the same."""
         if inputs[0].device.type not in ("cpu", "cuda"):
             return  # generators whose states `_run_module` does not know
         weights: Any = getattr(self.original, "attn_drop", None)
@@ -152,7 +132,7 @@ class _Trial:
         self.compare(inputs, "the same random draws in training mode")
 
     def _refuse_changes(self, inputs: tuple[Tensor, ...]) -> None:
-        """Refuse a module whose second run differs from its first: nothing can be compared."""
+        """Raise a Mismatch if a second run differs from the first: nothing can be compared."""
         try:
             first, second = (_run_module(self.original, inputs, {}) for _ in range(2))
         except Exception:
@@ -169,7 +149,7 @@ class _Trial:
 
 
 def _compare_masks(trial: _Trial, x: Tensor) -> None:
-    """Compare with masks, in each form of scaled_dot_product_attention that the original takes."""
+    """Compare under masks, in each form of torch's attention that the original takes."""
     visible = _draw_mask(x.device, x.shape[1])
     bias = _draw_tokens(visible.shape, x, 7).masked_fill(~visible, -torch.inf)
     n_taken = 0
@@ -188,7 +168,7 @@ def _compare_masks(trial: _Trial, x: Tensor) -> None:
 
 
 def _make_copies(original: nn.Module) -> Iterator[tuple[Any, Tensor]]:
-    """Copies with random weights to run, each with a tensor of the device and dtype to run in."""
+    """Yield copies with random weights, each with a tensor of its device and dtype."""
     like = next(p for p in original.parameters() if p.is_floating_point())
     dtypes = [like.dtype] if like.dtype.itemsize >= 4 else [torch.float32, like.dtype]
     for dtype in dtypes:
@@ -205,7 +185,7 @@ def _make_copies(original: nn.Module) -> Iterator[tuple[Any, Tensor]]:
 
 
 def _copy_module(original: nn.Module) -> nn.Module:
-    """A copy without hooks, that has data even if the original is on the meta device."""
+    """Return a copy without hooks; of a module on the meta device, one with data."""
     values = [x for part in original.modules() for x in vars(part).values()]
     tensors = [x for x in values if isinstance(x, Tensor) and not x.is_leaf]
     detached = {id(x): x.detach().clone() for x in tensors}  # deepcopy refuses them
@@ -224,14 +204,14 @@ def _copy_module(original: nn.Module) -> nn.Module:
 
 
 def _run_module(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> Any:
-    """The module's output without gradients; every run starts at the same random states."""
+    """Return the module's output, without gradients; all runs draw the same random numbers."""
     device = inputs[0].device
     with torch.no_grad(), kept_generators(), torch.autocast(device.type, enabled=False):
         return module(*(x.clone() for x in inputs), **options)
 
 
 def _find_tokens(module: Any, counts: tuple[int, ...], like: Tensor) -> Tensor:
-    """Random tokens of the first count that the module takes."""
+    """Return random tokens, as many as the first of `counts` that the module takes."""
     refusals: dict[int, str] = {}
     for count in counts:
         x = _draw_tokens((2, count, module.qkv.in_features), like, count)
@@ -248,12 +228,12 @@ def _find_tokens(module: Any, counts: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def _list_long_counts(module: nn.Module) -> tuple[int, ...]:
-    """Numbers of tokens to try: beyond all windows, or else the number that the module takes.
+    """Return numbers of tokens to try: more than any window holds, or else a fixed number.
 
     A whole number among the module's attributes, of whatever name, may be the length of a window,
     its reach to either side, or the side of a square window; of a pair either may be a length, and
-    both the sides. First come two tokens more than each of these sizes, then two windows, and last,
-    for modules that take nothing else, the size itself, without and with a class token.
+    both the sides. First come two tokens more than each of these sizes, then two windows. The last
+    are for modules that take nothing else: the size itself, without and with a class token.
 
     Raises
     ------
@@ -278,7 +258,7 @@ def _list_long_counts(module: nn.Module) -> tuple[int, ...]:
 
 
 def _draw_mask(device: torch.device, n_tokens: int = _SHORT) -> Tensor:
-    """Boolean mask (2, 1, tokens, tokens) in which every query sees a key, itself at least."""
+    """Draw a boolean mask (2, 1, tokens, tokens) in which every query sees itself."""
     shape = 2, 1, n_tokens, n_tokens
     generator = torch.Generator().manual_seed(0)
     drawn = torch.rand(shape, generator=generator, device="cpu") > 0.4
@@ -291,7 +271,7 @@ def _draw_tokens(shape: tuple[int, ...], like: Tensor, seed: int) -> Tensor:
 
 
 def _relative_rounding(x: Tensor) -> float:
-    """Relative rounding of one product; attention may well compute its softmax in float32."""
+    """Return the relative rounding of a product, at least float32's: softmax may be in float32."""
     eps = max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps)
     reduced = {"high": 2.0**-10, "medium": 2.0**-7}
     if x.dtype == torch.float32:
@@ -299,10 +279,10 @@ def _relative_rounding(x: Tensor) -> float:
     return eps
 
 
-def _relative_error(found: Any, expected: Any) -> float:
+def _relative_error(actual: Any, expected: Any) -> float:
     if not isinstance(expected, Tensor):
         return 0.0
-    a, b = (x.detach().to("cpu").to(torch.float64) for x in (found, expected))
+    a, b = (x.detach().to("cpu").to(torch.float64) for x in (actual, expected))
     return float((a - b).norm() / b.norm().clamp(min=torch.finfo(b.dtype).tiny))
 
 

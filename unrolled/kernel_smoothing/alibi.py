@@ -109,7 +109,7 @@ class ALiBi(SoftmaxSmoother):
         )
 
     def slopes_for(self, q: Tensor) -> Tensor:
-        """The slopes in use, (num_heads, 1, 1), or a single number for a single head."""
+        """Return the slopes in use, (num_heads, 1, 1), or one number for a single head."""
         wide = torch.promote_types(q.dtype, torch.float32)
         shape = (-1, 1, 1) if q.ndim > 2 else ()
         slopes = torch.tensor(self._initial_slopes(), dtype=wide).to(q.device, non_blocking=True)
@@ -148,6 +148,7 @@ class ALiBi(SoftmaxSmoother):
 def _attend_causally(
     q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, mask: Tensor | None
 ) -> Tensor:
+    """Attend with ``m j`` as a feature of key j; the term ``m i`` of query i cancels."""
     scale = q.shape[-1] ** -0.5
     # A power of two near 1 / scale is exact in every dtype and keeps the feature in its range.
     unit = 2.0 ** round(math.log2(1 / scale))
@@ -160,7 +161,7 @@ def _attend_causally(
 
 
 def _distances(start: int, rows: Tensor, k: Tensor) -> Tensor:
-    """``|i - j|`` for rows of queries that are the tokens from `start` on."""
+    """Return ``|i - j|`` for a block of queries, the tokens from `start` on, and all keys."""
     queries = torch.arange(start, start + rows.shape[-2], device=k.device)
     wide = torch.promote_types(k.dtype, torch.float32)
     return (queries[:, None] - torch.arange(k.shape[-2], device=k.device)).abs().to(wide)

@@ -80,13 +80,15 @@ class Sinkhorn(Correction):
         logits = self._logits(call._replace(k=drop_hidden(k, visible), mask=visible))
         f, g = _potential(logits, -1), torch.zeros_like(logits[..., :1, :])
         for _ in range(self.n_iter):
-            seen = logits if visible is None else logits.masked_fill(~visible.mT, _low(logits))
-            g = _potential(seen + f, -2)
+            visible_rows = (
+                logits if visible is None else logits.masked_fill(~visible.mT, _low(logits))
+            )
+            g = _potential(visible_rows + f, -2)
             f = _potential(logits + g, -1)
         return torch.exp(logits + f + g).to(call.q.dtype)
 
     def _logits(self, call: Call) -> Tensor:
-        """Logarithms of the base's matrix, finite and very low where it is zero.
+        """Return the logarithms of the base's matrix, and a very low finite number for its zeros.
 
         Rows of a softmax are not normalised: balancing does that.
         """
@@ -103,11 +105,11 @@ class Sinkhorn(Correction):
 
 
 def _low(x: Tensor) -> float:
-    """A finite number in the place of the logarithm of zero, so that gradients are finite."""
+    """Return a finite number to stand for log(0), so that gradients are finite."""
     return torch.finfo(x.dtype).min / 8
 
 
 def _potential(logits: Tensor, dim: int) -> Tensor:
-    """Minus the logarithm of the sum along `dim`; 0 where all terms are zero."""
+    """Return minus the logarithm of the sums along `dim`; 0 where all terms are zero."""
     total = torch.logsumexp(logits, dim=dim, keepdim=True)
     return torch.where(total > _low(logits) / 2, -total, 0)

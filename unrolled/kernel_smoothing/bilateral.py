@@ -79,6 +79,7 @@ class Biased(Correction):
         return self._add_stored_bias(call).matrix_of(self.base)
 
     def _add_stored_bias(self, call: Call) -> Call:
+        """Return the call with the bias added to its mask."""
         q, k = call.q, call.k
         if self.bias.shape[-2:] != (q.shape[-2], k.shape[-2]):
             raise ValueError(
@@ -188,7 +189,7 @@ class Bilateral(SoftmaxSmoother):
         self.positional = "absolute" if self.uses_positions else None
 
     def bandwidth_for(self, bandwidth: Positive | None, q: Tensor) -> Tensor | float:
-        """The bandwidth in use on queries of this width and dtype."""
+        """Return the bandwidth in use, given or by default, for queries like q."""
         return q.shape[-1] ** 0.25 if bandwidth is None else bandwidth().to(q.dtype)
 
     def attend(self, call: Call) -> Tensor:
@@ -204,11 +205,11 @@ class Bilateral(SoftmaxSmoother):
                 bandwidth = torch.cat(of_features, dim=-1)
                 q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
             return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
-        natural = self.token_bandwidth is None and self.position_bandwidth is None
-        scale = q.shape[-1] ** -0.5 if natural else 1.0
-        q = q if natural else q / hy**2
+        is_default = self.token_bandwidth is None and self.position_bandwidth is None
+        scale = q.shape[-1] ** -0.5 if is_default else 1.0
+        q = q if is_default else q / hy**2
         if p_q is not None and p_k is not None:
-            p_q = p_q if natural else p_q / hp**2
+            p_q = p_q if is_default else p_q / hp**2
             q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
         return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale)
 
@@ -222,11 +223,13 @@ class Bilateral(SoftmaxSmoother):
         )
 
     def _position_term(self, a: Tensor, b: Tensor, bandwidth: Tensor | float) -> Tensor:
+        """Return the logits of one pair of features, by products or by distances."""
         if not self.distances:
             return a @ b.mT / bandwidth**2
         return gaussian_logits(a, b, bandwidth).to(a.dtype)
 
     def _positions(self, call: Call) -> tuple[Tensor | None, Tensor | None]:
+        """Return the projected positions of queries and keys, expanded; None without them."""
         q, k, *_, context = call
         if not self.uses_positions or context is None or context.projected_positions is None:
             return None, None
@@ -266,7 +269,9 @@ class Bilateral(SoftmaxSmoother):
         True
         """
         if not self.uses_positions or context.projected_positions is None:
-            raise ValueError("context: needs projected positions, and an operator that uses them")
+            raise ValueError(
+                "context: must hold projected positions, for an operator that uses them"
+            )
         p_q, p_k = context.projected_positions
         bias = self._position_term(p_q, p_k, self.bandwidth_for(self.position_bandwidth, p_q))
         tokens_alone = copy.deepcopy(self)

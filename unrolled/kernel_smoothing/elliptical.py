@@ -68,8 +68,8 @@ def elliptical_weights(
         with without_autocast(changes):
             sums = visible.to(wide) @ drop_hidden(changes, visible)
     largest = sums.amax(dim=-1, keepdim=True)
-    still = largest == 0
-    return torch.where(still, 1, sums / torch.where(still, 1, largest)).to(values.dtype)
+    unchanged = largest == 0
+    return torch.where(unchanged, 1, sums / torch.where(unchanged, 1, largest)).to(values.dtype)
 
 
 class Elliptical(Operator):
@@ -128,7 +128,7 @@ class Elliptical(Operator):
         return masked_softmax(logits, call.pairs()).to(call.q.dtype)
 
     def metric_for(self, call: Call) -> Tensor:
-        """The diagonal in use, of shape (..., 1 or n_queries, d), in float32 at least."""
+        """Return the diagonal in use, (..., 1 or n_queries, d), in float32 at least."""
         q, k, _, mask, is_causal, context = call
         q = q.to(torch.promote_types(q.dtype, torch.float32))
         if self.metric is not None:
@@ -164,11 +164,11 @@ def _check_metric(metric: ArrayLike) -> Tensor:
 
 
 def _fit_metric(metric: Tensor, q: Tensor) -> Tensor:
-    wanted = (q.shape[-3] if q.ndim > 2 else 1, q.shape[-1])
-    if metric.shape != wanted and metric.shape != wanted[1:]:
+    full_shape = (q.shape[-3] if q.ndim > 2 else 1, q.shape[-1])
+    if metric.shape != full_shape and metric.shape != full_shape[1:]:
         raise ValueError(
-            f"metric: must be of shape {wanted[1:]} or {wanted} for q of shape {tuple(q.shape)}, "
-            f"got {tuple(metric.shape)}"
+            f"metric: must be of shape {full_shape[1:]} or {full_shape} for q of shape "
+            f"{tuple(q.shape)}, got {tuple(metric.shape)}"
         )
     rows = metric if metric.ndim == 1 or q.ndim == 2 else metric[:, None]
     return rows.to(q)

@@ -90,7 +90,7 @@ def gaussian_attention(
 
 
 def _attend_causally(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """Causal attention, centred at the first keys except in rows that do not see all of them."""
+    """Attend causally, centred at the first keys; by differences in rows that see only some."""
     offset = query_offset(q, k)
     first = k[..., :_CENTRE_SAMPLE, :]
     n_early = min(max(first.shape[-2] - 1 - offset, 0), q.shape[-2])
@@ -106,7 +106,7 @@ def _attend_causally(q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor)
 def _attend_by_differences(
     q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor, mask: Tensor | None, is_causal: bool
 ) -> Tensor:
-    """Attention from differences in float64, which need no centre but several times as long."""
+    """Attend by differences in float64: without a centre, in several times the time."""
     wide = torch.promote_types(v.dtype, torch.float32)
     keys, values = k.double() / bandwidth, v.to(wide)
     call = Call(q, k, v, explicit_mask(mask), is_causal, None)
@@ -119,23 +119,23 @@ def _attend_by_differences(
 
 
 def _reach_far(q: Tensor, k: Tensor, bandwidth: float | Tensor) -> bool:
-    """Whether products of these tokens, which are centred, would lose digits of the logits.
+    """Whether rounding of products of these centred tokens would change the logits too much.
 
     Only the CPU is asked: a GPU would wait for the answer, and compiled code has no values.
     """
     if not blocks_serve(q):
         return False
-    of_queries, of_keys = ((x / bandwidth).detach().norm(dim=-1).max().item() for x in (q, k))
-    return max(of_queries, of_keys) * of_keys > _LARGEST_PRODUCT.get(q.dtype, 2.0**8)
+    query_norm, key_norm = ((x / bandwidth).detach().norm(dim=-1).max().item() for x in (q, k))
+    return max(query_norm, key_norm) * key_norm > _LARGEST_PRODUCT.get(q.dtype, 2.0**8)
 
 
 def _attend_rows_apart(
     q: Tensor, k: Tensor, v: Tensor, bandwidth: float | Tensor, mask: Tensor, is_causal: bool
 ) -> Tensor:
-    """Attention whose rows see different keys, so that no centre serves all of them.
+    """Attend where rows see different keys, so that no centre serves all rows.
 
-    Logits are computed in float64. Their centre is in each feature the least number of the keys
-    that any row sees: it is no further from zero than any of them.
+    Logits are computed in float64. The centre has in each feature the number nearest to zero among
+    the keys that any row sees: it is no further from zero than any of them.
     """
     visible = explicit_mask(mask)
     pairs = combine_masks(visible, causal_mask(q, k)) if is_causal else visible
@@ -174,11 +174,11 @@ def _attend_centred(
     mask: Tensor | None,
     is_causal: bool,
 ) -> Tensor:
-    """Fused attention on the features of queries and keys, relative to a centre."""
-    given = q, k
+    """Attend by the fused kernel, on queries and keys relative to a centre."""
+    uncentred = q, k
     q, k = q - centre.to(q.dtype), k - centre.to(k.dtype)
     if _reach_far(q, drop_hidden(k, mask), bandwidth):
-        return _attend_by_differences(*given, v, bandwidth, mask, is_causal)
+        return _attend_by_differences(*uncentred, v, bandwidth, mask, is_causal)
     if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
         q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
     norms = _norm_features(k)
@@ -188,7 +188,7 @@ def _attend_centred(
 
 
 def _norm_features(k: Tensor) -> Tensor:
-    """``-|k|^2 / 2`` as one feature, or split over two where one would lose digits (bf16, fp16)."""
+    """Return ``-|k|^2 / 2`` as a feature; in 16 bits as two, whose sum keeps the digits."""
     if k.dtype not in (torch.bfloat16, torch.float16):
         return -k.square().sum(dim=-1, keepdim=True) / 2
     exact = -k.float().square().sum(dim=-1, keepdim=True) / 2
@@ -197,7 +197,7 @@ def _norm_features(k: Tensor) -> Tensor:
 
 
 def _find_centre(k: Tensor, mask: Tensor | None) -> Tensor:
-    """The median of a sample of the keys that all queries see; 0 if there are none.
+    """Return the median of a sample of the keys that all queries see, or 0 if there are none.
 
     Any point would do in exact arithmetic. A median keeps the digits when a few keys are large.
     """
@@ -208,10 +208,14 @@ def _find_centre(k: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         sample = k[..., place * k.shape[-2] // _CENTRE_SAMPLE**2, :]
         return sample.median(dim=-2, keepdim=True).values
-    order = (~hidden_by(mask)).squeeze(-2).expand(k.shape[:-1]).cumsum(dim=-1)
-    count = order[..., -1:]
-    wanted = (place * count // _CENTRE_SAMPLE**2)[..., None]
-    index = (order[..., None, :] <= wanted).sum(dim=-1, keepdim=True).clamp(max=k.shape[-2] - 1)
+    visible_rank = (~hidden_by(mask)).squeeze(-2).expand(k.shape[:-1]).cumsum(dim=-1)
+    count = visible_rank[..., -1:]
+    sample_ranks = (place * count // _CENTRE_SAMPLE**2)[..., None]
+    index = (
+        (visible_rank[..., None, :] <= sample_ranks)
+        .sum(dim=-1, keepdim=True)
+        .clamp(max=k.shape[-2] - 1)
+    )
     sample = k.gather(-2, index.expand(*index.shape[:-1], k.shape[-1]))
     centre = sample.median(dim=-2, keepdim=True).values
     return torch.where(count[..., None] > 0, centre, 0)
@@ -279,7 +283,7 @@ class Gaussian(SoftmaxSmoother):
         )
 
     def bandwidth_for(self, q: Tensor) -> Tensor | float:
-        """The bandwidth in use on queries of this width and dtype."""
+        """Return the bandwidth in use, given or by default, for queries like q."""
         if self.bandwidth is None:
             return q.shape[-1] ** 0.25
         if self.bandwidth.log is None:

@@ -103,6 +103,7 @@ class Kernel(SoftmaxSmoother):
         return call.q.to(wide), call.k.to(wide), self.bandwidth().to(wide)
 
     def _logits(self, q: Tensor, k: Tensor, bandwidth: Tensor) -> Tensor:
+        """Return the logarithms of the kernel, after a check of their shape."""
         if callable(self.kernel):
             logits = self.kernel(q / bandwidth, k / bandwidth)
         else:
@@ -131,7 +132,7 @@ FeatureMap = Callable[[Tensor], Tensor]
 
 
 def elu_features(x: Tensor) -> Tensor:
-    """``elu(x) + 1``: ``x + 1`` above zero and ``exp(x)`` below, with all its digits there."""
+    """``elu(x) + 1``: ``x + 1`` above zero, ``exp(x)`` below, without loss of digits."""
     return x.relu() + x.clamp(max=0).exp()
 
 
@@ -203,7 +204,7 @@ class FeatureKernel(Operator):
         return _divide(weights, weights.sum(dim=-1, keepdim=True)).to(q.dtype)
 
     def _compute_features(self, x: Tensor) -> Tensor:
-        """Features in float32 at least, in which small ones and their gradients are kept."""
+        """Return features in float32 at least, so that small ones and their gradients are kept."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if self.feature_map is None:
             return elu_features(x.to(wide))

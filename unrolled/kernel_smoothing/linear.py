@@ -19,12 +19,12 @@ _CHUNK = 128
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> Tensor:
-    """``(q k^T) v`` as ``q (k^T v)``, or its causal form, in time and memory linear in the tokens.
+    """Return ``(q k^T) v`` as ``q (k^T v)``, or its causal form, in time linear in the tokens.
 
-    The causal form, ``(q_i . k_j for j <= i, else 0) v``, adds to the pairs within each chunk of
-    tokens the sum of ``k_j^T v_j`` over the chunks before. With fewer queries than keys the queries
-    are the last tokens, and what comes before them is one sum. A program that is compiled or
-    exported for any number of tokens holds all pairs.
+    Memory is linear too. The causal form, ``(q_i . k_j for j <= i, else 0) v``, adds to the pairs
+    within each chunk of tokens the sum of ``k_j^T v_j`` over the chunks before. With fewer queries
+    than keys the queries are the last tokens, and what comes before them is one sum. A program that
+    is compiled or exported for any number of tokens holds all pairs.
 
     Parameters
     ----------
@@ -56,16 +56,18 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False
     if not has_static_value(n_queries) or not has_static_value(offset):
         return (q @ k.mT).tril(offset) @ v
     if offset > 0:
-        past = q @ (k[..., :offset, :].mT @ v[..., :offset, :])
-        return past + linear_attention(q, k[..., offset:, :], v[..., offset:, :], is_causal=True)
+        earlier_tokens = q @ (k[..., :offset, :].mT @ v[..., :offset, :])
+        return earlier_tokens + linear_attention(
+            q, k[..., offset:, :], v[..., offset:, :], is_causal=True
+        )
     chunk = min(block_size(_CHUNK), n_queries)
     padding = (0, 0, 0, -n_queries % chunk)
     # (..., n_chunks, chunk, d)
     q, k, v = (F.pad(x, padding).unflatten(-2, (-1, chunk)) for x in (q, k, v))
-    sums = k.mT @ v
+    chunk_sums = k.mT @ v
     # Shifted, not subtracted: later tokens must not even change the rounding.
-    before = F.pad(sums[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(dim=-3)
-    out = q @ before + (q @ k.mT).tril() @ v
+    earlier_chunks = F.pad(chunk_sums[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).cumsum(dim=-3)
+    out = q @ earlier_chunks + (q @ k.mT).tril() @ v
     return out.flatten(-3, -2)[..., :n_queries, :]  # (..., n_queries, d)
 
 

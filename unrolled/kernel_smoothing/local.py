@@ -22,9 +22,9 @@ from .logits import Grid
 
 
 class Neighborhood(SoftmaxSmoother):
-    """Base of scaled dot-product attention to the tokens near by, on a grid.
+    """Base of scaled dot-product attention to nearby tokens of a grid.
 
-    Behind the class tokens, token t stands in row ``t // width`` and column ``t % width``; the last
+    After the class tokens, token t stands in row ``t // width`` and column ``t % width``; the last
     row may be incomplete. Class tokens see all and are seen by all. With fewer queries than keys,
     the queries are the last tokens.
     """
@@ -36,22 +36,23 @@ class Neighborhood(SoftmaxSmoother):
         self.scale = None if scale is None else check_positive(scale, "scale")
 
     def near(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Which pairs are neighbours, from their differences in row and column."""
+        """Whether two tokens are neighbours, from their differences in row and column."""
         raise NotImplementedError
 
     def reach(self, start: int, stop: int, width: int) -> tuple[int, int | None]:
-        """Range of the places near to any place in ``range(start, stop)``; None is the end."""
+        """Return a range of grid tokens that holds all neighbours of those in this range."""
         return 0, None
 
     def _find_reach(
         self, start: int, stop: int, n: int, width: int, n_class: int
     ) -> tuple[int, int]:
-        """`reach` as a range of indices of all n tokens, class tokens in front included."""
+        """Return the range of all tokens, class tokens included, that these tokens may see."""
         first, last = self.reach(start - n_class, stop - n_class, width)
         last = n if last is None or start < n_class else min(n, last + n_class)
         return 0 if n_class else max(0, first), last
 
     def _is_near(self, i: Tensor, j: Tensor, width: int, n_class: int) -> Tensor:
+        """Whether tokens i and j see each other: as neighbours or class tokens."""
         i, j = i - n_class, j - n_class
         near = self.near(i // width - j // width, i % width - j % width)
         return near | (i < 0) | (j < 0) if n_class else near
@@ -65,20 +66,22 @@ class Neighborhood(SoftmaxSmoother):
             return attend_by_flex(call, pairs=near, scale=self.scale)
 
         def block(rows: Tensor, start: int) -> Tensor:
-            own = slice(offset + start, offset + start + rows.shape[-2])
+            query_range = slice(offset + start, offset + start + rows.shape[-2])
             first, last = 0, n
             if has_static_value(n):
-                first, last = self._find_reach(own.start, own.stop, n, width, n_class)
+                first, last = self._find_reach(
+                    query_range.start, query_range.stop, n, width, n_class
+                )
             indices = torch.arange(n, dtype=torch.int32, device=q.device)
-            near = self._is_near(indices[own, None], indices[first:last], width, n_class)
-            seen = call.pairs_of(rows, start)
-            if seen is not None:
-                seen = seen.expand(*seen.shape[:-1], n)[..., first:last]
+            near = self._is_near(indices[query_range, None], indices[first:last], width, n_class)
+            mask = call.pairs_of(rows, start)
+            if mask is not None:
+                mask = mask.expand(*mask.shape[:-1], n)[..., first:last]
             return fused_attention(
                 rows,
                 k[..., first:last, :],
                 v[..., first:last, :],
-                mask=combine_masks(seen, near),
+                mask=combine_masks(mask, near),
                 scale=self.scale,
             )
 

@@ -133,7 +133,7 @@ class Logistic(SoftmaxSmoother):
         )
 
     def _query_terms(self, q: Tensor) -> Tensor:
-        """``q_i . u_Q + b``, of shape (..., n_queries, 1)."""
+        """Return ``q_i . u_Q + b``, of shape (..., n_queries, 1)."""
         wide = torch.promote_types(q.dtype, torch.float32)
         return q.to(wide) @ self.query_weight.to(wide) + self.bias.to(wide)
 

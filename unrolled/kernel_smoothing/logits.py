@@ -18,14 +18,14 @@ from ..attention import (
 
 
 def of_queries(features: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Features of the queries, which are the last tokens, if those of all tokens are given."""
+    """Return the features of the queries, which are the last tokens, from those of all tokens."""
     if features.shape[-2] != k.shape[-2] or q.shape[-2] == k.shape[-2]:
         return features
     return features[..., query_offset(q, k) :, :]
 
 
 def expand_features(features: Tensor, tokens: Tensor, name: str) -> Tensor:
-    """Expand features to the leading dimensions (batch, heads) of the tokens.
+    """Expand features to the batch and heads of the tokens.
 
     Raises
     ------
@@ -44,23 +44,23 @@ def expand_features(features: Tensor, tokens: Tensor, name: str) -> Tensor:
 
 
 def split_feature(feature: Tensor, dtype: torch.dtype) -> Tensor:
-    """A feature of shape (..., 1), in a narrow dtype split into three whose sum keeps 24 bits.
+    """Return a feature (..., 1) in `dtype`, a narrow one as three whose sum keeps 24 bits.
 
     Bits are cut off, not rounded: compiled programs leave out casts to a dtype and back.
     """
     n_bits = round(-math.log2(torch.finfo(dtype).eps))
     if n_bits >= 23:
         return feature.to(dtype)
-    kept, rest, parts = -(2 ** (23 - n_bits)), feature.detach().float(), []
+    high_bits, remainder, parts = -(2 ** (23 - n_bits)), feature.detach().float(), []
     for _ in range(3):
-        parts.append((rest.view(torch.int32) & kept).view(torch.float32))
-        rest = rest - parts[-1]
+        parts.append((remainder.view(torch.int32) & high_bits).view(torch.float32))
+        remainder = remainder - parts[-1]
     parts[0] = feature - (feature.detach() - parts[0])  # the gradient is that of the whole
     return torch.cat(parts, dim=-1).to(dtype)
 
 
 def add_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
-    """The bias as an additive mask: -inf where a boolean mask hides, plus an additive mask."""
+    """Add a bias to an additive mask, or hide by -inf what a boolean mask hides."""
     if mask is None:
         return bias
     if mask.dtype == torch.bool:
@@ -69,7 +69,7 @@ def add_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
 
 
 class _Distances(torch.autograd.Function):
-    """``|q_i - k_j|`` or its square; gradients by products of matrices, which `cdist` lacks.
+    """``|q_i - k_j|`` or its square, with gradients by matrix products instead of `cdist`'s.
 
     These products are in float64: in float32 those of tokens far from the origin would cancel.
     """
@@ -79,8 +79,8 @@ class _Distances(torch.autograd.Function):
         if q.is_cuda and q.dtype == torch.float32:
             squares = _square_by_products(q, k)
             return squares if squared else squares.sqrt_()
-        found = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
-        return found.square_() if squared else found
+        distance = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+        return distance.square_() if squared else distance
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -89,43 +89,34 @@ class _Distances(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        q, k, found = ctx.saved_tensors
+        q, k, distance = ctx.saved_tensors
         dtype, (q, k) = q.dtype, (x.double() for x in (q, k))
-        if found is None:
+        if distance is None:
             q, k, weights = 2 * q, 2 * k, gradient.double()
         else:
-            weights = (gradient / found.masked_fill(found == 0, torch.inf)).double()
+            weights = (gradient / distance.masked_fill(distance == 0, torch.inf)).double()
         by_query, by_key = _pull(weights, q, k), _pull(weights.mT, k, q)
         return by_query.to(dtype), by_key.to(dtype), None
 
 
 def _pull(weights: Tensor, x: Tensor, others: Tensor) -> Tensor:
-    """``sum_j w_ij (x_i - y_j)``."""
+    """Return ``sum_j w_ij (x_i - y_j)``, with y the `others`."""
     sums = weights @ F.pad(others, (0, 1), value=1.0)
     return sums[..., -1:] * x - sums[..., :-1]
 
 
 def _square_by_products(q: Tensor, k: Tensor) -> Tensor:
-    """Squared distances of float32, by products in float64: on a GPU `cdist` takes far longer."""
+    """Squared distances in float32 by products in float64: on a GPU far faster than `cdist`."""
     q, k = q.double(), k.double()
     squares = (q @ k.mT).mul_(-2).add_(q.square().sum(dim=-1, keepdim=True))
     return squares.add_(k.square().sum(dim=-1)[..., None, :]).clamp_(min=0).float()
 
 
 def squared_distances(q: Tensor, k: Tensor) -> Tensor:
-    """``|q_i - k_j|^2`` from differences; of float32 on a GPU from products in float64.
+    """Squared distances ``|q_i - k_j|^2`` of shape (..., n_queries, n_keys), from differences.
 
-    Those products leave an error of some ``1e-16 (|q_i|^2 + |k_j|^2)``.
-
-    Parameters
-    ----------
-    q : Tensor of shape (..., n_queries, d)
-    k : Tensor of shape (..., n_keys, d)
-        With the leading shape of q.
-
-    Returns
-    -------
-    Tensor of shape (..., n_queries, n_keys)
+    In float32 on a GPU they come from products in float64, which leave an error of some ``1e-16
+    (|q_i|^2 + |k_j|^2)``. Queries and keys must have the same leading shape.
     """
     if is_transformed():
         # PyTorch's cdist has no forward derivative.
@@ -135,18 +126,18 @@ def squared_distances(q: Tensor, k: Tensor) -> Tensor:
 
 
 def distances(q: Tensor, k: Tensor) -> Tensor:
-    """``|q_i - k_j|``, with zero derivatives where it is zero; see `squared_distances`."""
+    """Distances ``|q_i - k_j|``, with derivatives 0 where they are 0; see `squared_distances`."""
     if is_transformed():
         squares = squared_distances(q, k)
         return torch.where(squares > 0, torch.where(squares > 0, squares, 1).sqrt(), 0)
-    found: Tensor = _Distances.apply(q, k, False)
-    return found
+    distance: Tensor = _Distances.apply(q, k, False)
+    return distance
 
 
 def gaussian_logits(q: Tensor, k: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """``-|q_i - k_j|^2 / (2 bandwidth^2)``, in float32 at least.
+    """Logits ``-|q_i - k_j|^2 / (2 bandwidth^2)``, in float32 at least.
 
-    The bandwidth divides distances: tokens far from the origin would be rounded.
+    The bandwidth divides distances, not tokens: those far from the origin would lose digits.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     bandwidth = bandwidth.to(wide) if isinstance(bandwidth, Tensor) else bandwidth
@@ -154,9 +145,10 @@ def gaussian_logits(q: Tensor, k: Tensor, bandwidth: float | Tensor) -> Tensor:
 
 
 def key_nearest_zero(k: Tensor, mask: Tensor | None) -> Tensor:
-    """In each feature the number nearest to zero of the keys that any query sees: a constant.
+    """In each feature, the number nearest to zero among the keys that any query sees.
 
-    As a centre it takes no digits from any of them, and keeps those of keys far from the origin.
+    As a centre it costs no key digits, and it keeps those of keys far from the origin. It is a
+    constant, without a gradient.
     """
     k = k.detach()
     sizes = k.abs()
@@ -166,14 +158,10 @@ def key_nearest_zero(k: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class Grid:
-    """The grid of an operator: its own, or that of the model around it.
+    """The grid of an operator: its own of `width` columns, or, for None, that of the model.
 
-    Parameters
-    ----------
-    width : int, optional
-        Number of columns. None takes the model's; without a model, one column, a sequence.
-    n_class_tokens : int
-        Number of tokens in front of the grid, which have no place on it.
+    Without a model it has one column, a sequence. `n_class_tokens` stand in front of the grid,
+    without a place on it.
     """
 
     def __init__(self, width: int | None, n_class_tokens: int) -> None:
@@ -181,7 +169,7 @@ class Grid:
         self.n_class_tokens = check_count(n_class_tokens, "n_class_tokens", 0)
 
     def on(self, k: Tensor, context: Context | None) -> tuple[int, int]:
-        """Number of columns of the grid of these keys, and number of class tokens.
+        """Return the number of columns of the grid of these keys, and of class tokens.
 
         Raises
         ------
@@ -213,7 +201,7 @@ class Grid:
 
 
 def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits with the mask applied: -inf, without a gradient, where it hides."""
+    """Apply a mask to logits: -inf, without a gradient, where it hides."""
     if mask is None:
         return logits
     if mask.dtype != torch.bool:
@@ -222,11 +210,11 @@ def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def visible_products(q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:
-    """``q k^T``, zero where a key is not visible."""
+    """Return ``q k^T`` with zeros where a key is not visible."""
     products = q @ k.mT
     return products if visible is None else torch.where(visible, products, 0)
 
 
 def block_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the visible keys; zeros, with zero gradients, where there are none."""
+    """Softmax over the visible keys; zeros, with zero gradients, in rows that see none."""
     return masked_softmax(masked_logits(logits, mask), None)

@@ -62,9 +62,9 @@ def project_on_simplex(logits: Tensor) -> Tensor:
 
 
 def subtract_largest(logits: Tensor) -> Tensor:
-    """Logits in float32 at least, of which the largest of each row is 0.
+    """Subtract the largest logit of each row, in float32 at least; -inf stays.
 
-    The projection is the same, and its thresholds are then sought among small numbers. -inf stays.
+    The projection is the same, and thresholds are then sought among small numbers.
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     largest = wide.detach().amax(dim=-1, keepdim=True) if wide.shape[-1] else wide
@@ -72,6 +72,8 @@ def subtract_largest(logits: Tensor) -> Tensor:
 
 
 class _Projection(torch.autograd.Function):
+    """The projection of rows whose largest entry is 0, with its gradient."""
+
     @staticmethod
     def forward(logits: Tensor) -> Tensor:
         if has_no_values(logits):
@@ -103,7 +105,7 @@ class _Projection(torch.autograd.Function):
 
 
 def _find_threshold(z: Tensor) -> Tensor:
-    """The tau of each row, of shape (..., 1).
+    """Return the threshold tau of each row, of shape (..., 1).
 
     Newton steps start at the threshold of some of the entries, the largest of each of a few groups.
     It is never larger than that of all entries.
@@ -112,26 +114,26 @@ def _find_threshold(z: Tensor) -> Tensor:
     if n <= _FEW:
         start = z.amax(dim=-1, keepdim=True) - 1
         return _iterate_newton(z, start.masked_fill_(start == -torch.inf, 0))
-    grouped, rest = z.split((n - n % _GROUPS, n % _GROUPS), dim=-1)
+    grouped, ungrouped = z.split((n - n % _GROUPS, n % _GROUPS), dim=-1)
     largest = grouped.unflatten(-1, (_GROUPS, -1)).amax(dim=-2)
-    return _iterate_newton(z, _find_threshold(torch.cat([largest, rest], dim=-1)))
+    return _iterate_newton(z, _find_threshold(torch.cat([largest, ungrouped], dim=-1)))
 
 
 def _iterate_newton(z: Tensor, tau: Tensor) -> Tensor:
-    """Newton steps from below, until the support of no row shrinks any more."""
-    before, shrinks = None, True
+    """Take Newton steps from below until the support of no row shrinks any more."""
+    last_size, shrinks = None, True
     while shrinks:
-        above = (z - tau).relu_()
-        excess = above.sum(dim=-1, keepdim=True) - 1
-        size = above.sign_().sum(dim=-1, keepdim=True)
+        clipped = (z - tau).relu_()
+        excess = clipped.sum(dim=-1, keepdim=True) - 1
+        size = clipped.sign_().sum(dim=-1, keepdim=True)
         tau = torch.maximum(tau, tau + excess / size.clamp(min=1))
-        shrinks = before is None or bool((size < before).any())
-        before = size
+        shrinks = last_size is None or bool((size < last_size).any())
+        last_size = size
     return tau
 
 
 def sorted_threshold(z: Tensor) -> Tensor:
-    """The tau of each row, ``max_k (z_(1) + ... + z_(k) - 1) / k``, if its largest entry is 0."""
+    """Return ``tau = max_k (z_(1) + ... + z_(k) - 1) / k`` of rows whose largest entry is 0."""
     below = z.clamp(min=-2).sort(dim=-1, descending=True).values
     counts = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype, device=z.device)
     return ((below.cumsum(dim=-1) - 1) / counts).amax(dim=-1, keepdim=True)

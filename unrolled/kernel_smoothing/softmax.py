@@ -165,6 +165,7 @@ class TopK(Operator):
         return self._weights(call.q, call.k, call.pairs()).to(call.q.dtype)
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Softmax of the `n_largest` logits of each row, and of those equal to the last of them."""
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         wide = torch.promote_types(q.dtype, torch.float32)
         logits = masked_logits((scale * q.to(wide)) @ k.to(wide).mT, mask)

@@ -120,7 +120,7 @@ class SpatialGaussian(SoftmaxSmoother):
 def _logits(
     first: int, stop: int, keys: Tensor, bandwidth: Tensor, width: int, n_class: int
 ) -> Tensor:
-    """Logits of the rows from `first` to `stop`, from whole numbers, exact in float32."""
+    """Return the logits of the rows from `first` to `stop`, exact before the division."""
     j = torch.arange(keys.shape[-2], device=keys.device) - n_class
     i = torch.arange(first, stop, device=keys.device)[:, None] - n_class
     squares = (i // width - j // width).square() + (i % width - j % width).square()
@@ -139,7 +139,7 @@ def _smooth_rows(
     width: int,
     n_class: int,
 ) -> Tensor:
-    """Attention of the last tokens on features of their places, whose products are exact.
+    """Attend with the last tokens, by features of their places whose products are exact.
 
     Samples or heads with the same matrix are computed as one, with their values side by side.
     """
@@ -148,19 +148,19 @@ def _smooth_rows(
     p = torch.stack([i // width, i % width], dim=-1).double() / bandwidth.double()
     norms = -p.square().sum(dim=-1, keepdim=True) / 2
     ones = torch.ones_like(norms)
-    present = (i >= 0)[:, None]
+    on_grid = (i >= 0)[:, None]
     q, k = (
-        torch.where(present, torch.cat([p, *more], dim=-1), 0)
+        torch.where(on_grid, torch.cat([p, *more], dim=-1), 0)
         for more in ((norms, ones), (ones, norms))
     )
     batch = v.shape[:-2]
-    matrices = torch.broadcast_shapes(k.shape[:-2], () if mask is None else mask.shape[:-2])
-    n_shared = len(batch) - len(matrices)  # axes in front over which the matrix is the same
-    if any(a != b for a, b in zip(matrices, batch[n_shared:], strict=True)):
-        matrices, n_shared = batch, 0
+    matrix_batch = torch.broadcast_shapes(k.shape[:-2], () if mask is None else mask.shape[:-2])
+    n_shared = len(batch) - len(matrix_batch)  # axes in front over which the matrix is the same
+    if any(a != b for a, b in zip(matrix_batch, batch[n_shared:], strict=True)):
+        matrix_batch, n_shared = batch, 0
     # (*matrices, n, shared * size)
     wide = v.flatten(0, n_shared - 1).movedim(0, -2).flatten(-2) if n_shared else v
-    q, k = (x.expand(*matrices, *x.shape[-2:]) for x in (q[..., n - n_queries :, :], k))
+    q, k = (x.expand(*matrix_batch, *x.shape[-2:]) for x in (q[..., n - n_queries :, :], k))
     out = blocked_attention(q, k, wide, mask=mask, is_causal=is_causal)
     if not n_shared:
         return out
@@ -169,12 +169,12 @@ def _smooth_rows(
 
 
 def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tensor:
-    """Weighted means of the values of all tokens: over each row of the grid, then over the rows.
+    """Average the values of all tokens: over each row of the grid, then over the rows.
 
-    Each row has a weight of 1, that of its own token, so that no largest logit need be subtracted.
+    A token's weight of itself is 1, so that no largest logit need be subtracted.
     """
-    first, tokens = v[..., :n_class, :], v[..., n_class:, :]
-    n, n_first, size = tokens.shape[-2], first.shape[-2], v.shape[-1]
+    class_values, tokens = v[..., :n_class, :], v[..., n_class:, :]
+    n, n_first, size = tokens.shape[-2], class_values.shape[-2], v.shape[-1]
     n_rows = (n + width - 1) // width
     rows, columns = (torch.arange(m, device=v.device)[:, None].to(v) for m in (n_rows, width))
     across = _weigh_places(columns, columns, bandwidth)[..., None, :, :]  # (..., 1, width, width)
@@ -183,19 +183,23 @@ def _smooth_grid(v: Tensor, bandwidth: Tensor, width: int, n_class: int) -> Tens
         for part in (tokens, v.new_ones(n, 1))
     )
     # x: (..., n_rows, width * size)
-    x, mass, total = x.flatten(-2), mass.flatten(-2), first.sum(dim=-2)[..., None, None, :]
+    x, mass, class_sum = (
+        x.flatten(-2),
+        mass.flatten(-2),
+        class_values.sum(dim=-2)[..., None, None, :],
+    )
 
     def block(part: Tensor, start: int) -> Tensor:
         down = _weigh_places(part, rows, bandwidth)
-        weighted = (down @ x).unflatten(-1, (width, size)) + total
+        weighted = (down @ x).unflatten(-1, (width, size)) + class_sum
         return (weighted / ((down @ mass)[..., None] + n_first)).flatten(-2)
 
     # (..., n, size)
     means = map_query_blocks(block, rows).unflatten(-1, (width, size)).flatten(-3, -2)[..., :n, :]
-    overall = v.mean(dim=-2, keepdim=True).expand_as(first)
+    overall = v.mean(dim=-2, keepdim=True).expand_as(class_values)
     return torch.cat([overall, means], dim=-2) if n_first else means
 
 
 def _weigh_places(p: Tensor, others: Tensor, bandwidth: Tensor) -> Tensor:
-    """``exp(-|p_i - p_j|^2 / (2 s^2))`` of places on one axis."""
+    """Return ``exp(-|p_i - p_j|^2 / (2 s^2))`` for places on one axis."""
     return torch.exp2((p - others.mT).square() * (-math.log2(math.e) / 2 / bandwidth**2))

@@ -84,6 +84,7 @@ class Tupe(SoftmaxSmoother):
         return (q @ k.mT + p_q @ p_k.mT) / (2 * q.shape[-1]) ** 0.5
 
     def _positions(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Return the projected positions of queries and keys, expanded to their batch and heads."""
         q, k, *_, context = call
         positions = None if context is None else context.positions
         assert positions is not None  # checked, as it is needed

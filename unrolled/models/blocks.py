@@ -22,7 +22,7 @@ from ..spectral_filtering import LayerScale
 
 
 class FeedForward(nn.Module):
-    """``fc2(gelu(fc1(x)))`` with Xavier weights and zero biases."""
+    """The two-layer perceptron ``fc2(gelu(fc1(x)))``, with Xavier weights and zero biases."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FeedForward(nn.Module):
 
 
 class NoSkip(Residual):
-    """No residual connection: ``y``."""
+    """No residual connection: it returns y, the output of the branch."""
 
     def forward(self, x: Tensor, y: Tensor, context: Context | None = None) -> Tensor:
         return y
@@ -104,8 +104,7 @@ class Block(nn.Module):
     ----------
     Vaswani et al. (2017), Dosovitskiy et al. (2021); EQUATIONS IF-GRC, IF-26, AO-10 to AO-12.
     Weights are Xavier uniform, for query, key and value each, and biases zero. Operators and other
-    parts start where their `reset_parameters` puts them; values set otherwise are lost, so set them
-    in the block.
+    parts start where their `reset_parameters` puts them, so set other values in the block.
 
     Examples
     --------
@@ -176,7 +175,7 @@ class Block(nn.Module):
 
     @property
     def scales_mix_tokens(self) -> bool:
-        """Whether a scale mixes tokens: those do that take masks."""
+        """Whether a scale mixes tokens: one that takes masks does."""
         return any(self._scale_masks.values())
 
     @property
@@ -227,26 +226,26 @@ class Block(nn.Module):
         if memory is not None:
             check_input(memory, "memory", (*x.shape[:-2], "tokens", dim), weight)
         check_is_context(context)
-        alone = context is None
+        without_context = context is None
         context = context or Context()
         if context.first_tokens is None:
             context = context._replace(first_tokens=x)
         tokens = x if memory is None else torch.cat([memory, x], dim=-2)
-        n_further = tokens.shape[-2] - x.shape[-2]
+        n_memory = tokens.shape[-2] - x.shape[-2]
         keys = values = self.attention_norm(tokens)
         if add_positions and context.positions is not None:
             shape = ("...", tokens.shape[-2], dim)
             check_input(context.positions, "context.positions", shape, weight)
             keys = self.attention_norm(tokens + context.positions)
-        queries = keys if memory is None else keys[..., n_further:, :]
+        queries = keys if memory is None else keys[..., n_memory:, :]
         y, _, context = self.attention(
             queries, keys, values, key_padding_mask,
             need_weights=False, attn_mask=attn_mask, is_causal=is_causal, context=context,
         )  # fmt: skip
-        padding = None if key_padding_mask is None else key_padding_mask[..., n_further:]
+        padding = None if key_padding_mask is None else key_padding_mask[..., n_memory:]
         masks = {
             "key_padding_mask": padding,
-            "attn_mask": self._find_hidden_pairs(attn_mask, x, n_further),
+            "attn_mask": self._find_hidden_pairs(attn_mask, x, n_memory),
             "is_causal": (is_causal and attn_mask is None) or None,
         }
         x = self.attention_residual(x, self._scale_branch("attention_scale", y, masks), context)
@@ -254,14 +253,15 @@ class Block(nn.Module):
             y = self.feed_forward(self.feed_forward_norm(x))
             y = self._scale_branch("feed_forward_scale", y, masks)
             x = self.feed_forward_residual(x, y, context)
-        return x if alone else (x, context)
+        return x if without_context else (x, context)
 
     def _scale_branch(self, name: str, y: Tensor, masks: dict[str, Any]) -> Tensor:
-        taken = {n: masks[n] for n in self._scale_masks[name] if masks[n] is not None}
-        return getattr(self, name)(self.dropout(y), **taken)
+        """Apply dropout and the named scale, with the masks that this scale takes."""
+        scale_masks = {n: masks[n] for n in self._scale_masks[name] if masks[n] is not None}
+        return getattr(self, name)(self.dropout(y), **scale_masks)
 
-    def _find_hidden_pairs(self, mask: Tensor | None, x: Tensor, n_further: int) -> Tensor | None:
-        """Mask of the pairs of tokens of x that any head hides, for scales that mix tokens."""
+    def _find_hidden_pairs(self, mask: Tensor | None, x: Tensor, n_memory: int) -> Tensor | None:
+        """Return a mask of the pairs of x that any head hides, for scales that mix tokens."""
         if mask is None or not self.scales_mix_tokens:
             return None
         hidden, n_tokens = hidden_by_layer(mask), x.shape[-2]
@@ -269,13 +269,13 @@ class Block(nn.Module):
             hidden = hidden.unflatten(0, (-1, self.attention.num_heads))  # (batch, heads, n, n)
         if hidden.ndim == 4:
             hidden = hidden.any(dim=1)
-        pairs = (*x.shape[:-2], n_tokens, n_further + n_tokens)
+        pairs = (*x.shape[:-2], n_tokens, n_memory + n_tokens)
         hidden = hidden.squeeze(0) if x.ndim == 2 and hidden.ndim == 3 else hidden
-        return hidden.expand(pairs)[..., n_further:]
+        return hidden.expand(pairs)[..., n_memory:]
 
 
 def reset_children(module: nn.Module) -> None:
-    """Call `reset_parameters` of the outermost modules inside `module` that have it."""
+    """Call `reset_parameters` of the outermost modules inside `module` that have this method."""
     for child in module.children():
         reset = getattr(child, "reset_parameters", None)
         if callable(reset):
@@ -285,14 +285,14 @@ def reset_children(module: nn.Module) -> None:
 
 
 def xavier_(linear: nn.Linear) -> None:
-    """Draw Xavier weights; biases are zero."""
+    """Draw Xavier weights, and set the biases to zero."""
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 
 
 def _make_residual(make: Callable[[], nn.Module] | None, skip: bool) -> nn.Module:
-    """The connection around a branch."""
+    """Return the connection around a branch: none, plain, or one that `make` makes."""
     if not skip:
         return NoSkip()
     return Residual() if make is None else make()
@@ -314,6 +314,7 @@ class _ScaleThenLayerScale(LayerScale):
 
 
 def _end_in_layer_scale(scale: nn.Module | None, dim: int, initial: float | None) -> nn.Module:
+    """Return the scale, followed by a LayerScale if its initial value is given."""
     if initial is None:
         return nn.Identity() if scale is None else scale
     if scale is None:
@@ -322,7 +323,7 @@ def _end_in_layer_scale(scale: nn.Module | None, dim: int, initial: float | None
 
 
 def _masks_of(scale: nn.Module) -> list[str]:
-    """The masks that a scale takes."""
+    """Return the names of the masks that a scale takes."""
     scale = scale.scale if isinstance(scale, _ScaleThenLayerScale) else scale
     taken = inspect.signature(scale.forward).parameters
     return [name for name in ("key_padding_mask", "attn_mask", "is_causal") if name in taken]

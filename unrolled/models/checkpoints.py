@@ -40,7 +40,7 @@ _HUGGINGFACE = (
     (r"^layernorm\.", "norm."),
     (r"^classifier\.", "head."),
 )
-# What the plain ViT lacks keeps its present value.
+# Parameters that the plain ViT lacks; they keep their present values.
 _OWN = re.compile(r"\.attention\.operator\.|_scale\.|_residual\.|token_graying\.")
 
 
@@ -134,6 +134,7 @@ def load_huggingface_state_dict(
 def _rename_keys(
     state_dict: Mapping[str, Tensor], rules: tuple[tuple[str, str], ...]
 ) -> dict[str, Tensor]:
+    """Apply all rules, patterns and their replacements, to each name."""
     renamed = {}
     for name, value in state_dict.items():
         for pattern, replacement in rules:
@@ -143,6 +144,7 @@ def _rename_keys(
 
 
 def _load_state(model: VisionTransformer, state: dict[str, Tensor], interpolate: bool) -> None:
+    """Load a state dict with the model's names, after a check that names and shapes fit."""
     projection = "patch_embedding.projection.weight"
     if projection in state:
         state[projection] = state[projection].flatten(1)
@@ -151,26 +153,26 @@ def _load_state(model: VisionTransformer, state: dict[str, Tensor], interpolate:
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             keep_projected(module, state, f"{name}.")
-    own = model.state_dict()
-    missing = [name for name in own if name not in state and not _OWN.search(name)]
-    unexpected = [name for name in state if name not in own]
+    model_state = model.state_dict()
+    missing = [name for name in model_state if name not in state and not _OWN.search(name)]
+    unexpected = [name for name in state if name not in model_state]
     shapes = [
-        f"{name} {tuple(value.shape)} for {tuple(own[name].shape)}"
+        f"{name} {tuple(value.shape)} for {tuple(model_state[name].shape)}"
         for name, value in state.items()
-        if name in own and value.shape != own[name].shape
+        if name in model_state and value.shape != model_state[name].shape
     ]
-    faults = [
+    mismatches = [
         f"{kind} {', '.join(sorted(names))}"
         for kind, names in (("missing", missing), ("unexpected", unexpected), ("shape", shapes))
         if names
     ]
-    if faults:
-        raise ValueError(f"state_dict: {'; '.join(faults)}")
-    model.load_state_dict(own | state)
+    if mismatches:
+        raise ValueError(f"state_dict: {'; '.join(mismatches)}")
+    model.load_state_dict(model_state | state)
 
 
 def _resize_positions(model: VisionTransformer, positions: Tensor, interpolate: bool) -> Tensor:
-    """Positions (1, tokens, dim) as rows, on the model's grid."""
+    """Return positions (1, tokens, dim) as rows, resampled to the model's grid if it differs."""
     rows, grid = positions.flatten(0, -2), model.grid
     n_class = int(model.class_token is not None)
     if rows.shape[0] == grid[0] * grid[1] + n_class:

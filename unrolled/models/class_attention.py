@@ -109,6 +109,7 @@ class ClassAttentionTransformer(nn.Module):
         self.reset_parameters()
 
     def _check_class_operators(self) -> None:
+        """Raise a ValueError if an operator cannot serve a single query."""
         for operator in operators(self.class_blocks):
             reason = "needs as many queries as keys" if operator.square_only else ""
             reason = reason or ("needs places of tokens" if operator.positional else "")
@@ -127,24 +128,24 @@ class ClassAttentionTransformer(nn.Module):
             xavier_(self.head)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Class token and patches after the final norm, (batch, 1 + n_patches, dim)."""
+        """Return class token and patches after the final norm, (batch, 1 + n_patches, dim)."""
         x, positions = self.patch_embedding(images), self.positions()
-        made = [*operators(self.blocks), *operators(self.class_blocks)]
-        in_tokens, in_layers = position_places(made, self.add_positions)
+        all_operators = [*operators(self.blocks), *operators(self.class_blocks)]
+        in_tokens, in_layers = position_places(all_operators, self.add_positions)
         x = x + positions if in_tokens and positions is not None else x
         depth = len(self.blocks)
         context = Context(positions, self.patch_embedding.grid)
         x = run_blocks(self.blocks, x, context, add_positions=in_layers[:depth])
         token = self.class_token.expand(x.shape[0], -1, -1)
-        of_all = None if positions is None else F.pad(positions, (0, 0, 0, 1))
+        all_positions = None if positions is None else F.pad(positions, (0, 0, 0, 1))
         token = run_blocks(
-            self.class_blocks, token, Context(positions=of_all),
+            self.class_blocks, token, Context(positions=all_positions),
             add_positions=in_layers[depth:], memory=x,
         )  # fmt: skip
         return self.norm(torch.cat([token, x], dim=1))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores (batch, num_classes) of images (batch, in_channels, height, width)."""
+        """Compute class scores (batch, num_classes) of images (batch, channels, height, width)."""
         return self.head(self.forward_features(images)[:, 0])
 
     def extra_repr(self) -> str:

@@ -9,7 +9,7 @@ from .tokens import class_head
 
 
 class MixerLayer(nn.Module):
-    """A depthwise convolution over space, with or without skip, then a pointwise one."""
+    """A depthwise convolution over space, with or without a skip, then a pointwise one."""
 
     def __init__(
         self,
@@ -109,13 +109,7 @@ class ConvMixer(nn.Module):
             xavier_(self.head)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Features (batch, dim, height, width) of the last layer.
-
-        Raises
-        ------
-        ValueError
-            If images have another number of channels or are not a multiple of the patches.
-        """
+        """Return the features (batch, dim, height, width) of the last layer."""
         channels, patch = self.patch_embedding.in_channels, self.patch_embedding.kernel_size
         sizes = ("batch", channels, "height", "width")
         check_input(images, "images", sizes, self.patch_embedding.weight)
@@ -130,5 +124,5 @@ class ConvMixer(nn.Module):
         return x
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores (batch, num_classes) of images (batch, in_channels, height, width)."""
+        """Compute class scores (batch, num_classes) of images (batch, channels, height, width)."""
         return self.head(self.forward_features(images).mean(dim=(2, 3)))

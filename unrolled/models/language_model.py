@@ -145,7 +145,7 @@ class LanguageModel(nn.Module):
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
     def loss(self, ids: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """Mean cross entropy of each token given those before it, padding left out.
+        """Mean cross entropy of each token given those before it, without padding.
 
         Zero if there is no token to predict. Arguments as in `forward`.
         """
@@ -153,8 +153,8 @@ class LanguageModel(nn.Module):
         losses = F.cross_entropy(scores, targets.long(), reduction="none")
         if key_padding_mask is None:
             return losses.sum() / max(1, losses.numel())
-        shown = ~hidden_by_layer(key_padding_mask)[:, 1:].flatten()
-        return losses.where(shown, 0).sum() / shown.sum().clamp(min=1)
+        predicted = ~hidden_by_layer(key_padding_mask)[:, 1:].flatten()
+        return losses.where(predicted, 0).sum() / predicted.sum().clamp(min=1)
 
     def extra_repr(self) -> str:
         return f"add_positions={self.add_positions}"

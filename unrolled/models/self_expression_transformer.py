@@ -113,16 +113,11 @@ class SelfExpressionTransformer(nn.Module):
             xavier_(self.head)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Tokens before their projection, (batch, tokens, dim).
-
-        Parameters
-        ----------
-        images : Tensor of shape (batch, in_channels, height, width)
-        """
+        """Return the tokens before their projection, (batch, tokens, dim)."""
         return self.token_norm(self.patch_embedding(images) + self.positions())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores (batch, num_classes) of images (batch, in_channels, height, width)."""
+        """Compute class scores (batch, num_classes) of images (batch, channels, height, width)."""
         x = self.tokens(images)
         coded = self.codes(self.features(x)) @ self.values(x)
         x = x + self.out_proj(coded.transpose(1, 2).flatten(2))

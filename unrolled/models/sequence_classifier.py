@@ -141,6 +141,7 @@ class SequenceClassifier(nn.Module):
         return states
 
     def _embed(self, tokens: Tensor) -> Tensor:
+        """Return the embedded tokens, without positions."""
         weight = self.embedding.weight
         if isinstance(self.embedding, nn.Embedding):
             check_ids(tokens, "tokens", self.max_length, weight)

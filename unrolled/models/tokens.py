@@ -177,14 +177,14 @@ class PatchEmbedding(nn.Module):
         xavier_(self.projection)
 
     def patches(self, images: Tensor) -> Tensor:
-        """Raw patches of shape (batch, n_patches, channels * pixels) of (batch, channels, h, w)."""
+        """Cut images (batch, channels, h, w) to patches (batch, n_patches, channels * pixels)."""
         check_input(images, "images", ("batch", *self.image_shape), self.projection.weight)
         # (batch, channels, rows, height, columns, width)
         x = images.unflatten(3, (self.grid[1], -1)).unflatten(2, (self.grid[0], -1))
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def forward(self, images: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Tokens of shape (batch, n_patches, dim); patches that are `hidden` count as zeros."""
+        """Return tokens (batch, n_patches, dim); `hidden` patches count as zeros."""
         patches = self.patches(images)
         if hidden is not None:
             _check_hidden(hidden, patches)
@@ -195,6 +195,7 @@ class PatchEmbedding(nn.Module):
 
 
 def _check_hidden(hidden: Any, patches: Tensor) -> None:
+    """Raise a ValueError unless a mask of patches is bool, of their shape and device."""
     if not isinstance(hidden, Tensor):
         raise ValueError(f"patch_padding_mask: must be a Tensor, got {type(hidden).__name__}")
     form = hidden.dtype, hidden.shape, hidden.device
@@ -208,18 +209,18 @@ def _check_hidden(hidden: Any, patches: Tensor) -> None:
 def class_head(
     dim: int, num_classes: int, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> nn.Module:
-    """A Xavier linear layer to class scores; nothing for zero classes."""
+    """Return a linear layer to class scores, or the identity for zero classes."""
     if check_count(num_classes, "num_classes", 0) == 0:
         return nn.Identity()
     return nn.Linear(dim, num_classes, device=device, dtype=dtype)
 
 
 def mean_token(x: Tensor, hidden: Tensor | None) -> Tensor:
-    """Mean over tokens (batch, tokens, dim), without those that a mask (batch, tokens) hides."""
+    """Mean over the tokens (batch, tokens, dim) that a mask (batch, tokens) does not hide."""
     if hidden is None:
         return x.mean(dim=1)
-    shown = ~hidden[..., None]
-    return x.masked_fill(~shown, 0).sum(dim=1) / shown.sum(dim=1).clamp(min=1)
+    visible = ~hidden[..., None]
+    return x.masked_fill(~visible, 0).sum(dim=1) / visible.sum(dim=1).clamp(min=1)
 
 
 def check_ids(ids: Tensor, name: str, max_length: int, weight: Tensor) -> None:
@@ -250,13 +251,7 @@ def check_ids(ids: Tensor, name: str, max_length: int, weight: Tensor) -> None:
 
 
 def size_pair(size: Any, name: str) -> tuple[int, int]:
-    """Height and width, from one number or two.
-
-    Raises
-    ------
-    ValueError
-        If they are not positive whole numbers; the message starts with `name`.
-    """
+    """Return height and width, from one number or two."""
     pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
     if len(pair) != 2:
         raise ValueError(f"{name}: must be one number or (height, width), got {size!r}")

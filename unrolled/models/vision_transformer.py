@@ -154,7 +154,7 @@ class VisionTransformer(nn.Module):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches along the height and the width."""
+        """Number of patches along the height and the width."""
         return self.patch_embedding.grid
 
     def reset_parameters(self) -> None:
@@ -166,17 +166,14 @@ class VisionTransformer(nn.Module):
             xavier_(self.head)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Embedded tokens, (batch, tokens, dim), as they enter the first block.
+        """Return the tokens (batch, tokens, dim) that enter the first block.
 
-        With positions, unless these are kept apart.
-
-        Parameters
-        ----------
-        images : Tensor of shape (batch, in_channels, height, width)
+        They carry positions, unless an operator takes these as features.
         """
         return self._embed_images(images, None)
 
     def _embed_images(self, images: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return the tokens that enter the first block; `hidden` patches count as zeros."""
         x = self.patch_embedding(images, hidden)
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)
@@ -185,13 +182,13 @@ class VisionTransformer(nn.Module):
         return x + positions if in_tokens and positions is not None else x
 
     def forward_features(self, images: Tensor, patch_padding_mask: Tensor | None = None) -> Tensor:
-        """Tokens after the final norm, (batch, tokens, dim); arguments as in `forward`."""
+        """Return tokens (batch, tokens, dim) after the final norm; arguments as in `forward`."""
         return self.norm(self._run_blocks(images, patch_padding_mask))
 
     def intermediates(
         self, images: Tensor, patch_padding_mask: Tensor | None = None
     ) -> list[Tensor]:
-        """`tokens`, and the output of each block: depth + 1 tensors (batch, tokens, dim)."""
+        """Return `tokens` and each block's output: depth + 1 tensors (batch, tokens, dim)."""
         states: list[Tensor] = []
         self._run_blocks(images, patch_padding_mask, states)
         return states
@@ -223,6 +220,7 @@ class VisionTransformer(nn.Module):
     def _run_blocks(
         self, images: Tensor, hidden: Tensor | None, states: list[Tensor] | None = None
     ) -> Tensor:
+        """Return the tokens of the last block; `states` collects those of all blocks."""
         x = self._embed_images(images, hidden)
         if states is not None:
             states.append(x)

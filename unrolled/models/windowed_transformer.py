@@ -14,7 +14,7 @@ from .windows import Windows
 
 
 class PatchMerging(nn.Module):
-    """Four neighbours become one token: concatenate, normalise, project to twice the width."""
+    """Merge four neighbours to one token: concatenate, normalise, project to twice the width."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class PatchMerging(nn.Module):
         xavier_(self.reduction)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, height, width, dim) to (batch, height / 2, width / 2, 2 dim)."""
+        """Map (batch, height, width, dim) to (batch, height / 2, width / 2, 2 dim)."""
         # (batch, height / 2, width / 2, 2, 2, dim)
         x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3)
         return self.reduction(self.norm(x.flatten(3)))
@@ -76,6 +76,7 @@ class WindowedStage(nn.Module):
             self._check_shifted()
 
     def _check_shifted(self) -> None:
+        """Raise a ValueError if a block with shifted windows cannot hide pairs of tokens."""
         blocks: list[Any] = list(self.blocks)[1::2]
         for block in blocks:
             if not block.scales_take_pairs:
@@ -238,18 +239,18 @@ class WindowedTransformer(nn.Module):
             xavier_(self.head)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Tokens of the last stage after the final norm, (batch, tokens, dim)."""
+        """Return the last stage's tokens (batch, tokens, dim) after the final norm."""
         x = self.patch_embedding(images).unflatten(1, self.patch_embedding.grid)
         stages: list[Any] = list(self.stages)
-        made = [operator for stage in stages for operator in operators(stage.blocks)]
-        in_tokens, in_layers = position_places(made, self.add_positions)
+        all_operators = [operator for stage in stages for operator in operators(stage.blocks)]
+        in_tokens, in_layers = position_places(all_operators, self.add_positions)
         for index, stage in enumerate(stages):
-            own, in_layers = in_layers[: len(stage.blocks)], in_layers[len(stage.blocks) :]
-            x = stage(self.merges[index - 1](x) if index else x, (in_tokens, own))
+            in_stage, in_layers = in_layers[: len(stage.blocks)], in_layers[len(stage.blocks) :]
+            x = stage(self.merges[index - 1](x) if index else x, (in_tokens, in_stage))
         return self.norm(x).flatten(1, 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores (batch, num_classes) of images (batch, in_channels, height, width)."""
+        """Compute class scores (batch, num_classes) of images (batch, channels, height, width)."""
         return self.head(self.forward_features(images).mean(dim=1))
 
     def extra_repr(self) -> str:

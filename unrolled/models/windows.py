@@ -43,10 +43,10 @@ class Windows:
         return x.roll(self.shift, dims=(1, 2)) if any(self.shift) else x
 
     def hidden_pairs(self, batch: int, num_heads: int, device: torch.device) -> Tensor | None:
-        """Mask (batch * n_windows * heads, tokens, tokens), True between parts rolled together.
+        """Mask (batch * n_windows * heads, tokens, tokens), True for pairs that the roll joins.
 
-        Rolling brings the first rows and columns to the end, into windows with tokens that are no
-        neighbours of theirs. None without a shift.
+        Rolling brings the first rows and columns to the end, into windows with tokens far from
+        them. None without a shift.
         """
         if not any(self.shift):
             return None
@@ -63,7 +63,7 @@ class Windows:
         return hidden[None, :, None].expand(shape).flatten(0, 2)
 
     def enter(self, context: Context, batch: int, num_heads: int) -> Context:
-        """Cut the tensors of a context, each (batch, height, width, dim), into the windows."""
+        """Cut a context's tensors, (batch, height, width, dim), to the context of the windows."""
 
         def values(x: Tensor | None) -> Tensor | None:
             if x is None:

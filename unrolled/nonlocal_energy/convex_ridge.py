@@ -153,6 +153,7 @@ class ConvexRidge(nn.Module):
 
     @untraced
     def _refuse_tracing(self, noisy: Tensor) -> Tensor:
+        """Minimise each channel; compiled programs call this uncompiled."""
         computed = torch.promote_types(noisy.dtype, torch.float32)
         images = noisy.flatten(0, 1).to(computed)
         energy = self._make_energy(computed)
@@ -172,19 +173,10 @@ class ConvexRidge(nn.Module):
         return denoised.view_as(noisy).to(noisy.dtype)
 
     def certificate(self, noisy: Tensor, denoised: Tensor) -> Tensor:
-        """Proved bounds of the root mean square distance of images from the minimiser.
+        """Return a proved bound of the root mean square distance of each image from the minimiser.
 
         ``|u - u*| / sqrt(n) <= |grad F(u)| / ((1 - rho') sqrt(n))``, with ``rho' <= rho`` from the
         potentials as they are. Computed in float64, for any `denoised`.
-
-        Parameters
-        ----------
-        noisy, denoised : Tensor of shape (batch, channels, height, width)
-
-        Returns
-        -------
-        Tensor of shape (batch, channels)
-            In grey levels, float64.
         """
         check_images(noisy, "noisy", self.filter_size)
         if denoised.shape != noisy.shape:
@@ -198,6 +190,7 @@ class ConvexRidge(nn.Module):
             return energy.distance(energy.gradient(u, f)).view(noisy.shape[:2])
 
     def _make_energy(self, dtype: torch.dtype) -> "_Energy":
+        """Return the energy at the layer's present parameters, with bounds of its curvature."""
         threshold = self.log_threshold.double().exp()[:, None]
         filters, curvatures = self.filters(), self.curvatures()
         weights = curvatures - nn.functional.pad(curvatures[:, 1:], (0, 1))
@@ -212,7 +205,10 @@ class ConvexRidge(nn.Module):
         )
 
     def _minimise(self, f: Tensor, energy: "_Energy") -> Tensor:
-        """Minimisers by Nesterov's iteration, restarted by image; certified images stay."""
+        """Minimise by Nesterov's iteration, restarted image by image where the energy rises.
+
+        An image that is certified keeps its value and leaves the iteration.
+        """
         result = f.clone()
         indices = torch.arange(len(f), device=f.device)
         u = last = f
@@ -223,20 +219,20 @@ class ConvexRidge(nn.Module):
             gradient = energy.gradient(u, f)
             distance = energy.distance(gradient)
             result[indices] = torch.where(distance.isfinite()[:, None, None], u, torch.nan)
-            going = (distance > tol) & distance.isfinite()
-            if not bool(going.any()):
+            is_open = (distance > tol) & distance.isfinite()
+            if not bool(is_open.any()):
                 return result
-            worst = float(distance[going].max())
-            if not bool(going.all()):
+            worst = float(distance[is_open].max())
+            if not bool(is_open.all()):
                 indices, f, u, last, t, gradient, tol = (
-                    x[going] for x in (indices, f, u, last, t, gradient, tol)
+                    x[is_open] for x in (indices, f, u, last, t, gradient, tol)
                 )
             stepped = u - gradient / energy.smoothness
             move = stepped - last
             uphill = (gradient * move).sum(dim=(1, 2), keepdim=True) > 0
             t = torch.where(uphill, 1.0, t)
-            grown = (1 + (1 + 4 * t * t).sqrt()) / 2
-            u, last, t = stepped + (t - 1) / grown * move, stepped, grown
+            next_t = (1 + (1 + 4 * t * t).sqrt()) / 2
+            u, last, t = stepped + (t - 1) / next_t * move, stepped, next_t
         warn_of_convergence(
             f"ConvexRidge: {len(indices)} of {len(result)} images are not proved to be within "
             f"tol={self.tol:.3g} of the minimiser after {self.max_iter} gradients (worst "
@@ -247,7 +243,7 @@ class ConvexRidge(nn.Module):
     def _solve_hessian(
         self, hessian: Callable[[Tensor], Tensor], b: Tensor, convexity: float
     ) -> Tensor:
-        """``y = F''^-1 b``, and a warning where its residual does not prove its accuracy."""
+        """Return ``y = F''^-1 b``; warn where its residual does not prove the accuracy."""
         y = _solve_by_conjugate_gradients(hessian, b, self.tol * convexity)
         error = (_norm(b - hessian(y)) / (convexity * _norm(y))).max()
         if error > max(self.tol, torch.finfo(b.dtype).eps ** 0.5):
@@ -282,27 +278,28 @@ class _Energy:
         return u - f + filter_gradient(u, self.filters, self.weights, KNOTS)
 
     def distance(self, gradient: Tensor) -> Tensor:
+        """Return the bound of the root mean square distance from the minimiser."""
         return gradient.square().mean(dim=(1, 2)).sqrt() / self.convexity
 
 
 def _solve_by_conjugate_gradients(
     product: Callable[[Tensor], Tensor], b: Tensor, tol: float
 ) -> Tensor:
-    """Solve ``A x = b``, A positive definite, for each image until ``|b - A x| <= tol |x|``."""
+    """Solve ``A x = b`` for each image until ``|b - A x| <= tol |x|``; A is positive definite."""
     x, residual = torch.zeros_like(b), b
     direction, square = b, _norm(b).square()
     tol = max(tol, 4 * torch.finfo(b.dtype).eps)
     for _ in range(b[0].numel()):
-        going = square > (tol * _norm(x)).square()
-        if not bool(going.any()):  # nor where it is NaN
+        is_open = square > (tol * _norm(x)).square()
+        if not bool(is_open.any()):  # nor where it is NaN
             break
         curved = product(direction)
-        length = torch.where(going, square / (direction * curved).sum((1, 2), keepdim=True), 0.0)
+        length = torch.where(is_open, square / (direction * curved).sum((1, 2), keepdim=True), 0.0)
         x = x + length * direction
         residual = residual - length * curved
-        now = _norm(residual).square()
-        direction = residual + torch.where(going, now / square, 0.0) * direction
-        square = now
+        next_square = _norm(residual).square()
+        direction = residual + torch.where(is_open, next_square / square, 0.0) * direction
+        square = next_square
     return x
 
 

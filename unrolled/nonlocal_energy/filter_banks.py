@@ -141,6 +141,8 @@ def filter_gradient(u: Tensor, filters: Tensor, weights: Tensor, knots: Sequence
 
 
 class _FilterGradient(torch.autograd.Function):
+    """`filter_gradient` with its gradient, block by block."""
+
     @staticmethod
     def forward(
         ctx: Any, u: Tensor, filters: Tensor, weights: Tensor, knots: tuple[float, ...]
@@ -175,12 +177,12 @@ def _differentiate(
     knots: tuple[float, ...],
     of_parameters: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients in u, filters and weights; the last two are zero unless `of_parameters`."""
+    """Return gradients in u, filters and weights; the last two only if `of_parameters`."""
     size = math.isqrt(filters.shape[-1])
     to_u, to_filters, to_weights = (torch.zeros_like(x) for x in (u, filters, weights))
     for images, rows in _split_blocks(u, size):
-        windows, above = (_cut_windows(x[images, rows], size) for x in (u, grad))
-        z, filtered = filters @ windows, filters @ above
+        windows, grad_windows = (_cut_windows(x[images, rows], size) for x in (u, grad))
+        z, filtered = filters @ windows, filters @ grad_windows
         phi, slope = torch.zeros_like(z), torch.zeros_like(z)
         for k, knot in enumerate(knots):
             weight = weights[:, k, None]
@@ -191,7 +193,7 @@ def _differentiate(
             passed = torch.ops.aten.hardtanh_backward(filtered, z, -knot, knot)
             slope.addcmul_(passed, weight)
         if of_parameters:
-            to_filters.addmm_(slope, windows.mT).addmm_(phi, above.mT)
+            to_filters.addmm_(slope, windows.mT).addmm_(phi, grad_windows.mT)
         to_u[images, rows] += _add_windows(filters.mT @ slope, u[images, rows].shape, size)
     return to_u, to_filters, to_weights
 
@@ -219,6 +221,8 @@ def influence(z: Tensor, weights: Tensor, knots: Sequence[float]) -> Tensor:
 
 
 class _Influence(torch.autograd.Function):
+    """`influence` with its gradient."""
+
     @staticmethod
     def forward(ctx: Any, z: Tensor, weights: Tensor, knots: tuple[float, ...]) -> Tensor:
         ctx.save_for_backward(z, weights)
@@ -242,7 +246,7 @@ class _Influence(torch.autograd.Function):
 
 
 def _split_blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
-    """Blocks of whole images, or of strips of one image, with about the best number of windows."""
+    """Yield slices of images and rows: whole images, or strips of one, of some thousand windows."""
     n_images, height, width = u.shape
     rows, columns = height - size + 1, width - size + 1
     most = _N_WINDOWS if u.device.type == "cpu" else _N_WINDOWS_ON_DEVICE
@@ -255,7 +259,7 @@ def _split_blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _cut_windows(u: Tensor, size: int) -> Tensor:
-    """All windows inside the images as columns: (size^2, windows)."""
+    """Return all windows inside the images as columns, (size^2, windows)."""
     n_images, height, width = u.shape
     image, down, right = u.stride()
     shape = (size, size, n_images, height - size + 1, width - size + 1)
@@ -263,7 +267,7 @@ def _cut_windows(u: Tensor, size: int) -> Tensor:
 
 
 def _add_windows(windows: Tensor, shape: torch.Size, size: int) -> Tensor:
-    """The adjoint of `_cut_windows`: images that are sums of overlapping windows."""
+    """Sum overlapping windows to images: the adjoint of `_cut_windows`."""
     n_images, height, width = shape
     rows, columns = height - size + 1, width - size + 1
     windows = windows.reshape(size, size, n_images, rows, columns)

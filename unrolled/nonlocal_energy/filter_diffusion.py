@@ -100,13 +100,13 @@ class FilterDiffusion(nn.Module):
         return (self.coefficients @ basis).unflatten(-1, 2 * (self.filter_size,))
 
     def forward(self, u: Tensor, f: Tensor) -> Tensor:
-        """Step from u, for noisy images f, both of shape (batch, channels, height, width)."""
+        """Take one step from u with noisy images f, both (batch, channels, height, width)."""
         return self._step_by(u, f, partial(filter_gradient, knots=KNOTS))
 
     def _step_by(
         self, u: Tensor, f: Tensor, gradient_of: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """The step, with the energy's gradient from ``gradient_of(images, filters, weights)``."""
+        """Take a step by the energy's gradient ``gradient_of(images, filters, weights)``."""
         check_images(u, "u", self.filter_size)
         if f.shape != u.shape:
             raise ValueError(f"f: must be of the shape of u, {(*u.shape,)}, got {(*f.shape,)}")
@@ -186,7 +186,7 @@ class NonlocalFilterDiffusion(FilterDiffusion):
             nn.init.zeros_(self.sharing)
 
     def forward(self, u: Tensor, f: Tensor, similar: Similar) -> Tensor:  # type: ignore[override]
-        """Step from u, for noisy images f, both of shape (batch, channels, height, width).
+        """Take one step from u with noisy images f, both (batch, channels, height, width).
 
         `similar` has a row for each window of each channel of each image, in that order.
         """
@@ -195,6 +195,7 @@ class NonlocalFilterDiffusion(FilterDiffusion):
     def _gradient_with_similar(
         self, similar: Similar, u: Tensor, filters: Tensor, weights: Tensor
     ) -> Tensor:
+        """Return the energy's gradient; each filter shares its responses among similar windows."""
         share, n_similar = self.sharing.to(u.dtype), similar.n_similar
         z = patch_rows(u[:, None], self.filter_size) @ filters.mT
         z = z + share * (similar.sums(z) / n_similar - z)

@@ -90,7 +90,7 @@ class NonlocalEnergyStep(nn.Module):
         """
         if f.shape != u.shape:
             raise ValueError(f"f: must be of the shape of u, {(*u.shape,)}, got {(*f.shape,)}")
-        lam, step = (own().to(u.dtype) for own in (self.lam, self.step))
+        lam, step = (parameter().to(u.dtype) for parameter in (self.lam, self.step))
         return u + step * (self.base(f, u) - u + lam * (f - u))
 
 
@@ -183,7 +183,7 @@ class Neutreno(Correction):
         self.needs = tuple(dict.fromkeys((*base.needs, "first_values")))
 
     def iteration(self, call: Call, *, relaxed: bool) -> Callable[[Tensor], Tensor]:
-        """The map ``u -> T(u)`` that is iterated, for checked inputs; v gives only its shape."""
+        """Return the map ``u -> T(u)`` to iterate, for checked inputs; v gives only its shape."""
         q, _, v, mask, _, context = call
         first = context.first_values if context is not None else None
         if first is None or first.shape != v.shape:
@@ -220,5 +220,5 @@ class Neutreno(Correction):
 
 
 def own_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Tokens as their own rows read them: of those that no query sees, zeros if not finite."""
+    """Return tokens for their own rows: where no query sees them, 0 for what is not finite."""
     return torch.where(x.isfinite(), x, drop_hidden(x, mask))

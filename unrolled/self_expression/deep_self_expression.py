@@ -147,22 +147,13 @@ class DeepSelfExpression(nn.Module):
         k = None if keys is None else self._prepare_tokens(keys, "keys").to(z.dtype)
         with without_autocast(z):
             for block in range(self.n_layers):
-                following = None if k is None else self._apply_block(block, k)
-                z, k = self._apply_block(block, z, k), following
+                next_keys = None if k is None else self._apply_block(block, k)
+                z, k = self._apply_block(block, z, k), next_keys
             C = reduce(torch.add, self._express_heads(self.n_layers, z, k)) / self.num_heads
         return C.to(queries.dtype)
 
     def losses(self, X: Tensor) -> Tensor:
-        """Loss of the projection of each layer, differentiable in all parameters.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n_tokens, d)
-
-        Returns
-        -------
-        Tensor of shape (n_layers,)
-        """
+        """Return the loss of each layer's projection, differentiable in all parameters."""
         z, losses = self._prepare_tokens(X, "X"), []
         for block in range(self.n_layers):
             C = list(self._express_heads(block, z))
@@ -196,7 +187,7 @@ class DeepSelfExpression(nn.Module):
     def _apply_block(
         self, block: int, z: Tensor, k: Tensor | None = None, C: Iterable[Tensor] | None = None
     ) -> Tensor:
-        """Tokens after a block, in which the keys k express them, or they express each other."""
+        """Return the tokens after a block; the keys k express them, by default the tokens z."""
         C = self._express_heads(block, z, k) if C is None else C
         k, W = z if k is None else k, self.projections[block].to(z.dtype)
         scale = self._norms_in_heads(k @ W)
@@ -207,20 +198,21 @@ class DeepSelfExpression(nn.Module):
         return self._normalize((1 - self.mixing) * y + self.mixing * attended)
 
     def _express_heads(self, block: int, z: Tensor, k: Tensor | None = None) -> Iterator[Tensor]:
-        """Coefficients of each head in turn."""
+        """Yield the coefficients of each head, of z in k or in each other."""
         for h in self._columns_of_heads:
             yield self.express[block](z[:, h], None if k is None else k[:, h])
 
     @property
     def _columns_of_heads(self) -> list[slice]:
-        """The columns of each head."""
+        """The columns of each head: every num_heads-th one."""
         return [slice(head, None, self.num_heads) for head in range(self.num_heads)]
 
     def _normalize(self, z: Tensor) -> Tensor:
+        """Scale tokens to unit norm in each head."""
         return z / self._norms_in_heads(z)
 
     def _norms_in_heads(self, z: Tensor) -> Tensor:
-        """The norm of each row in the head of each column, of shape (n_tokens, d)."""
+        """Return, for each entry, the norm of its row within its head: (n_tokens, d)."""
         norms = torch.stack(
             [torch.linalg.vector_norm(z[:, h], dim=-1) for h in self._columns_of_heads], -1
         )
@@ -228,32 +220,32 @@ class DeepSelfExpression(nn.Module):
         return norms.repeat(1, -(-self.in_features // self.num_heads))[:, : self.in_features]
 
     def _residual_covariance(self, z: Tensor, C: Iterable[Tensor]) -> Tensor:
-        """Covariance of the residuals, in float64 like the rest of the loss."""
+        """Return the covariance of the residuals, in float64."""
         residual = torch.empty_like(z, dtype=torch.float64)
         for h, c in zip(self._columns_of_heads, C, strict=True):
             residual[:, h] = (z[:, h] - c @ z[:, h]).double()
         return residual.mT @ residual / len(residual)
 
     def _compute_loss(self, block: int, covariance: Tensor) -> Tensor:
-        """The loss of W_l, which need not be symmetric, at this covariance of the residuals."""
+        """Return the loss of the projection W_l, which need not be symmetric."""
         W, d = self.projections[block].double(), self.in_features
         quadratic = (W * (self._shrink_covariance(covariance) @ W)).sum() / 2
         return (quadratic - torch.linalg.slogdet(W).logabsdet) / d
 
     def _best_projection(self, covariance: Tensor) -> Tensor:
-        """The W_l of the least loss at this covariance of the residuals."""
+        """Return the W_l of least loss for this covariance of the residuals."""
         values, vectors = torch.linalg.eigh(self._shrink_covariance(covariance))
         W = vectors * values.rsqrt()
         return W @ vectors.mT if self.num_heads == 1 else W
 
     def _shrink_covariance(self, covariance: Tensor) -> Tensor:
-        """``M + rho t I``."""
+        """Return ``M + rho t I``, with t the mean of the diagonal of M and rho the shrinkage."""
         mean = covariance.diagonal().mean()
         unit = torch.eye(self.in_features, dtype=covariance.dtype, device=covariance.device)
         return covariance + self.shrinkage * mean * unit
 
     def _prepare_tokens(self, x: Tensor, name: str) -> Tensor:
-        """Tokens of unit norm in each head, in float32 at least."""
+        """Return tokens of unit norm in each head, in float32 at least."""
         if x.ndim != 2 or x.shape[-1] != self.in_features or not x.is_floating_point():
             raise ValueError(
                 f"{name}: must be (n_tokens, {self.in_features}) of a floating dtype, got "

@@ -9,13 +9,7 @@ from ..attention import largest_eigenvalue, padding_mask
 
 
 def check_pair(queries: Tensor, keys: Tensor | None) -> Tensor:
-    """The keys, or the queries where `keys` is None, after a check of their shapes.
-
-    Raises
-    ------
-    ValueError
-        If queries or keys are not rows of the same width.
-    """
+    """Return the keys, or the queries if `keys` is None, after a check of their shapes."""
     other = queries if keys is None else keys
     if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
         shape = None if keys is None else tuple(keys.shape)
@@ -27,7 +21,7 @@ def check_pair(queries: Tensor, keys: Tensor | None) -> Tensor:
 
 
 def own_keys(own: Tensor | None, start: int, rows: Tensor, k: Tensor) -> Tensor | None:
-    """Mask of each query's own key `own`, for a block of queries that begins at `start`."""
+    """Mask, for a block of queries from `start` on, that is True at each query's own key."""
     if own is None:
         return None
     index = own[start : start + rows.shape[-2], None]
@@ -35,16 +29,16 @@ def own_keys(own: Tensor | None, start: int, rows: Tensor, k: Tensor) -> Tensor 
 
 
 def visible_keys(k: Tensor, mask: Tensor | None, name: str) -> Tensor:
-    """The keys, with hidden ones set to zero: a zero key has no effect on a quadratic problem."""
+    """Return the keys with zeros for hidden ones: they have no effect on a quadratic problem."""
     if mask is None:
         return k
     return torch.where(padding_mask(mask, k.shape[-2], name).mT, k, 0)
 
 
 def scaled_penalty(lam: Tensor, gram: Tensor, relative: bool) -> Tensor:
-    """The penalty in float64, times the largest eigenvalue of `gram` if `relative`.
+    """Return the penalty in float64, multiplied by the largest eigenvalue of `gram` if `relative`.
 
-    Its derivatives are those of `largest_eigenvalue`.
+    It is differentiable as `largest_eigenvalue` is.
     """
     lam = lam.double()
     if not relative:
@@ -54,16 +48,17 @@ def scaled_penalty(lam: Tensor, gram: Tensor, relative: bool) -> Tensor:
 
 
 def key_products(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """``k^T k`` and ``k^T v`` in float64, in which a small penalty is not lost.
+    """Return ``k^T k`` and ``k^T v`` in float64, so that a small penalty is not lost.
 
-    k and v have one dtype. Their gradients, which again are products with many rows, are computed
-    in it.
+    k and v have one dtype. Their gradients, products with many rows again, are computed in it.
     """
     gram, moments = _KeyProducts.apply(k, v)
     return gram, moments
 
 
 class _KeyProducts(torch.autograd.Function):
+    """`key_products` with gradients in the dtype of the inputs."""
+
     generate_vmap_rule = True
 
     @staticmethod

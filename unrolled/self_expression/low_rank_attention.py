@@ -92,6 +92,7 @@ class LowRank(Operator):
         return (q.double() @ self._filter_gram(k.mT @ k) @ k.mT).to(q.dtype)
 
     def _filter_gram(self, gram: Tensor) -> Tensor:
+        """Apply the spectral filter at the penalty in use to a Gram matrix."""
         lam = scaled_penalty(self.lam().to(gram), gram, self.relative)
         threshold = (lam if self.relative else lam / 2).expand(*gram.shape[:-2], 1, 1)
         return _SpectralFilter.apply(gram, threshold)[0]
@@ -128,7 +129,7 @@ class _SpectralFilter(torch.autograd.Function):
 
 
 class _FilterGradient(torch.autograd.Function):
-    """The backward pass of `_SpectralFilter`, with a backward pass of its own."""
+    """The backward pass of `_SpectralFilter`, which can be differentiated once more."""
 
     generate_vmap_rule = True
 
@@ -161,11 +162,7 @@ class _FilterGradient(torch.autograd.Function):
 
 
 class _Filter:
-    """The function g of `_SpectralFilter` at eigenvalues w, and its divided differences.
-
-    Between active eigenvalues they are written without a quotient of differences, so that equal
-    eigenvalues do not divide by zero.
-    """
+    """The function g of `_SpectralFilter` at eigenvalues w, with its divided differences."""
 
     def __init__(self, w: Tensor, threshold: Tensor) -> None:
         self.w, self.t = w, threshold
@@ -176,21 +173,21 @@ class _Filter:
         return torch.where(self.on, self.w - self.t.squeeze(-1), 0) * self.inverse.square()
 
     def slopes(self) -> Tensor:
-        """``m(w) = -dg/dt``."""
+        """Return ``m(w) = -dg/dt``."""
         return self.inverse.square() * self.on
 
     def differences(self) -> Tensor:
-        """``(g(w_i) - g(w_j)) / (w_i - w_j)``, and ``g'(w_i)`` where they are equal."""
+        """Return ``(g(w_i) - g(w_j)) / (w_i - w_j)``, and ``g'(w_i)`` where they are equal."""
         a, b = self.inverse[..., :, None], self.inverse[..., None, :]
         return self._weigh_pairs(a * b * (self.t * (a + b) - 1), self.values())
 
     def slope_differences(self) -> Tensor:
-        """Divided differences of m."""
+        """Return the divided differences of m, as in `differences`."""
         a, b = self.inverse[..., :, None], self.inverse[..., None, :]
         return self._weigh_pairs(-a * b * (a + b), self.slopes())
 
     def second_differences(self) -> Tensor:
-        """``(g[w_i, w_j] - g[w_j, w_k]) / (w_i - w_k)`` for all i, j and k, in any order."""
+        """Return ``(g[w_i, w_j] - g[w_j, w_k]) / (w_i - w_k)`` for all i, j and k, in any order."""
         first, w, on = self.differences(), self.w, self.on
         a, b, c = self._as_column(self.inverse)
         active = a * b * c * (1 - self.t[..., None] * (a + b + c))
@@ -201,7 +198,7 @@ class _Filter:
         return torch.where(i & j & k, active, torch.where(i == k, inner, outer) * (i | j | k))
 
     def _weigh_pairs(self, active: Tensor, values: Tensor) -> Tensor:
-        """`active` for two active eigenvalues, else the divided differences of `values`."""
+        """Return `active` for two active eigenvalues, else divided differences of `values`."""
         rows, columns = self.on[..., :, None], self.on[..., None, :]
         gap = torch.where(rows == columns, 1, self.w[..., :, None] - self.w[..., None, :])
         mixed = (values[..., :, None] - values[..., None, :]) / gap

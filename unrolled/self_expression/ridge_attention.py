@@ -117,7 +117,11 @@ class Ridge(Operator):
         return self._coefficients(call).to(call.q.dtype)
 
     def _coefficients(self, call: Call) -> Tensor:
-        """``C = q k^T P``, ``P = (k k^T + lam I)^-1``; with `zero_diagonal`, C - C_ii / P_ii P."""
+        """Return ``C = q k^T P`` with ``P = (k k^T + lam I)^-1``.
+
+        With `zero_diagonal` it is ``C - diag(C_ii / P_ii) P``: each query is regressed on the other
+        keys.
+        """
         q, k = call.q.double(), visible_keys(call.k, call.mask, "Ridge").double()
         gram = k @ k.mT
         lam = scaled_penalty(self.lam(), gram, self.relative)
@@ -128,36 +132,37 @@ class Ridge(Operator):
         C = q @ k.mT @ P
         ratio = C.diagonal(dim1=-2, dim2=-1) / P.diagonal(dim1=-2, dim2=-1)
         _warn_if_alone(lam * P.diagonal(dim1=-2, dim2=-1)[..., None])
-        own = torch.eye(k.shape[-2], dtype=torch.bool, device=k.device)
-        return (C - ratio[..., None] * P).masked_fill(own, 0)
+        diagonal = torch.eye(k.shape[-2], dtype=torch.bool, device=k.device)
+        return (C - ratio[..., None] * P).masked_fill(diagonal, 0)
 
     def extra_repr(self) -> str:
         return f"zero_diagonal={self.zero_diagonal}, relative={self.relative}"
 
 
 def _regularize(gram: Tensor, lam: Tensor) -> Tensor:
+    """Return ``gram + lam I``."""
     return gram + lam * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 
 def _leave_out(
     q: Tensor, k: Tensor, v: Tensor, weights: Tensor, factor: Tensor, lam: Tensor
 ) -> Tensor:
-    """``a_i / (1 - h_i) (k_i M k^T v - v_i)``, by which leaving key i out changes the output."""
-    unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    inverse = torch.linalg.solve_triangular(factor, unit, upper=False).mT
-    whitened, rest, excess = _Leverage.apply(k, v, inverse, weights)
-    _warn_if_alone(rest)
+    """Return ``a_i / (1 - h_i) (k_i M k^T v - v_i)``, what leaving out key i adds to output i."""
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    inverse = torch.linalg.solve_triangular(factor, identity, upper=False).mT
+    whitened, one_minus_h, excess = _Leverage.apply(k, v, inverse, weights)
+    _warn_if_alone(one_minus_h)
     a = (q @ inverse.to(q.dtype) * whitened).sum(dim=-1, keepdim=True)
     # 1 - h_i is never under its value for a key alone, where rounding may leave it at zero.
-    alone = lam / (lam + k.square().sum(dim=-1, keepdim=True))
-    return a / torch.maximum(rest, alone) * excess
+    least = lam / (lam + k.square().sum(dim=-1, keepdim=True))
+    return a / torch.maximum(one_minus_h, least) * excess
 
 
-def _warn_if_alone(rest: Tensor) -> None:
-    """Warn if rounding is a large part of some ``1 - h_i``."""
-    if has_no_values(rest) or is_transformed() or not rest.numel():
+def _warn_if_alone(one_minus_h: Tensor) -> None:
+    """Warn if rounding is a large part of some ``1 - h_i``, of shape (..., 1)."""
+    if has_no_values(one_minus_h) or is_transformed() or not one_minus_h.numel():
         return
-    smallest = float(rest.detach().min())
+    smallest = float(one_minus_h.detach().min())
     if smallest < _ALONE:
         warnings.warn(
             f"Ridge: a key is alone in its direction, 1 - h_i = {smallest:.2g}, so that rounding "
@@ -167,20 +172,19 @@ def _warn_if_alone(rest: Tensor) -> None:
 
 
 class _Leverage(torch.autograd.Function):
-    """``t = k L^-T``, ``1 - |t_i|^2`` and ``k W - v``, for ``W = M k^T v`` and ``M = (L L^T)^-1``.
+    """``t = k L^-T``, ``1 - |t_i|^2`` and ``k W - v`` for the W of ridge regression.
 
-    The last two vanish together where a key is alone in its direction, so they are computed in
-    float64 whatever the inputs are. Gradients are computed in the dtype of the inputs.
+    ``W = M k^T v`` and ``M = (L L^T)^-1``.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(k, v, inverse, weights):  # type: ignore[no-untyped-def]
-        exact = k.double()
-        whitened = exact @ inverse
-        rest = 1 - whitened.square().sum(dim=-1, keepdim=True)
-        return tuple(x.to(k.dtype) for x in (whitened, rest, exact @ weights - v))
+        wide_keys = k.double()
+        whitened = wide_keys @ inverse
+        one_minus_h = 1 - whitened.square().sum(dim=-1, keepdim=True)
+        return tuple(x.to(k.dtype) for x in (whitened, one_minus_h, wide_keys @ weights - v))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:

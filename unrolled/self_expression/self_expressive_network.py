@@ -177,13 +177,16 @@ class SelfExpressiveNetwork(nn.Module):
         K, rows = self._project(self.key, points), []
         b = self.threshold().to(K.dtype)
         for start, Q in _split_blocks(self._project(self.query, queries)):
-            index = None if own is None else own[start : start + len(Q)]
-            blocks = [self._coefficients(Q, part, b, index, at) for at, part in _split_blocks(K)]
+            own_block = None if own is None else own[start : start + len(Q)]
+            blocks = [
+                self._coefficients(Q, key_block, b, own_block, at)
+                for at, key_block in _split_blocks(K)
+            ]
             rows.append([csr_array(block.cpu().numpy()) for block in blocks])
         return block_array(rows, format="csr")
 
     def _match_points(self, queries: Tensor, keys: Tensor | None) -> tuple[Tensor, Any]:
-        """The keys, and the index of each query among them: None if queries are not keys."""
+        """Return keys and None or, without keys, the queries and each one's index among them."""
         for name, points in (("queries", queries), ("keys", keys)):
             if points is not None and (points.ndim != 2 or points.shape[1] != self.in_features):
                 raise ValueError(
@@ -194,7 +197,7 @@ class SelfExpressiveNetwork(nn.Module):
         return queries, torch.arange(len(queries), device=queries.device)
 
     def _express(self, queries: Tensor, keys: Tensor, own: Tensor | None) -> tuple[Tensor, ...]:
-        """Reconstructions, and the sums of absolute and of squared coefficients, row by row."""
+        """Return each query's reconstruction, and its sums of absolute and squared coefficients."""
         Q, K = self._project(self.query, queries), self._project(self.key, keys)
         keys = keys.to(K.dtype)
 
@@ -207,10 +210,12 @@ class SelfExpressiveNetwork(nn.Module):
 
         sums, n_blocks = [], len(_split_blocks(Q)) * len(_split_blocks(K))
         for start, rows in _split_blocks(Q):
-            index = None if own is None else own[start : start + len(rows)]
+            own_block = None if own is None else own[start : start + len(rows)]
             parts = [
-                _recompute_blocks(part, n_blocks, rows, some, keys[at : at + len(some)], index, at)
-                for at, some in _split_blocks(K)
+                _recompute_blocks(
+                    part, n_blocks, rows, key_block, keys[at : at + len(key_block)], own_block, at
+                )
+                for at, key_block in _split_blocks(K)
             ]
             sums.append([sum(terms[1:], terms[0]) for terms in zip(*parts, strict=True)])
         return tuple(torch.cat(blocks) for blocks in zip(*sums, strict=True))
@@ -218,14 +223,14 @@ class SelfExpressiveNetwork(nn.Module):
     def _coefficients(
         self, Q: Tensor, K: Tensor, threshold: Tensor, own: Tensor | None, at: int
     ) -> Tensor:
-        """A block of C, whose keys begin at `at`; `own` says which key each query is."""
+        """Return a block of C for keys from index `at` on; `own` is each query's key, excluded."""
         C = soft_threshold(Q @ K.mT, threshold) / self.width
         if own is None:
             return C
         return C.masked_fill(own[:, None] == torch.arange(at, at + len(K), device=C.device), 0)
 
     def _project(self, perceptron: nn.Module, points: Tensor) -> Tensor:
-        """Queries or keys, in float32 at least."""
+        """Return queries or keys: the perceptron's outputs, in float32 at least."""
         blocks = _split_blocks(points)
         project = partial(functional_call, perceptron, dict(perceptron.named_parameters()))
         projected = torch.cat([_recompute_blocks(project, len(blocks), part) for _, part in blocks])
@@ -236,6 +241,7 @@ class SelfExpressiveNetwork(nn.Module):
 
 
 def _make_perceptron(sizes: list[int], factory: dict[str, Any]) -> nn.Sequential:
+    """Make a perceptron with these widths, ReLU between its layers and tanh at the end."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs, **factory), nn.ReLU()]
@@ -243,11 +249,11 @@ def _make_perceptron(sizes: list[int], factory: dict[str, Any]) -> nn.Sequential
 
 
 def _split_blocks(x: Tensor) -> list[tuple[int, Tensor]]:
-    """Blocks of rows, each with the index of its first row."""
+    """Split into blocks of rows, each with the index of its first row."""
     size = block_size(_BLOCK)
     return [(i * size, rows) for i, rows in enumerate(x.split(size))]
 
 
 def _recompute_blocks(function: Callable[..., Any], n_blocks: int, *arguments: Any) -> Any:
-    """The function's value; with several blocks, the backward pass recomputes it."""
+    """Call a function; if there are several blocks, the backward pass calls it again."""
     return recomputed(function, *arguments) if n_blocks > 1 else function(*arguments)

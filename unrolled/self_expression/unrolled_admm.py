@@ -146,9 +146,9 @@ class UnrolledADMM(nn.Module):
 
 
 def _invert_regularized(k: Tensor, ridge: Tensor, name: str) -> Tensor:
-    """``(k^T k + ridge I)^-1``, formed and factored in float64; errors call the keys `name`."""
-    k, unit = k.double(), torch.eye(k.shape[-1], dtype=torch.float64, device=k.device)
-    gram = k.mT @ k + ridge.double() * unit
+    """Return ``(k^T k + ridge I)^-1``, computed in float64; errors call the keys `name`."""
+    k, identity = k.double(), torch.eye(k.shape[-1], dtype=torch.float64, device=k.device)
+    gram = k.mT @ k + ridge.double() * identity
     try:
         factor = torch.linalg.cholesky(gram)
     except torch.linalg.LinAlgError as error:

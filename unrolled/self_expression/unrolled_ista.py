@@ -185,13 +185,13 @@ class UnrolledSelfExpression(nn.Module):
         return residual.square().sum(-1) + penalty * coefficients.abs().sum(-1)
 
     def _penalty_scale(self, products: Tensor, hidden: Tensor | None) -> Any:
-        """The unit of each row's penalty: 1, or twice the largest product in size."""
+        """Return the unit of each row's penalty: twice its largest product, or 1 if absolute."""
         return lam_max_of(products, hidden) if self.relative else 1.0
 
     def _map_features(
         self, queries: Tensor, keys: Tensor | None, own: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Features of the queries and keys, and the index of each query's own key, if any."""
+        """Return features of queries and keys, and the index of each query's own key, if any."""
         check_pair(queries, keys)
         if own is not None and (keys is None or own.shape != queries.shape[-2:-1]):
             raise ValueError(

@@ -90,7 +90,7 @@ class LassoEncoder(nn.Module):
         self._starts: dict[int, tuple[Tensor, Tensor]] = {}
 
     def atoms(self) -> Tensor:
-        """The atoms in use, of shape (n_atoms, n_features)."""
+        """Return the atoms in use, of shape (n_atoms, n_features)."""
         return (
             nn.functional.normalize(self.dictionary, dim=1) if self.unit_atoms else self.dictionary
         )
@@ -129,6 +129,7 @@ class LassoEncoder(nn.Module):
         return codes
 
     def _recall(self, samples: Tensor) -> Tensor:
+        """Return the codes that samples of these names had last; zeros for new names."""
         start = self.dictionary.new_zeros(samples.numel(), len(self.dictionary))
         for row, name in zip(start, samples.flatten().tolist(), strict=True):
             if name in self._starts:
@@ -137,6 +138,7 @@ class LassoEncoder(nn.Module):
         return start.view(*samples.shape, -1)
 
     def _keep(self, samples: Tensor, codes: Tensor) -> None:
+        """Keep the non-zeros of the codes of each sample, by its name."""
         rows, atoms = codes.flatten(0, -2).nonzero(as_tuple=True)
         counts = torch.bincount(rows, minlength=samples.numel()).tolist()
         parts: Any = zip(
@@ -145,7 +147,7 @@ class LassoEncoder(nn.Module):
             codes.flatten(0, -2)[rows, atoms].split(counts),
             strict=True,
         )
-        self._starts.update((name, (of_name, values)) for name, of_name, values in parts)
+        self._starts.update((name, (support, values)) for name, support, values in parts)
 
     def extra_repr(self) -> str:
         n_atoms, n_features = self.dictionary.shape

@@ -57,7 +57,7 @@ def solve_implicitly(name: str, problem: Problem, *inputs: Tensor) -> Tensor:
 
 
 def refuse_tracing(name: str, *inputs: Tensor) -> None:
-    """Raise where a solver cannot run: exported, transformed or without values."""
+    """Raise a RuntimeError where a solver cannot run: exported, transformed or without values."""
     why = "the work of a solver depends on the data"
     if torch.compiler.is_exporting():
         raise RuntimeError(f"{name}: cannot be exported, as {why}")
@@ -68,7 +68,7 @@ def refuse_tracing(name: str, *inputs: Tensor) -> None:
 
 
 def tell(how: Inexact, message: str) -> None:
-    """Warn, raise or do nothing about an inexact result."""
+    """Raise a RuntimeError, warn, or do nothing about an inexact result, as `how` says."""
     if how == "raise":
         raise RuntimeError(message)
     if how == "warn":
@@ -86,6 +86,8 @@ def _to_array(x: Tensor) -> Array:
 
 
 class _Solved(torch.autograd.Function):
+    """The solution of a problem as an autograd function; see `solve_implicitly`."""
+
     @staticmethod
     def forward(ctx: Any, problem: Problem, refusal: str, *inputs: Tensor) -> Tensor:
         solution, ctx.pull = problem(*map(_to_array, inputs))

@@ -28,13 +28,14 @@ def check_numbers(
 
 
 def check_finite(x: Tensor, name: str) -> Tensor:
+    """Return x; raise a ValueError if it holds NaN or infinity."""
     if not bool(x.isfinite().all()):
         raise ValueError(f"{name}: contains NaN or infinity")
     return x
 
 
 def find_batch(**parts: Tensor | None) -> torch.Size:
-    """The common leading axes of matrices."""
+    """Return the common leading axes of matrices."""
     shapes = {name: x.shape[:-2] for name, x in parts.items() if x is not None}
     try:
         return torch.broadcast_shapes(*shapes.values())
@@ -44,6 +45,7 @@ def find_batch(**parts: Tensor | None) -> torch.Size:
 
 
 def expand(x: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
+    """Expand x to a shape; raise a ValueError if it does not broadcast to it."""
     try:
         return x.expand(shape)
     except RuntimeError as error:

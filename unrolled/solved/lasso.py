@@ -173,6 +173,7 @@ class _Lasso:
         mask: Tensor | None,
         start: Tensor | None,
     ) -> tuple[Tensor, SolvedRecord]:
+        """Return the codes and their record, in the batch that the inputs broadcast to."""
         n, m = X.shape[-2], A.shape[-2]
         batch = find_batch(signals=X, dictionary=A, lam=lam, ridge=ridge, mask=mask, start=start)
         if not batch.numel() * n * m * X.shape[-1]:
@@ -198,6 +199,7 @@ class _Lasso:
         return codes.view(*batch, n, m), SolvedRecord(*(x.view(*batch, n) for x in record))
 
     def _solve(self, X: Array, A: Array, lam: Array, ridge: Array) -> Proved:
+        """Solve for NumPy arrays (groups, rows, ...); return codes, pull-back, gaps and margins."""
         from scipy.linalg import block_diag
 
         from ...solvers.kernels.workers import spread
@@ -226,7 +228,7 @@ class _Lasso:
     def _solve_pack(
         self, pack: Array, X: Array, A: Array, lam: Array, ridge: Array, n_jobs: int | None
     ) -> Any:
-        """Solve the problems of several dictionaries as one, which hides the others from a row."""
+        """Solve several dictionaries as one problem, in which a row sees only its own atoms."""
         from scipy.linalg import block_diag
         from scipy.sparse import csr_array
 
@@ -240,15 +242,17 @@ class _Lasso:
             hidden = ~block_diag(*visible)
         elif hidden is not None:
             hidden = hidden[0]
-        own = None
+        own_atoms = None
         if self._own is not None:
-            own = (self._own + m * np.arange(g)[:, None]).ravel()
-        both = (lam + 2 * ridge).ravel()
-        penalty = Penalty(both, lam.ravel() / both, self.nonnegative, own, hidden)
+            own_atoms = (self._own + m * np.arange(g)[:, None]).ravel()
+        total_penalty = (lam + 2 * ridge).ravel()
+        penalty = Penalty(
+            total_penalty, lam.ravel() / total_penalty, self.nonnegative, own_atoms, hidden
+        )
         start = None
         if self._start is not None:
-            given = self._start[pack]
-            start = block_diag(*(np.maximum(given, 0) if self.nonnegative else given))
+            start_codes = self._start[pack]
+            start = block_diag(*(np.maximum(start_codes, 0) if self.nonnegative else start_codes))
             start[penalty.excluded] = 0
             start = csr_array(start)
         rows, atoms = (x.reshape(-1, x.shape[-1]) for x in (X, A))
@@ -258,13 +262,13 @@ class _Lasso:
 
 
 def _have_like_sizes(A: Array) -> bool:
-    """Whether the rounding of one dictionary's products is small beside another's."""
+    """Whether entries of one dictionary are not so large that their rounding hides another's."""
     largest = np.abs(A).max(axis=(1, 2))
     return bool(largest.max() <= 1e3 * largest[largest > 0].min(initial=np.inf))
 
 
 def _read_blocks(C: Array, n: int) -> Array:
-    """The diagonal blocks, of n rows each, of a matrix that is zero outside."""
+    """Return the diagonal blocks, of n rows each, of a block-diagonal matrix."""
     g = len(C) // n
     return np.einsum("gngm->gnm", C.reshape(g, n, g, -1))
 
@@ -272,7 +276,7 @@ def _read_blocks(C: Array, n: int) -> Array:
 def _scale_atoms(
     X: Tensor, A: Tensor, ridge: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Signals, atoms and ridge of the problem of ``t_j c_j``, whose penalty has no weights.
+    """Return signals, atoms and ridge of the problem for ``t_j c_j``, whose penalty has no weights.
 
     A ridge on c_j becomes one of another size for each atom, written as further features.
     """
@@ -284,14 +288,14 @@ def _scale_atoms(
             f"ridge: must be one number where weights are given, got shape {tuple(ridge.shape)}"
         )
     m = A.shape[-2]
-    more = ridge.sqrt() * torch.eye(m, dtype=A.dtype, device=A.device)
-    A = torch.cat([A, more.expand(*A.shape[:-2], m, m)], dim=-1) / t
+    ridge_features = ridge.sqrt() * torch.eye(m, dtype=A.dtype, device=A.device)
+    A = torch.cat([A, ridge_features.expand(*A.shape[:-2], m, m)], dim=-1) / t
     X = torch.cat([X, X.new_zeros(*X.shape[:-1], m)], dim=-1)
     return X, A, torch.zeros_like(ridge)
 
 
 def _name_equal_atoms(A: Tensor, nonnegative: bool) -> str:
-    """Says which atoms are equal, or opposite where that is the same; nothing if there are none."""
+    """Return words that name two equal or opposite atoms; none if there are no such atoms."""
     for D in A.detach().cpu().numpy().reshape(-1, *A.shape[-2:]):
         atoms = np.round(D / (np.abs(D).max() or 1), 12) + 0.0  # which makes -0 a 0
         if not nonnegative:

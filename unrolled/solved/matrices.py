@@ -95,6 +95,7 @@ def solved_ridge(
 
 
 def _solve_ridge(X: Array, A: Array, ridge: Array) -> Proved:
+    """Solve for NumPy arrays; return codes, pull-back, gaps and margins."""
     U, s, Vt = np.linalg.svd(A, full_matrices=False)
     off = _measure_error(A, U, s, Vt)[..., None]
     s = np.where(s > max(A.shape[-2:]) * _EPS * s.max(axis=-1, initial=0, keepdims=True), s, 0)
@@ -198,6 +199,7 @@ def solved_low_rank(
 
 
 def _shrink(X: Array, lam: Array) -> Proved:
+    """Shrink singular values of NumPy arrays; return Z, pull-back, gaps and margins."""
     U, s, Vt = np.linalg.svd(X, full_matrices=False)
     kept = np.maximum(s - lam[..., 0], 0)
     Z = (U * kept[..., None, :]) @ Vt
@@ -233,7 +235,7 @@ def _shrink(X: Array, lam: Array) -> Proved:
 
 
 def _measure_error(X: Array, U: Array, s: Array, Vt: Array) -> Array:
-    """How far X is from a matrix with this singular value decomposition, to first order."""
+    """Bound to first order how far X is from a matrix with exactly this decomposition."""
     error = np.linalg.norm(X - (U * s[..., None, :]) @ Vt, axis=(-2, -1))
     for V in (_flip(U) @ U, Vt @ _flip(Vt)):
         turned = np.linalg.norm(V - np.eye(V.shape[-1]), axis=(-2, -1))
@@ -242,9 +244,10 @@ def _measure_error(X: Array, U: Array, s: Array, Vt: Array) -> Array:
 
 
 def _flip(x: Array) -> Array:
+    """Transpose the last two axes."""
     return np.swapaxes(x, -2, -1)
 
 
 def _divide(a: Array, b: Array, other: float = 0) -> Array:
-    """``a / b``, or `other` where b is zero."""
+    """Return ``a / b``, or `other` where b is zero."""
     return np.where(b != 0, a / np.where(b != 0, b, 1), other)

@@ -46,10 +46,12 @@ class Standard:
             raise ValueError(f"inexact: must be one of {get_args(Inexact)}, got {self.inexact!r}")
 
     def refuse(self, wrong: Array, what: str, worst: str) -> None:
+        """Warn or raise if some problems are `wrong`, as `inexact` says."""
         if wrong.any():
             tell(self.inexact, f"{self.name}: {wrong.sum()} of {wrong.size} {what} ({worst})")
 
     def judge(self, gap: Array, margin: Array, with_gradient: bool) -> None:
+        """Warn or raise if gaps are too large or, with gradients, margins too small."""
         what = f"solutions have a gap above tol={self.tol:.3g}"
         self.refuse(~(gap <= self.tol), what, f"largest {gap.max(initial=0):.3g}{self.cure}")
         kink = ~(margin > _KINK)
@@ -58,6 +60,7 @@ class Standard:
             self.refuse(kink, what, f"least margin {margin.min():.3g}{self.explain()}")
 
     def judge_gradients(self, error: Array) -> None:
+        """Warn or raise if relative errors of gradients are too large."""
         what = f"gradients are not proved to be within tol={self.tol:.3g}"
         self.refuse(~(error <= self.tol), what, f"largest error {error.max(initial=0):.3g}")
 
@@ -68,9 +71,9 @@ Proved = tuple[Array, Pull, Array, Array]
 def solve_certified(
     standard: Standard, problem: Callable[..., Proved], *inputs: Tensor
 ) -> tuple[Tensor, SolvedRecord]:
-    """As `solve_implicitly`, of a problem whose solutions and gradients are judged.
+    """Solve as `solve_implicitly` does, and judge solutions and gradients by a standard.
 
-    It also returns gaps and margins, and its pull-back, after the gradients, their relative errors.
+    The problem also returns gaps and margins, and its pull-back ends in relative errors.
     """
     with_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     record: list[Tensor] = []

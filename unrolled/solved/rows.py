@@ -99,6 +99,7 @@ def solved_entmax(
 
 
 def _solve_entmax(z: Array, alpha: Array) -> Proved:
+    """Solve for NumPy arrays; return p, pull-back, gaps and margins."""
     from ...solvers.kernel_smoothing import entmax, entmax_gap
 
     if not z.size:
@@ -207,6 +208,7 @@ def solved_total_variation(
 
 
 def _solve_variation(signals: Array, weights: Array) -> Proved:
+    """Solve for NumPy arrays; return u, pull-back, gaps and margins."""
     from ...solvers.nonlocal_energy.segments import Segments, signal_variation
 
     if not signals.size:
@@ -232,5 +234,6 @@ def _solve_variation(signals: Array, weights: Array) -> Proved:
 
 
 def _solve_nothing(rows: Array, numbers: Array) -> Proved:
+    """Return the solution of no rows, with zero gradients, gaps of 0 and infinite margins."""
     certain = np.zeros(rows.shape[:-1]), np.full(rows.shape[:-1], np.inf)
     return rows, lambda w: (w, np.zeros_like(numbers), np.zeros(1)), *certain

@@ -87,10 +87,13 @@ def ista_attention(
 
 
 def _flatten_heads(x: Tensor) -> Tensor:
+    """Return x with all leading axes as one: (heads, rows, width)."""
     return x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
 
 
 class _Settings(NamedTuple):
+    """Settings of `ista_attention`; `offset` is that of causal queries, None without causality."""
+
     n_iter: int
     nonnegative: bool
     zero_diagonal: bool
@@ -99,21 +102,23 @@ class _Settings(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Some rows of some heads, and how many keys they can see."""
+    """Some rows of some heads, and how many keys these rows can see."""
 
     heads: slice
     rows: slice
     n_keys: int
 
     def of(self, x: Tensor) -> Tensor:
+        """Return the part of x, (..., heads, queries, width), for this block."""
         return x[..., self.heads, self.rows, :]
 
     def keys(self, x: Tensor) -> Tensor:
+        """Return the keys of x that this block sees."""
         return x[self.heads, : self.n_keys]
 
 
 def _split_blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
-    """Blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
+    """Yield blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
     (n_heads, n_rows, _), n_keys = q.shape, k.shape[1]
     entries = _CPU_ENTRIES if q.device.type == "cpu" else _GPU_ENTRIES
     rows = block_size(max(1, min(n_rows, entries // max(1, n_keys))))
@@ -126,7 +131,7 @@ def _split_blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
 
 
 def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:
-    """Threshold at 1 in place."""
+    """Soft threshold at 1, in place."""
     if nonnegative:
         return z.sub_(1).clamp_(min=0)
     return torch.ops.aten.softshrink.out(z, 1.0, out=z)
@@ -146,10 +151,10 @@ def _restrict_(codes: Tensor, block: _Block, hidden: Tensor | None, settings: _S
 
 
 class _SparseAttention(torch.autograd.Function):
-    """ISTA on ``B = C / t``, t the threshold, so that all rows are thresholded at 1.
+    """The output ``C v`` by ISTA on ``B = C / t``, so that the threshold of all rows is 1.
 
-    ``B <- S_1(B + m R k^T)``, ``R = q - t B k``, with ``m = 2 / lam`` and ``t = step lam / 2``; the
-    output is ``t B v``.
+    The inputs m and t are ``2 / lam`` and the threshold ``step lam / 2`` of each row. The second
+    output holds the residuals ``q - C k`` of all iterations, for the backward pass.
     """
 
     @staticmethod
@@ -202,7 +207,7 @@ class _SparseAttention(torch.autograd.Function):
 def _iterate_explicitly(
     q: Tensor, k: Tensor, hidden: Tensor | None, settings: _Settings
 ) -> Callable[..., Tensor]:
-    """A function of q, k, v, m and t with the same output, computed without blocks."""
+    """Return a function of q, k, v, m and t with the same output, computed without blocks."""
     allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
     allowed = allowed if settings.offset is None else allowed.tril(settings.offset)
     if settings.zero_diagonal:
@@ -220,7 +225,7 @@ def _iterate_explicitly(
 def _recompute_codes(
     R: Tensor, K: Tensor, M: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings
 ) -> list[Tensor]:
-    """The codes of all iterations from their residuals: one product each instead of two."""
+    """Return a block's codes of all iterations, by one product each from their residuals."""
     codes = [torch.bmm(R[0] * M, K.mT)]
     for i in range(settings.n_iter):
         if i:
@@ -231,6 +236,8 @@ def _recompute_codes(
 
 
 class _Gradients(NamedTuple):
+    """Gradients in the inputs of `_SparseAttention`, added block by block."""
+
     q: Tensor
     k: Tensor
     v: Tensor
@@ -248,7 +255,10 @@ class _Gradients(NamedTuple):
         codes: list[Tensor],
         dB: Tensor,
     ) -> None:
-        """Add the gradients by way of one block's codes, of which dB is that of the last ones."""
+        """Go back through a block's iterations, from dB, the gradient in its last codes.
+
+        The gradient in v is added elsewhere.
+        """
         gq, gm, gt = (block.of(x) for x in (self.q, self.m, self.t))
         gk = block.keys(self.k)
         for i in reversed(range(len(codes))):

@@ -70,7 +70,7 @@ class CodingStep(nn.Module):
         self.log_threshold = nn.Parameter(threshold.log())
 
     def threshold(self) -> Tensor:
-        """The thresholds t, of shape (n_atoms,)."""
+        """Return the thresholds t, of shape (n_atoms,)."""
         return self.log_threshold.exp()
 
     def forward(
@@ -95,13 +95,16 @@ class CodingStep(nn.Module):
     def unshrunk(
         self, signals: Tensor, codes: Tensor | None = None, unit: Tensor | None = None
     ) -> Tensor:
-        """``(C + s (Y - C D) A^T) / t``: what `forward` shrinks."""
-        pull = self.step() * self.analysis / self.threshold()[:, None]
-        moved = signals @ pull.mT.to(signals.dtype)
+        """Return ``(C + s (Y - C D) A^T) / t``, which `forward` thresholds at 1."""
+        scaled_analysis = self.step() * self.analysis / self.threshold()[:, None]
+        from_signals = signals @ scaled_analysis.mT.to(signals.dtype)
         if codes is None or unit is None or self.synthesis is None:
-            return moved
-        carried = torch.diag(unit / self.threshold()) - (unit[:, None] * self.synthesis) @ pull.mT
-        return torch.addmm(moved, codes, carried.to(codes.dtype))
+            return from_signals
+        code_map = (
+            torch.diag(unit / self.threshold())
+            - (unit[:, None] * self.synthesis) @ scaled_analysis.mT
+        )
+        return torch.addmm(from_signals, codes, code_map.to(codes.dtype))
 
 
 class GroupCodingStep(CodingStep):
@@ -225,7 +228,7 @@ class PursuitStep(nn.Module):
         )
 
     def forward(self, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Residuals after the step, of shape (n_signals, d), the chosen atoms and their codes."""
+        """Return the residuals (n_signals, d) after the step, the chosen atoms and their codes."""
         router, analysis, synthesis, threshold = (
             x.to(residual.dtype)
             for x in (self.router, self.analysis, self.synthesis, self.threshold())

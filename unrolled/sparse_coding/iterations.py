@@ -34,12 +34,7 @@ class SparsePenalty(NamedTuple):
     hidden: Tensor | None = None
 
     def prox(self, z: Tensor, step: Tensor | float) -> Tensor:
-        """``argmin_c |c - z|^2 / step + penalty(c)``: step lengths multiply half the gradient.
-
-        References
-        ----------
-        EQUATIONS SE-15, SE-15n, CL-2.
-        """
+        """Return ``argmin_c |c - z|^2 / step + penalty(c)``; steps multiply half the gradient."""
         threshold = step * self.lam * (self.l1_ratio / 2)
         codes = (z - threshold).clamp(min=0) if self.nonnegative else soft_threshold(z, threshold)
         if self.l1_ratio < 1:
@@ -48,12 +43,12 @@ class SparsePenalty(NamedTuple):
 
 
 def soft_threshold(z: Tensor, threshold: Tensor | float) -> Tensor:
-    """``S_t(z) = sign(z) max(|z| - t, 0)``, the proximal operator of ``t |.|_1``."""
+    """Return ``S_t(z) = sign(z) max(|z| - t, 0)``, the proximal operator of ``t |.|_1``."""
     return z.sign() * (z.abs() - threshold).clamp(min=0)
 
 
 def lam_max_of(products: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """`lam_max` from the products ``q k^T``, but 0 for zero queries."""
+    """Return `lam_max` from the products ``q k^T``, but 0 for zero queries."""
     size = products.abs()
     return 2 * (size if hidden is None else size.masked_fill(hidden, 0)).amax(-1, keepdim=True)
 
@@ -156,26 +151,14 @@ def safe_step(k: Tensor, visible: Tensor | None = None, is_causal: bool = False)
 
 
 def _sum_squares(rows: Tensor, k: Tensor, start: int) -> Tensor:
-    """What each key adds to the sum of squares of the Gram matrix of the keys before it."""
+    """Return what each key adds to the squared norm of the Gram matrix of the keys before it."""
     squares = (rows @ k[..., : start + rows.shape[-2], :].mT).square()
     earlier = squares.tril(start - 1).sum(dim=-1, keepdim=True)
     return 2 * earlier + squares.diagonal(start, -2, -1)[..., None]
 
 
 def curvature(k: Tensor, support: Tensor) -> Tensor:
-    """``|K_S|_2^2`` of the keys in each row's support S, in the dtype of `k`.
-
-    Parameters
-    ----------
-    k : Tensor of shape (..., n_keys, d)
-    support : bool Tensor of shape (..., n_queries, n_keys)
-
-    Returns
-    -------
-    Tensor of shape (..., n_queries, 1)
-        Zero for an empty support. Its gradient is exact where the largest singular value is simple,
-        and a subgradient where it is multiple.
-    """
+    """Return ``|K_S|_2^2`` of the keys in each row's support S, in the dtype of `k`."""
     products = (k[..., :, None] * k[..., None, :]).flatten(-2)  # (..., n_keys, d * d)
     # (..., n_queries, d, d)
     grams = (support.to(k.dtype) @ products).unflatten(-1, (k.shape[-1], k.shape[-1]))
@@ -189,7 +172,7 @@ def positive_per_iteration(initial: float, n_iter: int, name: str, **kwargs: Any
 
 
 def at_iteration(values: nn.ModuleList | Positive, t: int) -> Tensor:
-    """The value for iteration t; later ones repeat the last, a single one serves all."""
+    """Return the value for iteration t; later ones repeat the last, a single one serves all."""
     chosen = values if isinstance(values, Positive) else values[min(t, len(values) - 1)]
     value: Tensor = chosen()
     return value
@@ -201,22 +184,12 @@ Move = Callable[[Tensor, Any], Tensor]
 def proximal_step(
     codes: Tensor, pull: Tensor, step: Tensor | float, penalty: SparsePenalty
 ) -> Tensor:
-    """``prox_step( C + step G )``, where the pull G is half the negative gradient.
-
-    References
-    ----------
-    EQUATIONS SE-15, SE-15n; the printed iterations have faults E3-d to E3-h.
-    """
+    """Return ``prox_step( C + step G )``, where the pull G is half the negative gradient."""
     return penalty.prox(codes + step * pull, step)
 
 
 def proximal_map(q: Tensor, k: Tensor, penalty: SparsePenalty) -> Move:
-    """The map from codes and a step length to a `proximal_step` on ``|q - C k|_F^2 + penalty``.
-
-    References
-    ----------
-    EQUATIONS SE-18 and FF-9 (the order ``(C k) k^T``).
-    """
+    """Return the `proximal_step` on ``|q - C k|_F^2 + penalty`` as a map of codes and step."""
     return lambda codes, step: proximal_step(codes, (q - codes @ k) @ k.mT, step, penalty)
 
 
@@ -239,25 +212,25 @@ def support_step(codes: Tensor, move: Move, local: Tensor, whole: Tensor | float
     ----------
     EQUATIONS LS-1.
     """
-    on = codes != 0
+    in_support = codes != 0
     long, short = (move(codes, 1 / L) for L in (torch.where(local > 0, local, whole), whole))
-    grows = ((long != 0) & ~on).any(dim=-1, keepdim=True)
+    grows = ((long != 0) & ~in_support).any(dim=-1, keepdim=True)
     return torch.where(grows, short, long)
 
 
 def repeated(move: Move, codes: Tensor, steps: Iterable[Any]) -> Tensor:
-    """The last of ``C_k = move(C_{k-1}, step_k)``."""
+    """Return the last of ``C_k = move(C_{k-1}, step_k)``."""
     for step in steps:
         codes = move(codes, step)
     return codes
 
 
 def accelerated(move: Move, codes: Tensor, steps: Iterable[Any]) -> Tensor:
-    """`repeated` with the momentum of FISTA: moves start ahead of the last codes."""
-    ahead, t = codes, 1.0
+    """Return the last codes of `repeated` with the momentum of FISTA."""
+    extrapolated, t = codes, 1.0
     for step in steps:
-        previous, codes = codes, move(ahead, step)
-        following = (1 + (1 + 4 * t**2) ** 0.5) / 2
-        ahead = codes + (t - 1) / following * (codes - previous)
-        t = following
+        previous, codes = codes, move(extrapolated, step)
+        next_t = (1 + (1 + 4 * t**2) ** 0.5) / 2
+        extrapolated = codes + (t - 1) / next_t * (codes - previous)
+        t = next_t
     return codes

@@ -64,7 +64,7 @@ def analytic_step(dictionary: Tensor) -> float:
 
 
 def _leverages(atoms: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows p_i of the transposed pseudoinverse, and ``g_i = p_i . d_i``; both 0 for zero atoms."""
+    """Return the rows p_i of ``(D^+)^T`` and ``g_i = p_i . d_i``; both are 0 for zero atoms."""
     rows = torch.linalg.pinv(atoms).mT * (atoms != 0).any(dim=1, keepdim=True)
     return rows, (rows * atoms).sum(dim=1)
 
@@ -234,7 +234,7 @@ class LISTA(nn.Module):
         return (signals - codes @ D).square().sum(-1) + self.penalty * codes.abs().sum(-1)
 
     def _compute_pull(self, t: int, Y: Tensor, codes: Tensor | None, D: Tensor) -> Tensor:
-        """``G_t(C)`` of the table; `codes` None stands for ``C = 0``."""
+        """Return ``G_t(C)`` of the class's table; `codes` None stands for ``C = 0``."""
         layer = min(t, len(self.step) - 1)
         if self.parametrization == "lista":
             pull = Y @ self.input_weight[layer].to(Y.dtype)
@@ -249,7 +249,7 @@ class LISTA(nn.Module):
         return residual @ weight.to(Y.dtype).mT
 
     def _choose_dictionary(self, signals: Tensor, dictionary: Tensor | None) -> Tensor:
-        """The dictionary to code in, after a check of its width and that of the signals."""
+        """Return the dictionary to code in, after a check of its width and the signals'."""
         if dictionary is None:
             dictionary = self.dictionary
         elif self.parametrization != "adaptive":
@@ -276,7 +276,7 @@ class LISTA(nn.Module):
 
 
 def place_of(dictionary: ArrayLike | Tensor) -> torch.device:
-    """The device of a layer with this dictionary, if none is named: its own, or none at all."""
+    """Return the device for a layer that names none: the dictionary's, or the default one."""
     default = torch.get_default_device()
     return (
         dictionary.device if isinstance(dictionary, Tensor) and default.type != "meta" else default
@@ -284,6 +284,7 @@ def place_of(dictionary: ArrayLike | Tensor) -> torch.device:
 
 
 def _check_dictionary(dictionary: ArrayLike | Tensor) -> Tensor:
+    """Return a copy of the dictionary in a floating dtype, after a check that it is finite."""
     D = own_copy(dictionary)
     if D.is_meta:
         raise ValueError("dictionary: must hold numbers, got one on the device meta")
@@ -297,7 +298,7 @@ def _check_dictionary(dictionary: ArrayLike | Tensor) -> Tensor:
 
 
 def _choose_first_step(D: Tensor, parametrization: Parametrization) -> float:
-    """Step length of all iterations at construction."""
+    """Return the step length of all iterations at construction."""
     if parametrization == "adaptive":
         return 1.0
     if parametrization == "alista":
@@ -307,7 +308,7 @@ def _choose_first_step(D: Tensor, parametrization: Parametrization) -> float:
 
 
 def _choose_first_weights(D: Tensor, parametrization: Parametrization) -> dict[str, Tensor]:
-    """Learned matrices at their initial values."""
+    """Return the learned matrices at construction, by name."""
     if parametrization == "lista":
         return {"input_weight": D.mT, "gram_weight": D @ D.mT}
     if parametrization == "coupled":

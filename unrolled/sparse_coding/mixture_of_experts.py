@@ -116,7 +116,7 @@ class SparseMixtureOfExperts(nn.Module):
         return out.reshape(x.shape)
 
     def codes(self, x: Tensor) -> Tensor:
-        """Sparse codes z of tokens (..., d) in the `dictionary`, of shape (..., M k')."""
+        """Return the sparse codes (..., M k') of tokens (..., d) in the `dictionary`."""
         tokens = self._flatten_tokens(x)
         if _counts_are_unknown(x):
             z = self._code_by_all(tokens)
@@ -127,11 +127,11 @@ class SparseMixtureOfExperts(nn.Module):
         return z.reshape(*x.shape[:-1], self.n_experts * self.expert_width)
 
     def dictionary(self) -> Tensor:
-        """The dictionary ``[P_1 ... P_M]`` of shape (d, M k'); atoms are columns."""
+        """Return the dictionary ``[P_1 ... P_M]``, of shape (d, M k'); atoms are columns."""
         return self.synthesis.transpose(0, 1).reshape(self.dim, -1)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Gates and indices of the chosen experts of tokens (..., d), each (..., top_k).
+        """Return gates and indices of the experts chosen for tokens (..., d), each (..., top_k).
 
         The softmax is taken in float32 at least.
         """
@@ -141,14 +141,10 @@ class SparseMixtureOfExperts(nn.Module):
         return gates.to(x.dtype), chosen
 
     def balance_loss(self, x: Tensor) -> Tensor:
-        """Auxiliary loss ``M sum_j f_j p_j`` against experts that are never chosen.
+        """Return ``M sum_j f_j p_j``, a loss against experts that are never chosen.
 
-        f_j is the share of all choices that fall on expert j, p_j its mean softmax score. It is 1
-        where all experts are used alike, and M where all tokens go to one.
-
-        References
-        ----------
-        Fedus et al., "Switch Transformers" (2022).
+        f_j is the share of all choices that fall on expert j, p_j its mean softmax score. The loss
+        is 1 where all experts are used alike, and M where all tokens go to one.
         """
         tokens = self._flatten_tokens(x)
         _, chosen = self.route(tokens)
@@ -158,7 +154,7 @@ class SparseMixtureOfExperts(nn.Module):
         return self.n_experts * (share * scores).sum()
 
     def _code_by_all(self, tokens: Tensor) -> Tensor:
-        """Codes of shape (n_tokens, M k') from all experts, chosen or not."""
+        """Return codes (n_tokens, M k'), computed by all experts, chosen or not."""
         gates, chosen = self.route(tokens)
         weights = gates.new_zeros(len(tokens), self.n_experts).scatter(-1, chosen, gates)
         # (n_tokens, M k')
@@ -166,7 +162,7 @@ class SparseMixtureOfExperts(nn.Module):
         return (weights[..., None] * hidden.unflatten(-1, (self.n_experts, -1))).flatten(-2)
 
     def _code_by_chosen(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes of all choices, sorted by expert, with the indices of their tokens and experts."""
+        """Return the codes of all choices, sorted by expert, their tokens and experts."""
         gates, chosen = self.route(tokens)
         experts, order = chosen.flatten().sort(stable=True)
         rows = order // self.top_k
@@ -174,6 +170,7 @@ class SparseMixtureOfExperts(nn.Module):
         return gates.flatten()[order, None] * hidden.to(tokens.dtype), rows, experts
 
     def _flatten_tokens(self, x: Tensor) -> Tensor:
+        """Return tokens (n, dim) from (..., dim)."""
         if x.ndim < 1 or x.shape[-1] != self.dim:
             raise ValueError(f"x: must be (..., {self.dim}), got {tuple(x.shape)}")
         return x.reshape(-1, self.dim)
@@ -186,12 +183,12 @@ class SparseMixtureOfExperts(nn.Module):
 
 
 def _counts_are_unknown(x: Tensor) -> bool:
-    """Whether the tokens of an expert cannot be counted: in exports, transforms, on meta."""
+    """Whether values cannot tell how many tokens an expert has: exports, transforms, meta."""
     return torch.compiler.is_exporting() or is_transformed() or x.is_meta
 
 
 def _apply_experts(inputs: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-    """Each expert's weights applied to its own inputs, which are sorted by expert."""
+    """Apply each expert's weights to its own inputs; inputs are sorted by expert."""
     counts = torch.bincount(experts, minlength=len(weights)).tolist()
     parts = zip(inputs.split(counts), weights, strict=True)
     return torch.cat([part @ weight.mT for part, weight in parts])

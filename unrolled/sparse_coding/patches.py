@@ -64,29 +64,23 @@ def average_patches(rows: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _count_covers(side: int, size: int, like: Tensor) -> Tensor:
-    """For each of `side` pixels, the number of windows of `size` pixels that contain it."""
+    """Return, for each of `side` pixels, how many windows of `size` pixels contain it."""
     place = torch.arange(side, device=like.device, dtype=like.dtype)
     reach = torch.minimum(place, side - 1 - place) + 1
     return reach.clamp(max=min(size, side - size + 1))
 
 
 def split_means(rows: Tensor, channels: int) -> tuple[Tensor, Tensor]:
-    """Patches minus the mean of each channel, and these means, both in the shape of `rows`."""
+    """Return patches minus the mean of each channel, and these means in the shape of `rows`."""
     planes = rows.unflatten(1, (channels, -1))
     means = planes.mean(dim=2, keepdim=True)
-    rest = planes - means
-    rest = rest - rest.mean(dim=2, keepdim=True)  # the mean of large numbers is rounded
-    return rest.flatten(1), means.expand_as(planes).flatten(1)
+    centred = planes - means
+    centred = centred - centred.mean(dim=2, keepdim=True)  # the mean of large numbers is rounded
+    return centred.flatten(1), means.expand_as(planes).flatten(1)
 
 
 def check_patched(images: Tensor, channels: int, patch_size: int) -> None:
-    """Check that images are floating point, have `channels` channels and hold a whole patch.
-
-    Raises
-    ------
-    ValueError
-        If they do not. The message gives their dtype and shape.
-    """
+    """Raise a ValueError unless images are floating point, with `channels` and room for a patch."""
     fits = images.ndim == 4 and images.shape[1] == channels
     if not (fits and min(images.shape[-2:]) >= patch_size and images.is_floating_point()):
         raise ValueError(
@@ -144,7 +138,7 @@ def photograph_dictionary(channels: int = 1) -> Tensor:
 
 
 def _repeat_in_channels(atoms: Tensor, channels: int) -> Tensor:
-    """Atoms of unit norm, copied for each channel and zero in the other channels."""
+    """Return unit atoms, copied for each channel and zero in the other channels."""
     atoms = atoms / torch.linalg.vector_norm(atoms, dim=1, keepdim=True)
     return torch.kron(torch.eye(channels, dtype=atoms.dtype), atoms)
 
@@ -206,10 +200,10 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
 
 
 def _sum_boxes(x: Tensor, size: int, dim: int) -> Tensor:
-    """Sums over windows of `size` entries along an axis.
+    """Sum over windows of `size` entries along an axis.
 
-    Each is composed of sums over 1, 2, 4, ... entries. So rounding is the same at all places and in
-    all tiles of an image, and no digits cancel, as they would between cumulative sums.
+    Each sum is composed of sums over 1, 2, 4, ... entries. So rounding is the same at all places
+    and in all tiles of an image, and no digits cancel, as they would between cumulative sums.
     """
     n = x.shape[dim] - size + 1
     total, done = torch.zeros_like(x.narrow(dim, 0, n)), 0
@@ -230,7 +224,7 @@ class Bags(NamedTuple):
     starts: Tensor
 
     def sums(self, x: Tensor) -> Tensor:
-        """For each bag, the sum of its rows of x."""
+        """Return the sum of the rows of x in each bag."""
         return F.embedding_bag(self.members, x, self.starts, mode="sum")
 
 
@@ -242,7 +236,7 @@ class Similar(NamedTuple):
 
     @classmethod
     def of(cls, indices: Tensor) -> Self:
-        """Bags from the indices of `similar_patches`, of shape (n, n_similar)."""
+        """Make the bags from the indices of `similar_patches`, of shape (n, n_similar)."""
         n, k = indices.shape
         flat = indices.flatten()
         counts = torch.bincount(flat, minlength=n)
@@ -252,17 +246,17 @@ class Similar(NamedTuple):
 
     @classmethod
     def around(cls, images: Tensor, patch_size: int, window: int, n_similar: int) -> Self:
-        """Bags of `similar_patches`, with fewer patches if the window of a corner holds fewer."""
+        """Make the bags of `similar_patches`, smaller if the window of a corner holds fewer."""
         fewest = math.prod(min(window, side - patch_size) + 1 for side in images.shape[-2:])
         return cls.of(similar_patches(images, patch_size, window, min(n_similar, fewest)))
 
     def sums(self, x: Tensor) -> Tensor:
-        """For each row, the sum of the rows of x that are similar to it."""
+        """Return, for each row, the sum of the rows of x that are similar to it."""
         total: Tensor = _BagSums.apply(x, self.forth, self.back)
         return total
 
     def transposed_sums(self, x: Tensor) -> Tensor:
-        """For each row, the sum of the rows of x that it is similar to: the transpose of `sums`."""
+        """Return, for each row, the sum of the rows of x that it is similar to."""
         total: Tensor = _BagSums.apply(x, self.back, self.forth)
         return total
 
@@ -278,7 +272,7 @@ class Similar(NamedTuple):
 
 
 class _BagSums(torch.autograd.Function):
-    """Sums over bags. The backward pass sums over the reversed bags, so that it never scatters."""
+    """Sums over bags; the backward pass sums over the reversed bags and never scatters."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forth: Bags, back: Bags) -> Tensor:

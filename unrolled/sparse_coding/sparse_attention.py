@@ -153,8 +153,8 @@ class SparseCoding(Operator):
     def attend(self, call: Call) -> Tensor:
         q, k, v, _, is_causal, _ = call
         # What works in place can be neither traced nor transformed.
-        plain = has_no_values(q) or is_transformed()
-        if self.step == "support" or self.per_iteration or self.n_iter == 0 or plain:
+        needs_graph = has_no_values(q) or is_transformed()
+        if self.step == "support" or self.per_iteration or self.n_iter == 0 or needs_graph:
             return self._attend_step_by_step(call)
         wide = self._widen(q)
         keys, visible = k.to(wide), call.hiding("SparseCoding").mask
@@ -185,35 +185,13 @@ class SparseCoding(Operator):
         return repeated(self.iteration(call), zero, range(self.n_iter)).to(call.q.dtype)
 
     def iteration(self, call: Call) -> Callable[..., Tensor]:
-        """The map of codes that the layer iterates, starting from zero codes.
-
-        Parameters
-        ----------
-        call : Call
-            Its values are not read.
-
-        Returns
-        -------
-        callable
-            ``iterate(codes, t=0)`` takes and returns codes of shape (..., n_queries, n_keys), in
-            float64 with the step "support" and in at least float32 without, with the parameters
-            of iteration t. Differentiable in them, q, k and the parameters. Each row of the result
-            depends on that row of the codes alone.
-
-        Examples
-        --------
-        >>> import torch
-        >>> from twinsolve.unrolled import Call, SparseCoding
-        >>> call = Call(torch.tensor([[3.0, 0.5]]), torch.eye(2), torch.eye(2))
-        >>> iterate = SparseCoding(2.0).iteration(call)
-        >>> iterate(torch.tensor([[2.0, 0.0]]))
-        tensor([[2., 0.]])
-        """
+        """Return the map of codes that the layer iterates, from zero codes on."""
         lam, relative_step = self._list_parameters()
         visible = call.hiding("SparseCoding").pairs()
         return self._make_map(call.q, call.k, lam, relative_step, visible, 0)
 
     def _attend_step_by_step(self, call: Call) -> Tensor:
+        """Attend by blocks of queries whose codes are iterated explicitly."""
         q, k, v, *_ = call
         visible = call.hiding("SparseCoding").pairs()
         lam, relative_step = self._list_parameters()
@@ -227,7 +205,7 @@ class SparseCoding(Operator):
         return map_query_blocks(block, q)
 
     def _list_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Penalties and relative steps by iteration; further iterations use the last ones."""
+        """Return penalties and relative steps by iteration; later iterations use the last."""
         lam, relative_step = (
             [numbers()] if isinstance(numbers, Positive) else [number() for number in numbers]
             for numbers in (self.lam, self.relative_step)
@@ -243,7 +221,7 @@ class SparseCoding(Operator):
         visible: Tensor | None,
         start: int,
     ) -> Callable[..., Tensor]:
-        """The map of `iteration` for a block q of the queries, which begins at row `start`."""
+        """Return the map of `iteration` for a block q of the queries, from row `start` on."""
         wide = self._widen(q)
         q, k = q.to(wide), k.to(wide)
         seen = mask_rows(visible, q, start)
@@ -291,14 +269,14 @@ class SparseCoding(Operator):
         return lam * self._lam_max(q, k, visible, is_causal) if self.relative else lam
 
     def _lam_max(self, q: Tensor, k: Tensor, visible: Tensor | None, is_causal: bool) -> Tensor:
-        """lam_max_i of every query, over the keys that it may use."""
+        """Return `lam_max` of every query, over the keys that it may use."""
 
         def strongest(rows: Tensor, start: int) -> Tensor:
             allowed = self._find_allowed(mask_rows(visible, rows, start), start, rows, k)
             if is_causal:
                 first = start + query_offset(q, k)
-                own = torch.arange(first, first + rows.shape[-2], device=q.device)
-                earlier = own[:, None] >= torch.arange(k.shape[-2], device=q.device)
+                query_index = torch.arange(first, first + rows.shape[-2], device=q.device)
+                earlier = query_index[:, None] >= torch.arange(k.shape[-2], device=q.device)
                 allowed = combine_masks(allowed, earlier)
             return strongest_key(rows, k, allowed)
 
@@ -313,12 +291,12 @@ class SparseCoding(Operator):
     def _find_allowed(
         self, visible: Tensor | None, start: int, q: Tensor, k: Tensor
     ) -> Tensor | None:
-        """Mask of the keys that each query may use; None stands for all keys."""
+        """Return a mask of the keys that each query may use; None allows all keys."""
         if not self.zero_diagonal:
             return visible
-        own = torch.arange(start, start + q.shape[-2], device=q.device)
-        others = own[:, None] != torch.arange(k.shape[-2], device=q.device)
-        return others if visible is None else visible & others
+        query_index = torch.arange(start, start + q.shape[-2], device=q.device)
+        off_diagonal = query_index[:, None] != torch.arange(k.shape[-2], device=q.device)
+        return off_diagonal if visible is None else visible & off_diagonal
 
     def extra_repr(self) -> str:
         return (

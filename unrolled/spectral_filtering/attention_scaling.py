@@ -101,6 +101,7 @@ class AttnScale(Correction):
         return (1 + omega) * A - omega * uniform
 
     def _omega_for(self, q: Tensor) -> Tensor:
+        """Return omega in the dtype of q, after a check of the number of heads."""
         heads = q.shape[-3] if q.ndim > 2 else 1
         if self.num_heads not in (None, heads):
             raise ValueError(f"num_heads: AttnScale has {self.num_heads}, but q has {heads}")

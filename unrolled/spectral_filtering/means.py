@@ -51,6 +51,7 @@ def visible_mean(
 
 
 def _take_mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
+    """Return the mean of the visible values, or of all; computed in float32 at least."""
     wide = torch.promote_types(v.dtype, torch.float32)
     if visible is None:
         mean = v.sum(dim=-2, keepdim=True, dtype=wide) / max(v.shape[-2], 1)
@@ -62,7 +63,7 @@ def _take_mean(v: Tensor, visible: Tensor | None = None) -> Tensor:
 
 
 def _take_running_mean(v: Tensor, visible: Tensor | None) -> Tensor:
-    """Row i is the mean of the visible values 0 to i."""
+    """Return the means of the visible values 0 to i, one in row i."""
     wide = torch.promote_types(v.dtype, torch.float32)
     n_keys = v.shape[-2]
     if visible is None:

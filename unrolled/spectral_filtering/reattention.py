@@ -107,6 +107,7 @@ class ReAttention(Operator):
         return self._mix_heads(_maps_of(self.base, call)(call.q, mask), mask, *mixing)
 
     def _mixing_parameters(self, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return theta and the norm's weight and bias, in the dtype of q."""
         if q.ndim < 3 or q.shape[-3] != self.num_heads:
             heads = q.shape[-3] if q.ndim > 2 else 1
             raise ValueError(f"num_heads: ReAttention has {self.num_heads}, but q has {heads}")
@@ -115,6 +116,7 @@ class ReAttention(Operator):
     def _mix_heads(
         self, A: Tensor, mask: Tensor | None, theta: Tensor, gamma: Tensor, beta: Tensor
     ) -> Tensor:
+        """Mix the maps of the heads by theta, and normalise over heads."""
         mixed = A.movedim(-3, -1) @ theta  # (..., n_queries, n_keys, heads)
         mixed = F.layer_norm(mixed, (self.num_heads,), gamma, beta, self.norm.eps).movedim(-1, -3)
         return mixed if mask is None else mixed.masked_fill(hidden_by(mask), 0)
@@ -124,7 +126,7 @@ class ReAttention(Operator):
 
 
 def _widen(call: Call) -> Call:
-    """The call with tokens and mask in twice the bits, and values in float32 at least."""
+    """Return the call with tokens and mask in twice the bits, values in float32 at least."""
     wide = torch.float32 if call.q.dtype.itemsize == 2 else torch.float64
     mask, v = call.mask, call.v
     if mask is not None and mask.dtype != torch.bool:
@@ -134,7 +136,7 @@ def _widen(call: Call) -> Call:
 
 
 def _maps_of(base: Operator, call: Call) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """A function of rows of queries and their masks that gives the maps of each head."""
+    """Return a function of rows of queries and their mask: the maps of each head."""
     if not isinstance(base, Gaussian):
         return lambda rows, mask: base.matrix(rows, call.k, mask=mask)
     bandwidth = base.bandwidth_for(call.q)

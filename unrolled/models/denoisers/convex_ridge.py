@@ -92,17 +92,17 @@ class ConvexRidgeDenoiser(nn.Module):
 
     @property
     def rho(self) -> float:
-        """Bound of the concavity."""
+        """Bound of the concavity of the potentials."""
         return self.ridge.rho
 
     @property
     def tol(self) -> float:
-        """Largest certified distance; set that of `ridge` to change it."""
+        """Largest certified distance from the minimiser; set ``ridge.tol`` to change it."""
         return self.ridge.tol
 
     @property
     def max_iter(self) -> int:
-        """Largest number of gradients."""
+        """Largest number of gradients in the minimisation."""
         return self.ridge.max_iter
 
     def reset_parameters(self) -> None:
@@ -115,7 +115,7 @@ class ConvexRidgeDenoiser(nn.Module):
         return denoised
 
     def certificate(self, noisy: Tensor, denoised: Tensor) -> Tensor:
-        """Proved bounds of distances from the minimiser; see `ConvexRidge.certificate`."""
+        """Return proved bounds of distances from the minimiser; see `ConvexRidge.certificate`."""
         return self.ridge.certificate(noisy, denoised)
 
     def extra_repr(self) -> str:

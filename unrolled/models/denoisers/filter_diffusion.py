@@ -97,11 +97,11 @@ class FilterDiffusionDenoiser(nn.Module):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, an output pixel depends on the input."""
+        """Largest distance along an axis, in pixels, at which an input pixel affects an output."""
         return self.n_layers * (self.filter_size - 1)
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
-        """Arguments of the steps besides the images."""
+        """Return the arguments of the steps besides the images."""
         return ()
 
     def _run_steps(self) -> list[FilterDiffusion]:
@@ -181,11 +181,11 @@ class NonlocalFilterDiffusionDenoiser(FilterDiffusionDenoiser):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, an output pixel depends on the input."""
+        """Largest distance along an axis, in pixels, at which an input pixel affects an output."""
         return super().margin + 2 * self.n_layers * self.window
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
-        """The similar windows, found in each channel by itself."""
+        """Return the windows similar to each, within each channel."""
         check_images(noisy, "u", self.filter_size)
         planes = noisy.flatten(0, 1)[:, None]
         return (Similar.around(planes, self.filter_size, self.window, self.n_similar),)

@@ -98,11 +98,11 @@ class MixtureOfExpertsDenoiser(nn.Module):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, an output pixel depends on the input."""
+        """Largest distance along an axis, in pixels, at which an input pixel affects an output."""
         return self.patch_size - 1
 
     def codes(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
-        """Atoms that the routers choose and their codes, each of shape (n_patches, n_layers)."""
+        """Return the atoms that routers choose, and their codes, each (n_patches, n_layers)."""
         residual, _ = self._patches(noisy)
         by_layer = []
         for layer in self.layers:
@@ -112,6 +112,7 @@ class MixtureOfExpertsDenoiser(nn.Module):
         return atoms, codes
 
     def _patches(self, noisy: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the patches without their means, and the means, in float32 at least."""
         check_patched(noisy, self.channels, self.patch_size)
         wide = noisy.to(torch.promote_types(noisy.dtype, torch.float32))
         return split_means(patch_rows(wide, self.patch_size), self.channels)

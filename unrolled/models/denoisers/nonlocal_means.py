@@ -69,7 +69,7 @@ class NonLocalMeansStep(nn.Module):
         self.lam = nn.Parameter(torch.zeros((), **factory))  # type: ignore[arg-type]
 
     def forward(self, u: Tensor, noisy: Tensor) -> Tensor:
-        """Step from u, of shape (batch, channels, height, width)."""
+        """Take one step from u, of shape (batch, channels, height, width)."""
         tau, rho, lam = self.tau, self.rho, self.lam
         smoothed = self.means(u, noisy + rho * u)
         boosted = tau * smoothed - (tau * rho + tau - 1) * u
@@ -188,7 +188,7 @@ class NonLocalMeansDenoiser(nn.Module):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, an output pixel depends on the input."""
+        """Largest distance along an axis, in pixels, at which an input pixel affects an output."""
         return self.n_layers * (self.patch_distance + self.patch_size // 2)
 
     def extra_repr(self) -> str:

@@ -116,11 +116,11 @@ class PatchCodingDenoiser(nn.Module):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, an output pixel depends on the input."""
+        """Largest distance along an axis, in pixels, at which an input pixel affects an output."""
         return self.patch_size - 1
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
-        """Arguments of the layers besides signals and codes."""
+        """Return the arguments of the layers besides signals and codes."""
         return ()
 
     def extra_repr(self) -> str:
@@ -201,11 +201,11 @@ class GroupCodingDenoiser(PatchCodingDenoiser):
 
     @property
     def margin(self) -> int:
-        """How far along an axis, in pixels, an output pixel depends on the input."""
+        """Largest distance along an axis, in pixels, at which an input pixel affects an output."""
         return super().margin + self.n_layers * self.window
 
     def others(self, noisy: Tensor) -> tuple[Any, ...]:
-        """The similar patches."""
+        """Return the patches similar to each."""
         return (Similar.around(noisy, self.patch_size, self.window, self.n_similar),)
 
     def extra_repr(self) -> str:
