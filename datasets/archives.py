@@ -13,7 +13,7 @@ from .files import naming
 def packed_files(
     path: Path, wanted: Callable[[list[str]], bool]
 ) -> Iterator[tuple[list[str], bytes]]:
-    """Name parts and content of the wanted files in a folder or an archive."""
+    """Yield the path, in parts, and the content of each wanted file of a folder or an archive."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             names = list(file.relative_to(path.parent).parts)
@@ -36,7 +36,7 @@ def packed_files(
 def _next_file(
     path: Path, archive: tarfile.TarFile, wanted: Callable[[list[str]], bool]
 ) -> tuple[list[str], bytes] | None:
-    """Name parts and content of the next wanted file; None at the end of the archive."""
+    """Return the path and content of the next wanted file, or None at the archive's end."""
     with naming(path, "tar archive"):
         while (member := archive.next()) is not None:
             names = member.name.split("/")

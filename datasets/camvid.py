@@ -114,4 +114,5 @@ def _pictures(path: Path) -> dict[str, np.ndarray]:
 
 
 def _is_picture(names: list[str], folders: set[str]) -> bool:
+    """Whether this is the path of a PNG file in one of the folders."""
     return len(names) > 1 and names[-2] in folders and names[-1].endswith(".png")

@@ -98,7 +98,7 @@ def fetch_cifar10(
 
 
 def _find(data_home: str | None) -> Path:
-    """Path of the data; if there are only pickles, the error says so."""
+    """Return the path of the data; if there are only pickles, the error says so."""
     try:
         return first_data_file(_PLACES, data_home, _SOURCE)
     except FileNotFoundError as missing:
@@ -112,14 +112,14 @@ def _find(data_home: str | None) -> Path:
 
 
 def subset_parts(subset: str) -> tuple[str, ...]:
-    """Names of the parts of a data set that make up `subset`."""
+    """Return the names of the parts of a data set that make up `subset`."""
     if subset not in ("train", "test", "all"):
         raise ValueError(f"subset: must be 'train', 'test' or 'all', got {subset!r}")
     return ("train", "test") if subset == "all" else (subset,)
 
 
 def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes of an archive; decoded parts are kept in the user's cache folder."""
+    """Return images and classes of an archive; decoded parts are kept in the user's cache."""
     by_part = {part: load_unpacked(path, f"cifar10-{part}") for part in parts}
     absent = tuple(part for part in parts if by_part[part] is None)
     if absent:
@@ -127,8 +127,8 @@ def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.nda
         images, target = read(path, absent)
         ends = np.cumsum([_SIZES[part] for part in absent])[:-1]
         split = zip(absent, np.split(images, ends), np.split(target, ends), strict=True)
-        for part, own_images, own_target in split:
-            by_part[part] = arrays = {"images": own_images, "target": own_target}
+        for part, part_images, part_target in split:
+            by_part[part] = arrays = {"images": part_images, "target": part_target}
             keep_unpacked(path, f"cifar10-{part}", arrays, stamp)
     ordered = [by_part[part] or {} for part in parts]
     images, target = (np.concatenate([x[name] for x in ordered]) for name in ("images", "target"))
@@ -136,7 +136,7 @@ def _unpacked(path: Path, parts: tuple[str, ...], read: _Reader) -> tuple[np.nda
 
 
 def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes of the binary version, a folder or an archive."""
+    """Return images and classes of the binary version, a folder or an archive."""
     batches = {name for part in parts for name in _BATCHES[part]}
     members = packed_files(path, lambda names: names[-1] in batches)
     by_name = {names[-1]: content for names, content in members}
@@ -158,7 +158,7 @@ def _binary(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _pictures(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes of class folders of pictures, in a folder or an archive."""
+    """Return images and classes of class folders of pictures, in a folder or an archive."""
     read = picture_reader()
     by_place: dict[tuple[int, int, str], np.ndarray] = {}
     for names, content in packed_files(path, lambda names: _is_picture(names, parts)):
@@ -179,6 +179,7 @@ def _pictures(path: Path, parts: tuple[str, ...]) -> tuple[np.ndarray, np.ndarra
 
 
 def _is_picture(names: list[str], parts: tuple[str, ...]) -> bool:
+    """Whether this is the path of a picture in a class folder of one of the parts."""
     return (
         len(names) > 2
         and names[-3] in parts

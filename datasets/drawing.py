@@ -16,11 +16,11 @@ def per_group(value: Any, name: str, n_groups: int) -> list[int]:
 
 
 def sphere(rng: np.random.RandomState, n: int, n_features: int) -> np.ndarray:
-    """Points uniform on the unit sphere."""
+    """Draw points uniformly on the unit sphere."""
     points = rng.standard_normal((n, n_features))
     return points / np.linalg.norm(points, axis=1, keepdims=True)
 
 
 def orthonormal_rows(rng: np.random.RandomState, n: int, n_features: int) -> np.ndarray:
-    """Orthonormal rows that span a subspace drawn uniformly."""
+    """Draw orthonormal rows whose span is uniform among subspaces."""
     return np.linalg.qr(rng.standard_normal((n_features, n)))[0].T

@@ -112,21 +112,21 @@ def fourier_energies(images: ArrayLike, *, window: int = 8, step: int = 4) -> np
         )
     hann = np.sin(np.pi * (np.arange(window) + 0.5) / window) ** 2
     taper = (np.outer(hann, hann) / window).astype(pixels.dtype)
-    both = np.full(window // 2 + 1, 2, dtype=pixels.dtype)
-    both[0] = 1
+    multiplicity = np.full(window // 2 + 1, 2, dtype=pixels.dtype)
+    multiplicity[0] = 1
     if window % 2 == 0:
-        both[-1] = 1
+        multiplicity[-1] = 1
     parts = []
     for batch in gen_batches(len(pixels), 256):
         views = np.lib.stride_tricks.sliding_window_view(pixels[batch], (window, window), (2, 3))
         spectrum = rfft2(views[:, :, ::step, ::step] * taper)
-        energies = both * (spectrum.real**2 + spectrum.imag**2)
+        energies = multiplicity * (spectrum.real**2 + spectrum.imag**2)
         parts.append(energies.reshape(len(views), -1))
     return np.concatenate(parts)
 
 
 def channels_first(images: ArrayLike) -> np.ndarray:
-    """Finite floating-point images as (n_images, n_channels, height, width)."""
+    """Return finite floating-point images as (n_images, n_channels, height, width)."""
     pixels: np.ndarray = check_array(
         images,
         dtype=[np.float64, np.float32],

@@ -19,7 +19,7 @@ _STARTED = time()
 
 
 class Unsupported(ValueError):
-    """Error of a file that is whole, but of a kind that is not read."""
+    """A file is whole, but of a kind that is not read."""
 
 
 @contextmanager
@@ -39,20 +39,15 @@ def naming(place: Path | str, kind: str) -> Iterator[None]:
 
 
 class NotWritten(OSError):
-    """Error of a file that twinsolve cannot write."""
+    """A file cannot be written."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write, which appears under its name only when all of it is on disk.
+    """Open a file for writing that gets its name only when all of it is on disk.
 
     Missing folders are made. Several writers do not disturb each other; one that fails leaves no
     file.
-
-    Raises
-    ------
-    NotWritten
-        If the file cannot be written: names it, or the file that lies where its folder should be.
     """
     unfinished = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:
@@ -75,7 +70,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file as `whole_file` does."""
+    """Write a file that gets its name only when all of it is on disk."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -132,9 +127,9 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
 
 def picture_reader() -> Callable[[Any, Path | str, str], np.ndarray]:
-    """Return a function that decodes a picture, from a path or an open file, in a mode of pillow.
+    """Return ``read(source, place, mode)``, which decodes a picture in a mode of pillow.
 
-    An error calls the picture by the second argument of the function.
+    `source` is a path or an open file; errors call it `place`.
     """
     try:
         from PIL import Image
@@ -149,7 +144,7 @@ def picture_reader() -> Callable[[Any, Path | str, str], np.ndarray]:
 
 
 def whole_labels(values: np.ndarray, place: Path | str) -> np.ndarray:
-    """Return labels, which must be whole numbers, counted from 0."""
+    """Return labels counted from 0, after a check that they are whole numbers."""
     labels = np.asarray(values).ravel()
     numbers = labels.dtype.kind in "biuf" and labels.size and np.isfinite(labels).all()
     if not numbers or (labels != np.rint(labels)).any():
@@ -158,5 +153,5 @@ def whole_labels(values: np.ndarray, place: Path | str) -> np.ndarray:
 
 
 def image_rows(images: np.ndarray) -> np.ndarray:
-    """Images as rows, each flattened."""
+    """Return each image as a row."""
     return images.reshape(len(images), -1)

@@ -68,16 +68,10 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
 def read_pictures(
     path: str | os.PathLike[str], *, colour: bool = False
 ) -> tuple[dict[str, np.ndarray], dict[str, str], list[str]]:
-    """Read the images of a folder by name.
+    """Return the images of a folder by name, the unreadable ones, and other files.
 
-    Names and images are those of `load_image_folder`. Beside them come the reason for each picture
-    that cannot be read, by name, and the names of all files that are no pictures. Hidden files do
-    not count.
-
-    Raises
-    ------
-    FileNotFoundError, ImportError, ValueError
-        If there is no such folder, pillow is not installed, or the folder holds no picture.
+    Names and images are those of `load_image_folder`. Of unreadable pictures the reasons come, by
+    name; of files that are no pictures, the names. Hidden files do not count.
     """
     files = _pictures_in(Path(path))
     images, left_out = {}, {}
@@ -139,13 +133,13 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
 
 
 def _stamps(folder: Path, files: list[Path]) -> list[tuple[str, int, int]]:
-    """Version of the packed files, then name, size and time of the last change of each picture."""
+    """Return the version of packed files, then name, size and time of change of each picture."""
     stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
     return [(_FORM, 0, 0), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)]
 
 
 def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> None:
-    """Write the pixels, then the index: where the index exists, the pixels are complete."""
+    """Write the pixels, then the index: if the index exists, the pixels are complete."""
     shapes, digest = [], hashlib.sha256()
     with whole_file(packed) as stream:
         for file in files:
@@ -159,7 +153,7 @@ def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> No
 
 
 def _pictures_in(folder: Path) -> list[Path]:
-    """Paths of the pictures in a folder and its subfolders, sorted."""
+    """Return the paths of the pictures in a folder and its subfolders, sorted."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: is no folder of pictures")
     pictures = (file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
@@ -169,14 +163,14 @@ def _pictures_in(folder: Path) -> list[Path]:
 
 
 def _names(folder: Path, files: list[Path]) -> list[str]:
-    """Paths below the folder, without suffixes unless two would then be the same."""
+    """Return the paths below the folder, without suffixes if they stay different."""
     full = [file.relative_to(folder) for file in files]
     short = [name.with_suffix("").as_posix() for name in full]
     return short if len(set(short)) == len(short) else [name.as_posix() for name in full]
 
 
 def _levels(file: Path, colour: bool) -> np.ndarray:
-    """Levels in [0, 1] of a picture, turned upright by its EXIF orientation."""
+    """Return a picture's levels in [0, 1], turned upright by its EXIF orientation."""
     try:
         from PIL import Image, ImageOps
     except ImportError as error:

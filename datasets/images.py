@@ -138,7 +138,7 @@ def fetch_train400(*, data_home: str | None = None) -> Bunch:
 
 
 def _train400_pixels(path: Path, names: list[str]) -> np.ndarray:
-    """Images as bytes of shape (400, 180, 180), from a folder or an archive."""
+    """Return images as bytes of shape (400, 180, 180), from a folder or an archive."""
     read = picture_reader()
     files = {f"{name}.png" for name in names}
     by_name = {}

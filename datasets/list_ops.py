@@ -81,7 +81,9 @@ def make_list_ops(
     ('[MAX [MIN 7 2 ] 2 ]', 2)
     """
     if len(length) != 2:
-        raise ValueError(f"length: must be the least and the largest one, got {length!r}")
+        raise ValueError(
+            f"length: must be a pair, the least and the largest length, got {length!r}"
+        )
     low = check_integer(length[0], "length[0]", 4)
     high = check_integer(length[1], "length[1]", low)
     check_integer(n_samples, "n_samples", 1)
@@ -110,7 +112,7 @@ def make_list_ops(
 def _draw_levels(
     rng: np.random.RandomState, longest: int, max_depth: int, max_args: int, nested: float
 ) -> list[_Level]:
-    """A block of expressions, as nodes by depth; those longer than `longest` are not finished."""
+    """Draw a block of expressions, as nodes by depth; too long ones are left unfinished."""
     levels: list[_Level] = []
     trees, lengths = np.arange(_BLOCK), np.zeros(_BLOCK)
     while len(trees):
@@ -126,7 +128,7 @@ def _draw_levels(
 
 
 def _keep_lengths(levels: list[_Level], low: int, high: int) -> tuple[list[_Level], int]:
-    """The expressions of a range of lengths, and their number."""
+    """Return the expressions of low to high tokens, and their number."""
     sizes = [np.bincount(level.trees, 1 + (level.counts > 0), _BLOCK) for level in levels]
     lengths = np.sum(sizes, axis=0)
     kept = (low <= lengths) & (lengths <= high)
@@ -140,7 +142,7 @@ def _keep_lengths(levels: list[_Level], low: int, high: int) -> tuple[list[_Leve
 
 
 def _count_tokens(levels: list[_Level]) -> list[np.ndarray]:
-    """Tokens of each node, by level."""
+    """Return the number of tokens of each node, by depth."""
     lengths: list[np.ndarray] = []
     for level in reversed(levels):
         n_tokens, inner = np.ones_like(level.counts), level.counts > 0
@@ -152,12 +154,12 @@ def _count_tokens(levels: list[_Level]) -> list[np.ndarray]:
 
 
 def _first_arguments(counts: np.ndarray) -> np.ndarray:
-    """Index of each operator's first argument, in the next level."""
+    """Return the index of each operator's first argument, at the next depth."""
     return np.cumsum(counts) - counts
 
 
 def _evaluate(levels: list[_Level]) -> np.ndarray:
-    """Values of the expressions."""
+    """Return the values of the expressions."""
     values = levels[-1].content
     for level in levels[-2::-1]:
         inner, level_values = level.counts > 0, level.content.copy()
@@ -167,7 +169,7 @@ def _evaluate(levels: list[_Level]) -> np.ndarray:
 
 
 def _apply(operators: np.ndarray, counts: np.ndarray, arguments: np.ndarray) -> np.ndarray:
-    """Values of operators, each of which has the next `counts` arguments."""
+    """Apply operators, each to the next `counts` arguments."""
     first = _first_arguments(counts)
     parents = np.repeat(np.arange(len(counts)), counts)
     ordered = arguments[np.lexsort((arguments, parents))]
@@ -177,7 +179,7 @@ def _apply(operators: np.ndarray, counts: np.ndarray, arguments: np.ndarray) -> 
 
 
 def _write_tokens(levels: list[_Level], width: int) -> np.ndarray:
-    """Tokens of the expressions, padded with zeros."""
+    """Write the expressions as rows of tokens, padded with zeros."""
     lengths = _count_tokens(levels)
     tokens = np.zeros((len(levels[0].trees), width), dtype=np.int64)
     rows = np.arange(len(tokens))
@@ -188,9 +190,9 @@ def _write_tokens(levels: list[_Level], width: int) -> np.ndarray:
         tokens[rows[inner], (starts + lengths[depth])[inner] - 1] = _END
         if inner.any():
             counts = level.counts[inner]
-            before = np.cumsum(lengths[depth + 1]) - lengths[depth + 1]
-            starts = before + np.repeat(
-                starts[inner] + 1 - before[_first_arguments(counts)], counts
+            offsets = np.cumsum(lengths[depth + 1]) - lengths[depth + 1]
+            starts = offsets + np.repeat(
+                starts[inner] + 1 - offsets[_first_arguments(counts)], counts
             )
             rows = np.repeat(rows, level.counts)
     return tokens

@@ -106,7 +106,7 @@ def make_union_of_manifolds(
 
 
 def _closed(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
-    """Points ``(a, c h(a)) / sqrt(1 + c^2)``."""
+    """Draw points ``(a, c h(a)) / sqrt(1 + c^2)``, with a on the unit sphere."""
     a = sphere(rng, n, dimension)
     harmonics = np.sqrt(dimension / (dimension - 1)) * (
         a[:, :, None] * a[:, None] - np.eye(dimension) / dimension
@@ -123,12 +123,12 @@ def _closed(rng: np.random.RandomState, n: int, dimension: int, curvature: float
 
 
 def _traceless(dimension: int) -> np.ndarray:
-    """Orthonormal columns orthogonal to the vector of ones."""
+    """Return orthonormal columns that are orthogonal to the vector of ones."""
     return np.linalg.svd(np.ones((1, dimension)))[2][1:].T
 
 
 def _roll(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
-    """Points of a sheet whose first direction is an Euler spiral."""
+    """Draw points of a sheet whose first direction is rolled up as an Euler spiral."""
     a = rng.uniform(-2, 2, size=(n, dimension))
     s = a[:, 0]
     # fresnel(z) integrates sin and cos of pi t^2 / 2: at z = rate s the angle is 3 pi c s^2 / 4.
@@ -138,7 +138,7 @@ def _roll(rng: np.random.RandomState, n: int, dimension: int, curvature: float) 
 
 
 def _torus(rng: np.random.RandomState, n: int, dimension: int, curvature: float) -> np.ndarray:
-    """Points ``((1 + c cos b) a, c sin b)``."""
+    """Draw points ``((1 + c cos b) a, c sin b)``, with a on the unit sphere and b an angle."""
     a, b = sphere(rng, n, dimension), rng.uniform(0, 2 * math.pi, size=(n, 1))
     return np.hstack([(1 + curvature * np.cos(b)) * a, curvature * np.sin(b)])
 

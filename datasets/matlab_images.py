@@ -157,7 +157,7 @@ def image_bunch(
     return_X_y: bool,
     target_names: list[str] | None = None,
 ) -> Bunch:
-    """Return images and labels, once checked, as a Bunch, or as data and target."""
+    """Return checked images and labels: a Bunch, or data and target if `return_X_y`."""
     target = whole_labels(labels, path)
     if len(target) != len(images):
         raise ValueError(f"{path}: holds {len(images)} images but {len(target)} labels")
@@ -176,12 +176,12 @@ def image_bunch(
 
 
 def column_major_images(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Images of `shape` from rows that list the pixels column by column."""
+    """Return images of `shape` from rows that list the pixels column by column."""
     return _reshape(rows, shape[::-1]).transpose(0, 2, 1)
 
 
 def _reshape(rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Images of `shape` from rows; refuses a transposed matrix, which NumPy would reshape too."""
+    """Return images of `shape` from rows; a matrix with images as columns is an error."""
     if rows.ndim != 2 or rows.shape[1] != shape[0] * shape[1]:
         raise ValueError(f"rows must have {shape[0] * shape[1]} pixels, got shape {rows.shape}")
     return rows.reshape(-1, *shape)

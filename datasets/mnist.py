@@ -152,7 +152,7 @@ def _idx_or_openml(
     data_home: str | None,
     return_X_y: bool,
 ) -> Bunch:
-    """Load a data set from its IDX files, else from OpenML."""
+    """Load a data set from its IDX files or, without them, from OpenML."""
     parts = subset_parts(subset)
     prefixes = {"train": "train", "test": "t10k"}
     try:
@@ -168,7 +168,7 @@ def _idx_or_openml(
 
 
 def _idx_pair(folder: str, prefix: str, data_home: str | None, source: str) -> tuple[Path, Path]:
-    """Paths of the IDX files of the images and of the labels."""
+    """Return the paths of the IDX files of images and labels."""
 
     def find(kind: str) -> Path:
         name = f"{prefix}-{kind}-ubyte"
@@ -179,7 +179,7 @@ def _idx_pair(folder: str, prefix: str, data_home: str | None, source: str) -> t
 
 
 def _places(folder: str) -> tuple[str, ...]:
-    """Folders below the data root where the IDX files of a data set may lie."""
+    """Return the folders below the data root where a data set's IDX files may lie."""
     # The files of Fashion-MNIST have the same names as those of MNIST: the folder must differ.
     if folder == "fashion-mnist":
         return (f"{folder}/",)
@@ -189,7 +189,7 @@ def _places(folder: str) -> tuple[str, ...]:
 def _read_pairs(
     pairs: Sequence[tuple[Path, Path]], *, first: int, names: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes of pairs of IDX files; `first` is the number of the first class."""
+    """Read images and classes from pairs of IDX files; `first` is the first class's label."""
     images, target = [], []
     for image_path, label_path in pairs:
         pixels, labels = read_idx(image_path), read_idx(label_path)
@@ -217,7 +217,7 @@ def _read_pairs(
 def _openml(
     name: str, data_home: str | None, missing: FileNotFoundError
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes from OpenML, training part first; `missing` says what is not on disk."""
+    """Load images and classes from OpenML, training part first; `missing` begins the error."""
     cache = data_root(data_home) / "openml" / name
     try:
         dataset = _from_openml(name, cache)
@@ -231,21 +231,21 @@ def _openml(
 
 
 def _from_openml(name: str, cache: Path) -> Bunch:
-    """Fetch a data set by scikit-learn, from the copy in `cache` if it is there.
+    """Load a data set by scikit-learn, from the copy in `cache` if there is one.
 
     scikit-learn works in a temporary folder, with links to the files in `cache` or in its own
     folder beside it. New files go to `cache` when all are there: a failure leaves nothing.
     """
     places = [folder / "openml.org" for folder in (cache / "openml", cache.parent)]
-    listed = f"data_name/{name.lower()}"
-    with TemporaryDirectory() as elsewhere:
-        stored = next((place for place in places if any(place.rglob(listed))), None)
+    file_name = f"data_name/{name.lower()}"
+    with TemporaryDirectory() as temporary:
+        stored = next((place for place in places if any(place.rglob(file_name))), None)
         if stored is not None:
-            links = Path(elsewhere, "openml", stored.name)
+            links = Path(temporary, "openml", stored.name)
             copytree(stored.resolve(), links, copy_function=os.symlink)
-        dataset = fetch_openml(name, version=1, as_frame=False, data_home=elsewhere)
-        if any(path.is_file() and not path.is_symlink() for path in Path(elsewhere).rglob("*")):
-            _keep(elsewhere, cache)
+        dataset = fetch_openml(name, version=1, as_frame=False, data_home=temporary)
+        if any(path.is_file() and not path.is_symlink() for path in Path(temporary).rglob("*")):
+            _keep(temporary, cache)
     return dataset
 
 
@@ -266,6 +266,7 @@ def _keep(folder: str, cache: Path) -> None:
 def _bunch(
     images: np.ndarray, target: np.ndarray, names: Sequence[str], source: str, return_X_y: bool
 ) -> Bunch:
+    """Return a Bunch, or data and target if `return_X_y`."""
     images = np.ascontiguousarray(images)
     data = image_rows(images).astype(np.float32)
     if return_X_y:

@@ -144,4 +144,5 @@ def _read(path: Path, name: str) -> Bunch:
 
 
 def _pixels(value: np.ndarray | None) -> int | None:
+    """Return an entry of the file as a whole number, or None if it is missing."""
     return int(value.item()) if value is not None and value.size == 1 else None

@@ -111,52 +111,59 @@ def make_pathfinder(
 
 
 def _draw_paths(rng: np.random.RandomState, size: int, lengths: list[int]) -> list[np.ndarray]:
-    """Paths of a block of images, as points (n_images, n_points, 2); images without room go."""
+    """Draw the paths of a block of images, each (n_images, n_points, 2).
+
+    Images without room for all paths are dropped.
+    """
     paths: list[np.ndarray] = []
     taken = np.zeros((_BLOCK, size, size), dtype=bool)
     for number, length in enumerate(lengths):
-        new, found = _find_paths(rng, taken, length, paths[0] if number == 1 else None)
-        paths = [*(path[found] for path in paths), new[found]]
-        wide = maximum_filter(_mark(np.zeros_like(taken[found]), new[found]), (1, *[_WIDTH] * 2))
-        taken = taken[found] | wide
+        new, has_path = _find_paths(rng, taken, length, paths[0] if number == 1 else None)
+        paths = [*(path[has_path] for path in paths), new[has_path]]
+        widened = maximum_filter(
+            _mark(np.zeros_like(taken[has_path]), new[has_path]), (1, *[_WIDTH] * 2)
+        )
+        taken = taken[has_path] | widened
     return paths
 
 
 def _find_paths(
     rng: np.random.RandomState, taken: np.ndarray, length: int, first: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One path for each image, away from the pixels `taken`, and whether one was found.
+    """Draw one path for each image, away from the pixels `taken`; return also where that worked.
 
-    Given the `first` path of each image, the new path begins on the circle around its beginning
-    that goes through its end.
+    With `first`, the first path of each image, the new path begins on the circle around the
+    beginning of the first that goes through its end.
     """
     size, paths = taken.shape[1], np.zeros((len(taken), length * _FINE + 1, 2))
-    left = np.arange(len(taken))
+    open_images = np.arange(len(taken))
     for _ in range(_ROUNDS):
-        shape = (len(left), _TRIALS)
+        shape = (len(open_images), _TRIALS)
         starts = 1 + (size - 3) * rng.random_sample((*shape, 2))
         if first is not None:
-            ends = first[left][:, [0, -1]]
+            ends = first[open_images][:, [0, -1]]
             reach = np.linalg.norm(ends[:, 1] - ends[:, 0], axis=1)[:, None, None]
             starts = ends[:, :1] + reach * _directions(_angles(rng, shape))
         walks = starts[:, :, None] + _walk(rng, shape, length)
-        fits = _find_fitting(walks, taken[left])
-        found = fits.any(axis=1)
-        paths[left[found]] = walks[found, fits[found].argmax(axis=1)]
-        left = left[~found]
-    return paths, ~np.isin(np.arange(len(taken)), left)
+        fits = _find_fitting(walks, taken[open_images])
+        has_fit = fits.any(axis=1)
+        paths[open_images[has_fit]] = walks[has_fit, fits[has_fit].argmax(axis=1)]
+        open_images = open_images[~has_fit]
+    return paths, ~np.isin(np.arange(len(taken)), open_images)
 
 
 def _angles(rng: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw angles uniformly."""
     return 2 * np.pi * rng.random_sample(shape)
 
 
 def _directions(angles: np.ndarray) -> np.ndarray:
+    """Return the unit vectors of these angles."""
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
 def _walk(rng: np.random.RandomState, shape: tuple[int, ...], length: int) -> np.ndarray:
-    """Points along smooth random walks from the origin, (*shape, n_points, 2)."""
+    """Draw points on smooth random walks from the origin, (*shape, n_points, 2)."""
     turns = _TURN * _FINE**-0.5 * rng.standard_normal((*shape, length * _FINE))
     steps = _directions(_angles(rng, shape)[..., None] + turns.cumsum(axis=-1)) / _FINE
     points = steps.cumsum(axis=-2)
@@ -164,7 +171,7 @@ def _walk(rng: np.random.RandomState, shape: tuple[int, ...], length: int) -> np
 
 
 def _find_fitting(walks: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Which walks (n_images, n_trials, n_points, 2) stay inside and touch no other path."""
+    """Whether walks (n_images, n_trials, n_points, 2) stay inside and touch no other path."""
     size = taken.shape[1]
     inside = ((walks > 0.5) & (walks < size - 1.5)).all(axis=(2, 3))
     pixels = walks.round().clip(0, size - 1).astype(np.intp)
@@ -176,18 +183,18 @@ def _find_fitting(walks: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 def _meets_itself(walks: np.ndarray) -> np.ndarray:
-    """Whether walks (n, n_points, 2) come back to near one of their own earlier points."""
+    """Whether walks (n, n_points, 2) come near their own earlier points."""
     least = 1 + _APART
     points = walks[:, ::_FINE]  # a pixel apart
     near = np.zeros(len(walks), dtype=bool)
     for lag in range(2 * least, points.shape[1]):
-        apart = points[:, lag:] - points[:, :-lag]
-        near |= (np.square(apart).sum(axis=2) < least**2).any(axis=1)
+        difference = points[:, lag:] - points[:, :-lag]
+        near |= (np.square(difference).sum(axis=2) < least**2).any(axis=1)
     return near
 
 
 def _mark(images: np.ndarray, points: np.ndarray, drawn: np.ndarray | bool = True) -> np.ndarray:
-    """Set to 1 the pixels at points (n_images, n_points, 2), where `drawn` is true."""
+    """Set the pixels at points (n_images, n_points, 2) to 1, where `drawn` is true."""
     image, place = np.nonzero(np.broadcast_to(drawn, points.shape[:2]))
     rows, columns = points[image, place].round().astype(np.intp).T
     images[image, rows, columns] = 1

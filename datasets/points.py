@@ -146,7 +146,7 @@ def load_points(
 
 
 def point_files(path: str | Path, target_key: str | int | None = None) -> list[Path]:
-    """Files that `load_points` reads: the file of the points, and that of the labels if any."""
+    """Return the files that `load_points` reads: that of the points, and of the labels if any."""
     path = Path(path)
     if "idx" not in path.name or path.suffix in (*_READ, ".csv"):
         return [path]
@@ -154,7 +154,7 @@ def point_files(path: str | Path, target_key: str | int | None = None) -> list[P
 
 
 def _label_file(path: Path, target_key: str | int | None) -> Path | None:
-    """Path of the IDX file of the labels, plain or gzipped, beside that of the points."""
+    """Return the path of the IDX file of labels, plain or gzipped, beside that of the points."""
     if target_key is False:
         return None
     if target_key is not None:
@@ -162,16 +162,16 @@ def _label_file(path: Path, target_key: str | int | None) -> Path | None:
         if not label_file.is_file():
             raise ValueError(f"target_key: no file {label_file}")
         return label_file
-    own = path.name.removesuffix(".gz")
-    name = own.replace("images", "labels").replace("idx3", "idx1")
-    candidates = [path.with_name(name + end) for end in ("", ".gz") if name != own]
+    file_name = path.name.removesuffix(".gz")
+    name = file_name.replace("images", "labels").replace("idx3", "idx1")
+    candidates = [path.with_name(name + end) for end in ("", ".gz") if name != file_name]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def _read_idx_pair(
     path: Path, target_key: str | int | None
 ) -> tuple[np.ndarray, np.ndarray | None, dict[str, np.ndarray], str]:
-    """Points, labels, images under the name `images` if the file holds any, and what was found."""
+    """Return points, labels, a dict of the images if the file holds any, and sources in words."""
     pixels = read_idx(path)
     if pixels.ndim < 2:
         raise ValueError(
@@ -184,8 +184,8 @@ def _read_idx_pair(
         raise ValueError(f"{label_file}: labels must be a vector, got shape {labels.shape}")
     data = _numbers(path, image_rows(pixels) if len(pixels) else pixels, "the array")
     images = {"images": pixels} if pixels.ndim == 3 else {}
-    found = "no labels" if label_file is None else f"labels in file {label_file.name!r}"
-    return data, labels, images, found
+    source = "no labels" if label_file is None else f"labels in file {label_file.name!r}"
+    return data, labels, images, source
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -201,14 +201,14 @@ def _choose(
     target_key: str | int | None,
     transpose: bool,
 ) -> tuple[np.ndarray, np.ndarray | None, str]:
-    """Choose the arrays of the points and of the labels, and say which."""
-    held = _held(arrays)
+    """Choose the arrays of the points and of the labels; say in words which."""
+    contents = _held(arrays)
     labelled = target_key is not False
     data_key = data_key if data_key is None else str(data_key)
     target_key = str(target_key) if labelled and target_key is not None else None
     for key, value in (("data_key", data_key), ("target_key", target_key)):
         if value is not None and value not in arrays:
-            raise ValueError(f"{key}: no array {value!r} in {path}, which holds {held}")
+            raise ValueError(f"{key}: no array {value!r} in {path}, which holds {contents}")
     named = [name for name in arrays if target_key is None and name.lower() in TARGET_NAMES]
     if data_key is None:
         data_key = next((name for name in _DATA_NAMES if name in arrays), None)
@@ -219,49 +219,53 @@ def _choose(
         if len(matrices) != 1:
             known = ", ".join(_DATA_NAMES)
             raise ValueError(
-                f"data_key: name the array of the points in {path}, which holds {held}; without "
-                f"data_key, the names {known} are tried"
+                f"data_key: name the array of the points in {path}, which holds {contents}; "
+                f"without data_key, the names {known} are tried"
             )
         (data_key,) = matrices
     data = _numbers(
         path, arrays[data_key].T if transpose else arrays[data_key], f"array {data_key!r}"
     )
-    found, why = f"points in array {data_key!r}, ", ""
+    source, why = f"points in array {data_key!r}, ", ""
     if not labelled:
-        return data, None, f"{found}no labels"
+        return data, None, f"{source}no labels"
     if target_key is None:
         named = [name for name in named if name != data_key]
         chosen, why = _pick_labels(path, [(name, arrays[name]) for name in named], data.shape)
         if chosen is None:
-            return data, None, f"{found}no labels{why}"
+            return data, None, f"{source}no labels{why}"
         target_key = named[chosen]
     if not _is_vector(arrays[target_key]):
         raise ValueError(
-            f"target_key: array {target_key!r} must be a vector, but {path} holds {held}"
+            f"target_key: array {target_key!r} must be a vector, but {path} holds {contents}"
         )
-    return data, arrays[target_key].ravel(), f"{found}labels in array {target_key!r}"
+    return data, arrays[target_key].ravel(), f"{source}labels in array {target_key!r}"
 
 
 def _pick_labels(
     path: Path, named: list[tuple[str, np.ndarray]], shape: tuple[int, ...]
 ) -> tuple[int | None, str]:
-    """Number of the only array that can be the labels of points; if none, why not, in words.
+    """Return the number of the only array that can hold the labels, or None and why, in words.
 
     `shape` is that of the points. As many labels as features count too, but last: the caller then
     advises to transpose.
     """
     why = [_why_no_labels(values, shape) for _, values in named]
-    able = [number for number, reason in enumerate(why) if not reason]
-    able = [number for number in able if named[number][1].size == shape[0]] or able
-    if len(able) > 1:
-        words = " or ".join(f"target_key={named[number][0]}" for number in able)
+    candidates = [number for number, reason in enumerate(why) if not reason]
+    candidates = [
+        number for number in candidates if named[number][1].size == shape[0]
+    ] or candidates
+    if len(candidates) > 1:
+        words = " or ".join(f"target_key={named[number][0]}" for number in candidates)
         raise ValueError(f"target_key: {path} holds several that could be the labels; say {words}")
     reasons = (f"{name!r} {reason}" for (name, _), reason in zip(named, why, strict=True))
-    return (able[0], "") if able else (None, f" ({'; '.join(reasons)})" if named else "")
+    return (
+        (candidates[0], "") if candidates else (None, f" ({'; '.join(reasons)})" if named else "")
+    )
 
 
 def _why_no_labels(values: np.ndarray, shape: tuple[int, ...]) -> str:
-    """Why an array with a name of labels does not hold one for each point; empty if it does."""
+    """Return why an array cannot hold one label for each point, or an empty string."""
     if not _is_vector(values):
         return f"is no vector but of shape {values.shape}"
     if values.size not in shape:
@@ -277,7 +281,7 @@ def _is_vector(values: np.ndarray) -> bool:
 
 
 def _held(arrays: dict[str, np.ndarray]) -> str:
-    """Names and shapes of the arrays of a file."""
+    """Return the names and shapes of a file's arrays, in words."""
     return str({name: array.shape for name, array in arrays.items()})
 
 
@@ -300,7 +304,7 @@ def _numbers(path: Path, values: np.ndarray, what: str) -> np.ndarray:
 def _read_csv(
     path: Path, target_key: str | int | None, drop: Drop
 ) -> tuple[np.ndarray, np.ndarray | None, list[str] | None, str]:
-    """Points, labels, names of the features, and what was found."""
+    """Return points, labels, names of the features, and sources in words."""
     left_out = [drop] if isinstance(drop, str | int) else list(drop or [])
     keys = [] if target_key is None or target_key is False else [target_key]
     table = read_table(path, [*keys, *left_out])
@@ -310,8 +314,8 @@ def _read_csv(
         raise ValueError(f"drop: column {table.call(column)} of {path} holds the labels")
     numbering = [] if drop is not None and not left_out else table.find_row_numbers()
     numbering = [number for number in numbering if number not in (*dropped, column)]
-    away = (*dropped, *numbering, column)
-    kept = [number for number in range(table.width) if number not in away]
+    excluded = (*dropped, *numbering, column)
+    kept = [number for number in range(table.width) if number not in excluded]
     data = _numbers(path, _read_numbers(table, kept), "the table")
     found = [f"points in {_say_columns(table, kept)}, {labelled}"]
     found += [f"column {table.call(n)} left out, as it numbers the rows" for n in numbering]
@@ -326,7 +330,7 @@ def _read_csv(
 
 
 def _read_numbers(table: Table, columns: list[int]) -> np.ndarray:
-    """Entries of the columns as float64."""
+    """Return the entries of these columns as float64."""
     for line, row in zip(table.lines, table.rows, strict=True):
         for number in columns:
             if not is_number(row[number]):
@@ -338,7 +342,7 @@ def _read_numbers(table: Table, columns: list[int]) -> np.ndarray:
 
 
 def _say_columns(table: Table, columns: list[int]) -> str:
-    """Columns in words, of many the first ones and the last."""
+    """Return the columns in words: the first ones and the last if there are many."""
     called = [table.call(column) for column in columns]
     if len(called) > _MOST_NAMED:
         called = [*called[: _MOST_NAMED - 2], "...", called[-1]]
@@ -348,14 +352,7 @@ def _say_columns(table: Table, columns: list[int]) -> str:
 def _label_column(
     table: Table, target_key: str | int | None, dropped: list[int]
 ) -> tuple[int | None, str]:
-    """Number of the column of the labels, and where it was found, in words.
-
-    Raises
-    ------
-    ValueError
-        If there is no such column, or without `target_key` several could be it, or its only name
-        may be that of a coordinate.
-    """
+    """Return the number of the column of labels, and where it was found, in words."""
     if target_key is False:
         return None, "no labels"
     if target_key is not None:
@@ -371,8 +368,10 @@ def _label_column(
         return None, f"no labels{why}"
     name, values = named[chosen]
     beside = [i for i, other in enumerate(names) if other == "x" and i not in dropped]
-    whole = values.dtype.kind == "i" and all(table.read_column(i).dtype.kind == "i" for i in beside)
-    if name.lower() == "y" and beside and whole:
+    all_whole = values.dtype.kind == "i" and all(
+        table.read_column(i).dtype.kind == "i" for i in beside
+    )
+    if name.lower() == "y" and beside and all_whole:
         raise ValueError(
             f"target_key: column {name!r} of {table.path} may hold labels, or a coordinate beside "
             f"{table.names[beside[0]]!r}; say target_key={name} if it holds labels, name the "

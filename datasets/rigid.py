@@ -87,6 +87,7 @@ def make_rigid_motions(
 def _trajectories(
     rng: np.random.RandomState, n: int, time: np.ndarray, zoom: np.ndarray
 ) -> np.ndarray:
+    """Draw the trajectories of n points on one rigid body, (n, 2 n_frames)."""
     body = _RADIUS * sphere(rng, n, 3) * np.cbrt(rng.uniform(size=(n, 1)))
     turn = rng.uniform(-_TURN, _TURN) * time[:, None] * sphere(rng, 1, 3)
     camera = zoom[:, None, None] * Rotation.from_rotvec(turn).as_matrix()[:, :2]

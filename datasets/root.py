@@ -26,26 +26,14 @@ def cache_folder() -> Path:
 
 
 def data_file(name: str, data_home: str | os.PathLike[str] | None, source: str) -> Path:
-    """Path of an existing file below the data root.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the file does not exist; the message names it, the folder and the data set's source.
-    """
+    """Return the path of an existing file below the data root."""
     return first_data_file((name,), data_home, source)
 
 
 def first_data_file(
     names: Sequence[str], data_home: str | os.PathLike[str] | None, source: str
 ) -> Path:
-    """Path below the data root of the first of `names`, files or folders, that exists.
-
-    Raises
-    ------
-    FileNotFoundError
-        If none exists; the message names them, the folder and the data set's source.
-    """
+    """Return the path of the first of `names` that exists below the data root."""
     root = data_root(data_home)
     for name in names:
         if (root / name).exists():
@@ -54,7 +42,7 @@ def first_data_file(
 
 
 def missing(name: str, data_home: str | os.PathLike[str] | None, source: str) -> FileNotFoundError:
-    """Return the error to raise where a file is not below the data root."""
+    """Return the error for a file that is not below the data root."""
     return FileNotFoundError(
         f"{name} is not in {data_root(data_home)}. Put it there, or name the folder that has it "
         f"with data_home= or the environment variable TWINSOLVE_DATA. Source: {source}."

@@ -96,7 +96,7 @@ class _Filters(NamedTuple):
 
 
 def _scatter(x: np.ndarray, bank: _Filters) -> np.ndarray:
-    """Features S_0, S_1, S_2 of each image."""
+    """Return the features S_0, S_1 and S_2 of each image."""
     first = _modulus(x[:, None, None], bank.wavelets)
     maps = [_local_means(x[:, None], bank), _local_means(first, bank)]
     for j in range(len(bank.wavelets) - 1):
@@ -106,20 +106,20 @@ def _scatter(x: np.ndarray, bank: _Filters) -> np.ndarray:
 
 
 def _modulus(x: np.ndarray, wavelets: np.ndarray) -> np.ndarray:
-    """Moduli ``|x * psi|``."""
+    """Return the moduli ``|x * psi|`` of convolutions with wavelets."""
     z = ifft2(fft2(x) * wavelets, overwrite_x=True)
     return np.sqrt(z.real**2 + z.imag**2)
 
 
 def _local_means(u: np.ndarray, bank: _Filters) -> np.ndarray:
-    """Values of ``u * phi_J`` at the centres of the blocks, times ``2^J``."""
+    """Return ``u * phi_J`` at the centres of the blocks, times ``2^J``."""
     means = bank.rows @ (u @ bank.columns.T)
     return means.reshape(len(u), -1)
 
 
 @lru_cache(maxsize=4)
 def _filters(shape: tuple[int, int], scales: int, angles: int) -> _Filters:
-    """All filters for images of `shape`, scaled by their common factor."""
+    """Return all filters for images of `shape`, scaled by one factor so that no energy grows."""
     rows, columns = (_low_pass(side, scales) for side in shape)
     step = 2.0**scales
     # Any row holds the low-pass of one direction; the transform of both is a product.
@@ -137,7 +137,7 @@ def _filters(shape: tuple[int, int], scales: int, angles: int) -> _Filters:
 
 
 def _low_pass(side: int, scales: int) -> np.ndarray:
-    """Matrix whose row b is the periodic Gaussian around the centre of block b."""
+    """Return a matrix whose row b is the periodic Gaussian around the centre of block b."""
     step = 2**scales
     centres = np.arange(0, side, step) + (step - 1) / 2
     offsets = np.arange(side) - centres[:, None]
@@ -147,7 +147,7 @@ def _low_pass(side: int, scales: int) -> np.ndarray:
 
 
 def _morlet(shape: tuple[int, int], scale: float, angle: float, angles: int) -> np.ndarray:
-    """Fourier transform of a Morlet wavelet, which is real."""
+    """Return the Fourier transform of a Morlet wavelet, which is real."""
     aliases = 2 * math.pi * np.arange(-_ALIASES, _ALIASES + 1)
     y, x = (2 * math.pi * fftfreq(side)[:, None] + aliases for side in shape)
     y, x = y[:, None, :, None], x[None, :, None, :]

@@ -107,7 +107,7 @@ def make_union_of_subspaces(
 def _bases(
     rng: np.random.RandomState, dimensions: list[int], n_features: int, angle: float | None
 ) -> list[np.ndarray]:
-    """Orthonormal bases of the subspaces, as rows."""
+    """Draw orthonormal bases of the subspaces, as rows."""
     if angle is None:
         return [orthonormal_rows(rng, d, n_features) for d in dimensions]
     if not 0 < angle <= math.pi / 2:
@@ -118,6 +118,6 @@ def _bases(
         raise ValueError(f"angle: needs n_features >= {needed} for these subspaces")
     # B_l = c B_0 + s E_l with orthogonal blocks: B_l B_m^T = c^2 I, and c^2 = cos(angle).
     frame = orthonormal_rows(rng, needed, n_features)
-    shared, own = frame[:largest], np.split(frame[largest:], np.cumsum(dimensions)[:-1])
+    shared, own_blocks = frame[:largest], np.split(frame[largest:], np.cumsum(dimensions)[:-1])
     c, s = math.sqrt(max(math.cos(angle), 0.0)), math.sqrt(1 - max(math.cos(angle), 0.0))
-    return [c * shared[: len(block)] + s * block for block in own]
+    return [c * shared[: len(block)] + s * block for block in own_blocks]

@@ -29,16 +29,16 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns without spaces around them; none without a header."""
+        """Names of the columns, without spaces around them; empty without a header."""
         return [name.strip() for name in self.header or []]
 
     def call(self, column: int) -> str:
-        """How a message calls a column: by its name or else its number, from 0."""
+        """Return what messages call a column: its name or else its number, from 0."""
         named = self.names[column] if self.header else ""
         return repr(named or column)
 
     def read_column(self, column: int) -> np.ndarray:
-        """Entries of a column: whole numbers, other numbers or else strings."""
+        """Return the entries of a column as whole numbers, other numbers or else strings."""
         fields = [row[column] for row in self.rows]
         if not all(map(is_number, fields)):
             return np.array(fields)
@@ -46,21 +46,15 @@ class Table:
         return numbers.astype(np.int64) if _are_whole(numbers) else numbers
 
     def find_column(self, key: str | int, argument: str) -> int:
-        """Number of the column of a name, or else of a number, negative from the end.
-
-        Raises
-        ------
-        ValueError
-            If there is no such column; the message names the `argument`.
-        """
+        """Return the number of a column from its name or its number, negative from the end."""
         if str(key).strip() in self.names:
             return self.names.index(str(key).strip())
         try:
             number = int(key)
         except ValueError as error:
             columns = f"which has {self.width} columns and no header"
-            held = f"whose header is {self.header}" if self.header else columns
-            raise ValueError(f"{argument}: no column {key!r} in {self.path}, {held}") from error
+            contents = f"whose header is {self.header}" if self.header else columns
+            raise ValueError(f"{argument}: no column {key!r} in {self.path}, {contents}") from error
         if not -self.width <= number < self.width:
             raise ValueError(
                 f"{argument}: must be a column of {self.path}, {-self.width} to {self.width - 1}, "
@@ -69,31 +63,31 @@ class Table:
         return number % self.width
 
     def find_row_numbers(self) -> list[int]:
-        """Columns without a name that number the rows, as pandas and R write them.
+        """Return the columns without a name that number the rows, as pandas and R write them.
 
         Their entries are 0 to n - 1 or 1 to n, in the order of the rows or, under a header, in any
         order. Without a header only the first column, of three rows or more, is tried.
         """
         if self.header is None:
-            whole = len(self.rows) > 2 and self.width > 1
-            return [0] if whole and _number_rows(self.read_column(0), ordered=True) else []
+            large_enough = len(self.rows) > 2 and self.width > 1
+            return [0] if large_enough and _number_rows(self.read_column(0), ordered=True) else []
         unnamed = [column for column, name in enumerate(self.names) if _UNNAMED.fullmatch(name)]
         return [column for column in unnamed if _number_rows(self.read_column(column))]
 
     def like_identifiers(self, columns: Sequence[int], data: np.ndarray) -> list[int]:
-        """Those of the columns, with the entries `data`, that may number the points.
+        """Return those of the columns, with the entries `data`, that may number the points.
 
         They hold whole numbers, no two of them equal, that are successive or have such a name.
         """
         names = self.names or ["0"] * self.width
-        found = []
+        identifiers = []
         for column, values in zip(columns, data.T, strict=True):
             if len(values) > 2 and _are_whole(values) and len(np.unique(values)) == len(values):
                 name = names[column]
                 named = _UNNAMED.fullmatch(name) or _IDENTIFIER.fullmatch(name)
                 if named or np.ptp(values) == len(values) - 1:
-                    found.append(column)
-        return found
+                    identifiers.append(column)
+        return identifiers
 
 
 def read_table(path: Path, keys: Iterable[str | int] = ()) -> Table:
@@ -134,12 +128,12 @@ def is_number(field: str) -> bool:
 
 
 def _are_whole(numbers: np.ndarray) -> bool:
-    """Whether all numbers are whole, and small enough to be told from their neighbours."""
+    """Whether all numbers are whole, and small enough for floats to hold exactly."""
     return bool((np.abs(numbers) < 2**53).all() and (numbers == np.rint(numbers)).all())
 
 
 def _number_rows(values: np.ndarray, *, ordered: bool = False) -> bool:
-    """Whether whole numbers are 0 to n - 1 or 1 to n."""
+    """Whether these are the whole numbers 0 to n - 1 or 1 to n."""
     if values.dtype.kind != "i" or not len(values) or values.min() not in (0, 1):
         return False
     counted = np.arange(len(values)) + values.min()

@@ -12,7 +12,7 @@ from .root import cache_folder
 
 
 def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
-    """Arrays that were kept of an archive; None if there are none or the archive has changed."""
+    """Return the arrays kept of an archive, or None if there are none or it has changed."""
     try:
         with _place(archive, name).open("rb") as file:
             stored = np.load(file, allow_pickle=False)
@@ -26,17 +26,18 @@ def load_unpacked(archive: Path, name: str) -> dict[str, np.ndarray] | None:
 def keep_unpacked(
     archive: Path, name: str, arrays: dict[str, np.ndarray], stamp: np.ndarray
 ) -> None:
-    """Keep arrays for `load_unpacked`; do nothing where the cache folder cannot be written."""
+    """Keep arrays for `load_unpacked`; do nothing if the cache folder cannot be written."""
     with suppress(OSError), whole_file(_place(archive, name)) as file:
         np.savez(file, allow_pickle=False, stamp=stamp, **arrays)
 
 
 def stamp_of(archive: Path) -> np.ndarray:
-    """Size and time of the last change of an archive; to be taken before it is read."""
+    """Return the size and time of change of an archive; take it before reading the archive."""
     state = archive.stat()
     return np.array([state.st_size, state.st_mtime_ns])
 
 
 def _place(archive: Path, name: str) -> Path:
+    """Return the path at which arrays of an archive are kept."""
     key = hashlib.sha256(str(archive.resolve()).encode()).hexdigest()[:16]
     return cache_folder() / "unpacked" / f"{name}-{key}.npz"
