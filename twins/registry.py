@@ -108,6 +108,7 @@ def catalogue() -> list[Twin]:
 
 @cache
 def _import_families() -> None:
+    """Import all modules of `families`, which register their twins."""
     package = importlib.import_module(f"{__package__}.families")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
@@ -175,6 +176,7 @@ def add_base_contexts(twin: Twin, layer: nn.Module) -> Twin:
     makers = [make for make in makers if make is not None]
 
     def merge_contexts(*tokens: Any) -> Context:
+        """Return a context with the fields that any of the makers gives."""
         merged = Context()
         for make in reversed(makers):  # the outermost operator overrides the inner ones
             fields = make(*tokens)._asdict().items()

@@ -92,6 +92,7 @@ class Inequalities:
         self._add(np.asarray(share) * np.asarray(rhs), np.asarray(lhs, dtype=np.float64), scale)
 
     def _add(self, lhs: Array, rhs: Array, scale: ArrayLike | None) -> Array:
+        """Keep the excesses ``(lhs - rhs) / scale``; return the scale."""
         size = np.maximum(np.abs(lhs), np.abs(rhs)) if scale is None else np.asarray(scale)
         with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity is NaN: fails
             excess = (lhs - rhs) / np.maximum(size, np.finfo(np.float64).tiny)
@@ -204,7 +205,7 @@ def compare_outputs(
     `tolerance` is that of float64. In float32 it is ``32 eps * passes * logit range``, and 1e-2 at
     most.
     """
-    found = layer_output(twin, layer, inputs)  # first, as the layer has the clearer errors
+    output = layer_output(twin, layer, inputs)  # first, as the layer has the clearer errors
     rounding = rounding_of(twin, layer, inputs, twin.numerics.passes(layer))
     if inputs[0].dtype == torch.float32:
         rounding = min(rounding, _COARSEST_ROUNDING)
@@ -213,7 +214,7 @@ def compare_outputs(
         twin,
         layer,
         inputs,
-        found,
+        output,
         lambda chosen: solver_output(twin, layer, inputs, chosen=chosen),
         tolerance=tolerance if inputs[0].dtype == torch.float64 else rounding,
         rounding=rounding,
@@ -272,11 +273,13 @@ class Relation:
         return layer
 
     def _certified(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> list[Measurement]:
+        """Return the certificate's measurement, for float64 inputs if there is a certificate."""
         if self.certificate is None or inputs[0].dtype != torch.float64:
             return []
         return [Measurement(self.certificate(twin, layer, inputs), self.tolerance)]
 
     def _problems(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> list[Problem]:
+        """Return the problem of each head."""
         if self.problem is None:
             raise ValueError(f"{twin.name}: the relation needs a problem")
         return [self.problem(layer, call) for call in calls_of_heads(twin, inputs)]
@@ -429,6 +432,7 @@ class Limit(Relation):
         return TaskOutputs(solved, converged, tokens)
 
     def _independent(self, inputs: Tensors) -> Array:
+        """Return some tokens that are so independent that the iteration converges in time."""
         keys = as_array(inputs[1])
         order = qr(keys[0].T, mode="r", pivoting=True)[1][: self.n_tokens]
         for count in range(len(order), 0, -1):

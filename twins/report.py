@@ -61,14 +61,14 @@ class Finding:
         return {**{name: getattr(self, name) for name in _COLUMNS}, **self.details}
 
     def __str__(self) -> str:
-        about = ", ".join(filter(None, map(self.details.get, ("equation", "relation"))))
+        subject = ", ".join(filter(None, map(self.details.get, ("equation", "relation"))))
         dtype = self.details.get("dtype")
-        said = f"{self.law}{f' [{about}]' if about else ''}: {self.verdict}"
-        said += f" in {dtype}" if dtype else ""
+        text = f"{self.law}{f' [{subject}]' if subject else ''}: {self.verdict}"
+        text += f" in {dtype}" if dtype else ""
         if self.error is not None:
-            said += f", error {self.error:.2e}, tolerance {self.tolerance:.1e}"
-        said += f", at {self.where}" if self.where else ""
-        return f"{said}; {self.why}" if self.why else said
+            text += f", error {self.error:.2e}, tolerance {self.tolerance:.1e}"
+        text += f", at {self.where}" if self.where else ""
+        return f"{text}; {self.why}" if self.why else text
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ class Report:
         unjudged = [x for x in self.findings if x.verdict == "not judged"]
         for why in dict.fromkeys(x.why for x in unjudged):
             names = Counter(x.law or x.details["class"] for x in unjudged if x.why == why)
-            told = ", ".join(name if n == 1 else f"{n} {name}" for name, n in names.items())
-            lines.append(f"  not judged, {why}: {told}")
+            words = ", ".join(name if n == 1 else f"{n} {name}" for name, n in names.items())
+            lines.append(f"  not judged, {why}: {words}")
         if self.origin:
             lines.append("from the solved problem at its initial parameters:")
             lines += [f"  {name:17s} {value:.4g}" for name, value in self.origin.items()]

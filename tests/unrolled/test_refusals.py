@@ -273,7 +273,7 @@ MODELS = [
     *[(partial(replaced, bad), "operator: must be a name, .* a factory")
       for bad in (3, layers.Gaussian, lambda name: 3, lambda heads, width: "softmax")],
     (lambda: replaced("nothing"), "operator: must be one of .*softmax"),
-    (lambda: replaced(ReadsWeather()), "needs weather: not served here"),
+    (lambda: replaced(ReadsWeather()), "needs weather, which no replaced layer gets"),
     (lambda: replaced(WithPositions()), r"positions: WithPositions at blocks\.0\.attn needs them"),
     (lambda: replaced(WithPositions(), positions="pos"), "model has no parameter or buffer 'pos'"),
     (lambda: replaced(WithPositions(), positions=X[0, 0, 0]), "positions: must be a name, or a te"),

@@ -123,20 +123,15 @@ class Architecture:
     settings: dict[str, Any]
 
     def build(self) -> nn.Module:
-        """The network in eval mode, with weights that bite."""
+        """Build the network in eval mode, with weights that change its outputs noticeably."""
         with seeded(0):
             return draw_weights(self.network(self.config(**self.settings)).eval())
 
 
 def find_architecture(name: str) -> Architecture:
-    """Find a model type ("mamba") or a class ("BertModel") of the installed transformers.
+    """Return the architecture of a model type ("mamba") or a class ("BertModel") of transformers.
 
     A model type means its causal language model if it has one.
-
-    Raises
-    ------
-    ValueError
-        If transformers has neither.
     """
     import transformers
     from transformers.models.auto import configuration_auto, modeling_auto
@@ -158,7 +153,7 @@ def find_architecture(name: str) -> Architecture:
 
 
 def load_folder(folder: str) -> nn.Module:
-    """The network that ``save_pretrained`` wrote to a folder, with its own weights."""
+    """Load the network that ``save_pretrained`` wrote to a folder, with its own weights."""
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder)
@@ -166,12 +161,12 @@ def load_folder(folder: str) -> nn.Module:
     network = next((getattr(transformers, x) for x in names if hasattr(transformers, x)), None)
     if network is None:
         raise ValueError(f"audit: config.json in {folder} names no architecture of transformers")
-    found: nn.Module = network.from_pretrained(folder).eval()
-    return found
+    loaded: nn.Module = network.from_pretrained(folder).eval()
+    return loaded
 
 
 def _shrink(config: Any) -> dict[str, Any]:
-    """Arguments that make a configuration, and those within it, small."""
+    """Return arguments that make a configuration, and those within it, small."""
     settings: dict[str, Any] = {}
     for name in _fields(config):
         value = _value_of(config, name)
@@ -201,18 +196,21 @@ def _shrink(config: Any) -> dict[str, Any]:
 
 
 def _cut_sections(rope: dict[str, Any]) -> list[int]:
-    """Rotary pairs of time, height and width, as many as a tiny head has."""
+    """Return the rotary pairs for time, height and width that a tiny head has."""
     pairs = int(_BY_NAME["head_dim"] * rope.get("partial_rotary_factor", 1)) // 2
     return [pairs - pairs // 4 - pairs // 3, pairs // 3, pairs // 4]
 
 
 def _value_of(config: Any, name: str) -> Any:
+    """Return a setting of a configuration, as stored if it is, else as computed; or None."""
     return vars(config)[name] if name in vars(config) else getattr(config, name, None)
 
 
 def _fields(config: Any) -> list[str]:
+    """Return the names of all settings of a configuration."""
     return sorted({*vars(config), *getattr(type(config), "__dataclass_fields__", {})})
 
 
 def _is_size(value: Any) -> bool:
+    """Whether a setting is a number of something: a whole number that is not 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value != 0

@@ -130,7 +130,7 @@ def audit(
 
 @contextmanager
 def _working_on(device: str) -> Iterator[None]:
-    """Make tensors on the device, without the TF32 of cuDNN: it hides faults below 1e-3."""
+    """Make tensors on the device, without the TF32 of cuDNN, which hides errors below 1e-3."""
     if device == "cpu":  # torch has it by default, and is slower where it is told
         yield
         return
@@ -146,13 +146,18 @@ def _working_on(device: str) -> Iterator[None]:
 def _find(
     network: str | Callable[..., Any], inputs: Tensor | None, weights: str
 ) -> tuple[str, Any, Tensor | None, NetworkOrigin]:
-    """The name, the network to audit, its inputs where known, and what a script builds."""
+    """Return a name, the network to audit, its inputs if they are known, and its origin."""
     if isinstance(network, str) and Path(network).is_dir():
         return network, _widen(load_folder(network)), inputs, NetworkOrigin(drawn=False)
     source = ""
     if isinstance(network, str) and ":" not in network:
-        known = find_architecture(network)
-        return known.network.__name__, known.build(), inputs, NetworkOrigin(architecture=known)
+        architecture = find_architecture(network)
+        return (
+            architecture.network.__name__,
+            architecture.build(),
+            inputs,
+            NetworkOrigin(architecture=architecture),
+        )
     made: Any = network
     if isinstance(network, str):
         module, _, maker = network.partition(":")
@@ -178,12 +183,13 @@ def _find(
 
 
 def _widen(network: nn.Module) -> nn.Module:
-    """Turn a network of 16 bits to float32: a law needs more digits than it has."""
+    """Turn a network of 16 bits to float32: laws need more digits than 16 bits have."""
     narrow = any(p.is_floating_point() and p.itemsize == 2 for p in network.parameters())
     return network.float() if narrow else network
 
 
 def _make(name: str) -> Any:
+    """Call the user's ``module:maker`` at a fixed seed."""
     sys.path.insert(0, "")  # as `python -m` does: the caller's modules
     try:
         maker = import_object(name, "audit: cannot find")
@@ -200,6 +206,7 @@ def _make_model(
     causal: bool | None,
     device: str,
 ) -> Model:
+    """Return the network with inputs and a convention: given, or found by calls."""
     names = convention or find_convention(network)
     with torch.device("cpu"):  # the same numbers on every device
         source = _draw_source(network, names.source) if names.source else None
@@ -233,9 +240,10 @@ def _make_model(
 
 
 def _find_kind_of_mask(model: Model) -> Convention:
-    """Try a mask that shows all tokens: of ones, of booleans that show, of booleans that hide.
+    """Return the convention with the kind of mask that the network takes.
 
-    The first that leaves the output as it is without one is taken; ones where none does.
+    Of masks that show all tokens three are tried: ones, booleans that show, and booleans that hide.
+    The first that leaves the output as it is without a mask is taken; ones if none does.
     """
     names = model.convention
     if model.inputs.ndim > 3:
@@ -255,7 +263,7 @@ def _find_kind_of_mask(model: Model) -> Convention:
 
 
 def _check_inputs(inputs: Tensor) -> Tensor:
-    """Return inputs that every law can cut and pad."""
+    """Return the inputs, after a check that every law can cut and pad them."""
     images = inputs.ndim == 4
     if inputs.ndim not in (2, 3, 4) or len(inputs) < BATCH:
         raise ValueError(
@@ -270,7 +278,7 @@ def _check_inputs(inputs: Tensor) -> Tensor:
 
 
 def _draw_source(network: Any, name: str) -> Tensor:
-    """What the encoder reads: two rows, so that rows of a batch read differently."""
+    """Draw what the encoder reads: two rows, so that rows of a batch read differently."""
     config = network.config.get_text_config(decoder=True)
     draw = torch.Generator().manual_seed(SEED + 1)
     if name == "input_ids":
@@ -283,6 +291,7 @@ def _draw_source(network: Any, name: str) -> Tensor:
 
 
 def _draw_inputs(network: Any, names: Convention) -> Tensor:
+    """Draw token ids or images, of the sizes in the network's configuration."""
     config: Any = getattr(network, "config", None)
     config = config.get_text_config(decoder=True) if hasattr(config, "model_type") else config
     draw = torch.Generator().manual_seed(SEED)

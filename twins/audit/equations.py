@@ -14,13 +14,13 @@ from .model import Model
 
 
 def list_arrays(network: Any, output: Tensor, state: Any) -> list[Tensor]:
-    """The output, and the states as (batch, heads, keys, values), in float64."""
+    """Return the output, and the states as (batch, heads, keys, values), in float64."""
     states = () if state is None else state if isinstance(state, tuple) else (state,)
     return [output.double(), *((x.mT if network.transposed else x).double() for x in states)]
 
 
 def recur(network: Any, inputs: Tensor, state: Any) -> list[Tensor]:
-    """The output and the last states of the literal recurrence, in float64."""
+    """Return the output and the last states of the literal recurrence, in float64."""
     x = {name: value.double() for name, value in network.quantities(inputs).items()}
     x["q"] = network.scale * x["q"]
     names, states = [*network.states.values()], list_arrays(network, inputs, state)[1:]
@@ -30,19 +30,19 @@ def recur(network: Any, inputs: Tensor, state: Any) -> list[Tensor]:
 
 
 def join(arrays: Sequence[Tensor]) -> Tensor:
-    """Arrays as rows of one tensor (batch, rows, features)."""
+    """Join arrays as rows of one tensor (batch, rows, features)."""
     rows = [x if x.ndim == 3 else x.transpose(1, 2).flatten(2) for x in arrays]
     width = max(x.shape[-1] for x in rows)
     return torch.cat([F.pad(x, (0, width - x.shape[-1])) for x in rows], 1)
 
 
 def fill_no_chunk(inputs: Tensor) -> Tensor:
-    """The inputs as often as gives 67 tokens, which fill no chunk."""
+    """Repeat the inputs to 67 tokens, which are no whole number of chunks."""
     return inputs.repeat(1, 67 // inputs.shape[1] + 1, 1)[:, :67]
 
 
 def follow(model: Model, inputs: Tensor) -> Pair:
-    """Outputs and last states of 67 tokens and of those after them, and what the recurrence has.
+    """Return outputs and last states of 67 tokens and of those after them, and their recurrence.
 
     Each array is divided by the largest number that is expected of it.
     """

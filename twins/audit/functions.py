@@ -105,16 +105,12 @@ class Adapter(nn.Module):
 
     @staticmethod
     def _pairs(text: str) -> dict[str, str]:
+        """Parse "a=b, c" to {"a": "b", "c": "c"}."""
         words = (part.partition("=") for part in text.split(",") if part.strip())
         return {name.strip(): (made or name).strip() for name, _, made in words}
 
     def quantities(self, x: Tensor) -> dict[str, Tensor]:
-        """What features hold: (batch, heads, tokens, width), (batch, heads, tokens); the penalties.
-
-        Parameters
-        ----------
-        x : Tensor of shape (batch, tokens, width)
-        """
+        """Split features into (batch, heads, tokens, width) or (batch, heads, tokens), by name."""
         found = {"lam": self.lam}
         for name, part in self.parts.items():
             value = x[..., part].unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -126,7 +122,7 @@ class Adapter(nn.Module):
         return found
 
     def _make(self, words: str, x: dict[str, Tensor]) -> Tensor:
-        """The product of the named quantities, or the logarithm of one."""
+        """Return the product of the named quantities, or the logarithm of one."""
         first, *others = words.removeprefix("-").removeprefix("log ").split()
         made = x[first].log() if "log " in words else x[first]
         for name in others:

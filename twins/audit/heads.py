@@ -10,11 +10,11 @@ from .model import Model
 
 
 def find_mixing_maps(model: Model, layer: int) -> list[str]:
-    """Names of the linear maps that mix the heads of a layer, in the order of a call.
+    """Return the names of the linear maps that mix the heads of a layer, in the order of a call.
 
     Such a map takes all heads side by side and gives the hidden size. It does not take what the
     first map of the layer takes, as those of queries, keys and values do, and no other map of its
-    module comes after it. None are found in layers without heads of attention.
+    module comes after it. Layers without heads have none.
     """
     block = _find_block(model, layer)
     calls: list[tuple[str, Tensor, Tensor]] = []
@@ -41,7 +41,7 @@ def find_mixing_maps(model: Model, layer: int) -> list[str]:
 
 
 def _find_block(model: Model, layer: int) -> str:
-    """The prefix of the modules of a layer; of a decoder, where there is an encoder too."""
+    """Return the prefix of the names of a layer's modules; with an encoder too, the decoder's."""
     n, found = model.config.num_hidden_layers, ""
     for name, module in model.network.named_modules():
         inner = found and name.startswith(f"{found}.")
@@ -51,6 +51,7 @@ def _find_block(model: Model, layer: int) -> str:
 
 
 def _width_of_heads(config: Any) -> int:
+    """Return the width of all heads side by side."""
     heads = config.num_attention_heads
     sizes = (getattr(config, name, None) for name in ("v_head_dim", "head_dim"))
     return heads * (next(filter(None, sizes), None) or config.hidden_size // heads)

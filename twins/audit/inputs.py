@@ -19,18 +19,18 @@ from ..laws.subject import as_array
 
 
 def count_positions(inputs: Tensor) -> Tensor:
-    """Positions 0 to n - 1 for each row."""
+    """Return the positions 0 to n - 1 for each row."""
     return torch.arange(inputs.shape[1]).expand(len(inputs), -1)
 
 
 def restart(inputs: Tensor, starts: Sequence[int]) -> Tensor:
-    """Positions that count from 0 in each row, and anew from each of these tokens."""
+    """Return positions that count from 0 in each row, and anew from each of these tokens."""
     lengths = [end - start for start, end in pairwise([0, *starts, inputs.shape[1]])]
     return torch.cat([torch.arange(n) for n in lengths]).expand(len(inputs), -1)
 
 
 def withhold_cache(model: Any) -> Any:
-    """The model in calls that make no cache, where it can be told so."""
+    """Return the model, in calls that make no cache if it can be told so."""
     if "use_cache" not in model.asks:
         return model
 
@@ -41,9 +41,9 @@ def withhold_cache(model: Any) -> Any:
 
 
 def hide(inputs: Tensor, start: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The inputs with n tokens of padding from `start` in all rows but the first; mask, positions.
+    """Put n tokens of padding at `start` in all rows but the first; return also mask and positions.
 
-    Their last n tokens are left out, so that all rows have the same length.
+    The last n tokens of these rows are left out, so that all rows have the same length.
     """
     padding = inputs[1:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[1:, :n])
     later = torch.cat([inputs[1:, :start], padding, inputs[1:, start:-n]], 1)
@@ -53,24 +53,24 @@ def hide(inputs: Tensor, start: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def read_texts_alone(model: Any, inputs: Tensor, n: int) -> Tensor:
-    """The outputs of the first row, and of the others without their last n tokens."""
+    """Return the outputs of the first row, and of the others without their last n tokens."""
     outputs = model(inputs[:1])[0][0], model(inputs[1:, :-n])[0].flatten(0, 1)
     return torch.cat(outputs)[None]
 
 
 def convert(model: Any, dtype: torch.dtype) -> Any:
-    """The model of a copy of the network in another dtype."""
+    """Return the model with a copy of the network in another dtype."""
     other = model.of(copy.deepcopy(model.network).to(dtype))
     return other if model.source is None else other.reading(cast(model.source, dtype), None)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Inputs in another dtype, but for ids."""
+    """Return inputs in another dtype; ids stay as they are."""
     return x.to(dtype) if x.is_floating_point() else x
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
-    """The largest difference over the largest expected entry; the share of ids that differ."""
+    """Return the largest difference over the largest expected entry; of ids, how many differ."""
     if found.shape != expected.shape:
         return float("inf")
     if not expected.is_floating_point():

@@ -23,7 +23,7 @@ _WORST: list[Verdict] = ["not judged", "holds", "refused", "broken"]
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What one case of a law gave."""
+    """The verdict and the numbers of one case of a law."""
 
     verdict: Verdict
     why: str
@@ -53,6 +53,7 @@ def hold(law: NetworkLaw, model: Model, origin: NetworkOrigin) -> Finding:
 
 
 def _try(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> _Outcome:
+    """Hold the model to one case of a law; return the verdict and the numbers."""
     model.calls.clear()
     try:
         with warnings.catch_warnings():
@@ -77,16 +78,17 @@ def _try(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> _Outcome:
 
 
 def check(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> Any:
-    """What the law finds and expects of the model, in the dtype and mode that it needs."""
-    held = replace(model, seed=model.seed if law.seeded else None, grad=law.grad)
+    """Return what the law finds and expects, with the model in the dtype and mode it needs."""
+    prepared = replace(model, seed=model.seed if law.seeded else None, grad=law.grad)
     inputs = model.inputs.clone()
     if law.exact:
-        held, inputs = convert(held, torch.float64), cast(inputs, torch.float64)
+        prepared, inputs = convert(prepared, torch.float64), cast(inputs, torch.float64)
     inputs.requires_grad_(law.grad and inputs.is_floating_point())
-    return law.check(held, inputs, *case)
+    return law.check(prepared, inputs, *case)
 
 
 def _find_tolerance(law: NetworkLaw, model: Model, differences: list[Tensor]) -> tuple[float, str]:
+    """Return the largest allowed error, and where it comes from, in words."""
     if law.tolerance is None:
         tolerance, why = model.tolerance
         return law.growth * tolerance, why if law.growth == 1 else f"{law.growth} x {why}"
@@ -98,7 +100,7 @@ def _find_tolerance(law: NetworkLaw, model: Model, differences: list[Tensor]) ->
 
 
 def measure_noise(differences: Tensor) -> float:
-    """How far a difference and that of half the size are apart, relative, where they agree best.
+    """Return the relative gap between a central difference and that of half its step, where least.
 
     A difference that is zero beside others may be rounded away. Of directions the largest counts:
     that all three agree better than a tenth of their noise by chance is one case in 10,000.
@@ -109,6 +111,7 @@ def measure_noise(differences: Tensor) -> float:
 
 
 def _find_start(law: NetworkLaw, model: Model, outcome: _Outcome) -> str:
+    """Say at which token, layer and heads a law is first broken, as far as can be told."""
     output, expected = outcome.output, outcome.expected
     if output.shape != expected.shape:
         return f"shape {tuple(output.shape)}, expected {tuple(expected.shape)}"
@@ -121,7 +124,7 @@ def _find_start(law: NetworkLaw, model: Model, outcome: _Outcome) -> str:
 
 
 def _find_layer(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> str:
-    """Hold the hidden states to the law; name the first layer after which it is broken."""
+    """Name the first layer whose hidden states break the law."""
     if "hidden states" not in model.offers or law.tolerance is not None or "generate" in law.needs:
         return ""
     for layer in range(1, getattr(model.config, "num_hidden_layers", 0) + 1):
@@ -136,7 +139,7 @@ def _find_layer(law: NetworkLaw, model: Model, case: tuple[Any, ...]) -> str:
 
 
 def _find_heads(law: NetworkLaw, model: Model, layer: int, case: tuple[Any, ...]) -> str:
-    """Hold the heads of a layer to the law; name those that break it, where they can be told."""
+    """Name the heads of a layer that break the law, if they can be told apart."""
     try:
         n = model.config.num_attention_heads
         for name in find_mixing_maps(model, layer):

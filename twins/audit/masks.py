@@ -42,5 +42,6 @@ class _CastMasks(TorchFunctionMode):
 
 
 def _cast(mask: Any, query: Tensor) -> Any:
+    """Return a floating-point mask in the dtype of the query; other masks as they are."""
     floating = isinstance(mask, Tensor) and mask.is_floating_point()
     return mask.to(query.dtype) if floating else mask

@@ -107,6 +107,7 @@ def find_convention(network: Callable[..., Any]) -> Convention:
 
 
 def _find_first_position(network: Any, config: Any) -> int:
+    """Return the position that the network gives to its first token."""
     text = config.get_text_config(decoder=True) if hasattr(config, "model_type") else None
     if getattr(text, "model_type", None) in AFTER_PADDING:
         tables = (
@@ -201,25 +202,26 @@ class Model:
         states = "decoder_hidden_states" if names.source else "hidden_states"
         if self.layer is not None:
             return getattr(output, states)[self.layer], state if names.returns_cache else cache
-        found = next((getattr(output, name) for name in _OUTPUTS if hasattr(output, name)), None)
-        found = taken[-1] if self.module else found
-        if not isinstance(found, Tensor):
+        result = next((getattr(output, name) for name in _OUTPUTS if hasattr(output, name)), None)
+        result = taken[-1] if self.module else result
+        if not isinstance(result, Tensor):
             raise TypeError(
                 f"the output, {type(output).__name__}, is no tensor or tuple, and has none of "
                 f"{', '.join(_OUTPUTS)}"
             )
-        return found, state if names.returns_cache else cache
+        return result, state if names.returns_cache else cache
 
     def _make_cache(self) -> Any:
+        """Make an empty cache of transformers."""
         from transformers import DynamicCache
 
         return DynamicCache(config=self.network.config)
 
     def source_of(self, inputs: Tensor) -> dict[str, Tensor]:
-        """What the encoder gets beside these inputs; nothing where the network has no encoder.
+        """Return the arguments for the encoder that belong to these inputs; none if it has none.
 
-        The first token of a row that is no padding tells which row of the source is its own: the
-        rest of its id by their number.
+        The first token of a row that is no padding tells which row of the source is its own: its id
+        modulo the number of rows.
         """
         if self.source is None or self.convention.source is None:
             return {}
@@ -231,18 +233,18 @@ class Model:
         return given
 
     def reading(self, source: Tensor, mask: Tensor | None) -> Model:
-        """The same network with another source."""
+        """Return the model with another source."""
         return replace(self, source=source, source_mask=mask)
 
     @cached_property
     def config(self) -> Any:
-        """The configuration of a network of transformers, or of its decoder; None for others."""
+        """The configuration of a network of transformers, or of its decoder; else None."""
         config: Any = getattr(self.network, "config", None)
         return config.get_text_config(decoder=True) if hasattr(config, "model_type") else None
 
     @cached_property
     def offers(self) -> frozenset[str]:
-        """What laws may need: see `NetworkLaw.needs`."""
+        """What laws may need of a network and this one has; see `NetworkLaw.needs`."""
         names, network, cache = self.convention, self.network, None
         if names.cache:
             cache = self(self.inputs.clone())[1]
@@ -290,6 +292,7 @@ class Model:
         return frozenset(name for name, has in offered.items() if has)
 
     def _has_grouped_heads(self) -> bool:
+        """Whether several heads share their keys and values."""
         heads = getattr(self.config, "num_attention_heads", None) or 0
         shared = getattr(self.config, "num_key_value_heads", None) or heads
         names = {name.split(".")[-2] for name, _ in _parameters(self.network) if "." in name}
@@ -307,7 +310,7 @@ class Model:
 
     @property
     def cache_name(self) -> str:
-        """The argument of the cache."""
+        """The name of the argument for the cache."""
         return self.convention.cache or ""
 
     @property
@@ -321,48 +324,48 @@ class Model:
         return self.convention.mask_of_call
 
     def of(self, network: Callable[..., Any]) -> Model:
-        """Another network under the same convention."""
+        """Return the model with another network, under the same convention."""
         return replace(self, network=network)
 
     @cached_property
     def randomness(self) -> float:
-        """How much random numbers change: the largest difference, relative, of other draws."""
+        """How much other random numbers change the output: the largest relative difference."""
         first, again = (self(self.inputs.clone())[0] for _ in range(2))
         other = replace(self, seed=SEED + 1)(self.inputs.clone())[0]
         return max(difference(again, first), difference(other, first))
 
     def is_explained_by_draws(self, error: float) -> bool:
-        """Whether draws of random numbers may have made an error in the calls since `calls`."""
+        """Whether random draws may have made an error in the calls since `calls` was emptied."""
         if len(self.calls) == 1 and difference(*(self(self.inputs)[0] for _ in range(2))) == 0:
             return False  # all calls drew the same
         return bool(self.randomness) and error <= _DRAWS * self.randomness
 
     @cached_property
     def tolerance(self) -> tuple[float, str]:
-        """What rounding may change, and where the number comes from."""
+        """The largest change that rounding may cause, and where the number comes from."""
         try:
             inputs = cast(self.inputs, torch.float64)
             exact = convert(self, torch.float64)(inputs)[0]
-            found = difference(self(self.inputs.clone())[0], exact)
+            rounding = difference(self(self.inputs.clone())[0], exact)
         except Exception:  # whatever the network raises
             return 1e-4, "does not run in float64"
-        if _FACTOR * found > _MOST:
-            return _MOST, f"the most that is allowed; float32 is {found:.1e} from float64"
-        return max(_FACTOR * found, _LEAST), f"{_FACTOR} x rounding, {found:.1e}"
+        if _FACTOR * rounding > _MOST:
+            return _MOST, f"the most that is allowed; float32 is {rounding:.1e} from float64"
+        return max(_FACTOR * rounding, _LEAST), f"{_FACTOR} x rounding, {rounding:.1e}"
 
 
 @contextmanager
 def _taken(network: Any, module: str | None) -> Iterator[list[Tensor]]:
-    """Collects what a module of the network takes in each call."""
-    taken: list[Tensor] = []
+    """Yield a list that collects what a module of the network takes in each call."""
+    inputs: list[Tensor] = []
     if module is None:
-        yield taken
+        yield inputs
         return
     hook = network.get_submodule(module).register_forward_pre_hook(
-        lambda _, given: taken.append(given[0])
+        lambda _, given: inputs.append(given[0])
     )
     try:
-        yield taken
+        yield inputs
     finally:
         hook.remove()
 

@@ -13,7 +13,7 @@ from .inputs import count_positions, difference, hide, read_texts_alone, restart
 def grows(model: Any, n: int) -> bool:
     """Whether 2 n tokens make every part of the cache twice as large as n do.
 
-    If not, the cache has a window, which counts padding, or a state, which takes it in.
+    If not, the cache has a window, in which padding counts, or a state, which takes padding in.
     """
     sizes = []
     try:
@@ -28,18 +28,18 @@ def grows(model: Any, n: int) -> bool:
 
 
 def ignores_gaps(model: Any) -> bool:
-    """Whether padding between tokens changes nothing in one call: in a window it counts."""
+    """Whether padding between tokens changes nothing in one call; in a window it would count."""
     inputs = model.inputs.clone()
     padded, mask, positions = hide(inputs, inputs.shape[1] // 2 - 4, 4)
     try:
-        found = model(padded, mask=mask, positions=positions)[0][mask == 1][None]
-        return _is_near(model, found, read_texts_alone(model, inputs, 4))
+        output = model(padded, mask=mask, positions=positions)[0][mask == 1][None]
+        return _is_near(model, output, read_texts_alone(model, inputs, 4))
     except Exception:  # whatever the network raises: the law will tell
         return True
 
 
 def parts_texts(model: Any) -> bool:
-    """Whether tokens see by their positions which text of a row they are of.
+    """Whether positions tell tokens which text of a row they belong to.
 
     Then positions of one token change the outputs of others, and where the first text starts to
     count changes nothing in the second. States that go on through all texts change neither.
@@ -51,13 +51,17 @@ def parts_texts(model: Any) -> bool:
     single_zero[:, half] = 0
     shifted[:, :half] += 3
     try:
-        found, moved = (single(inputs, positions=x)[0][:, half:] for x in (restarted, shifted))
-        whole, broken = (
+        restarted_output, shifted_output = (
+            single(inputs, positions=x)[0][:, half:] for x in (restarted, shifted)
+        )
+        counted_output, zeroed_output = (
             single(inputs, positions=x)[0][:, half + 1 :] for x in (counted, single_zero)
         )
     except Exception:  # whatever the network raises
         return False
-    return _is_near(model, moved, found) and not _is_near(model, broken, whole)
+    return _is_near(model, shifted_output, restarted_output) and not _is_near(
+        model, zeroed_output, counted_output
+    )
 
 
 def _is_near(model: Any, found: Tensor, expected: Tensor) -> bool:
@@ -65,7 +69,7 @@ def _is_near(model: Any, found: Tensor, expected: Tensor) -> bool:
 
 
 def _tensors(x: Any) -> Iterator[Tensor]:
-    """The tensors of floats in a cache."""
+    """Yield the floating-point tensors in a cache."""
     if isinstance(x, Tensor):
         yield from [x] if x.is_floating_point() else []
         return

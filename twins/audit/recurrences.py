@@ -13,13 +13,13 @@ Tensors = dict[str, Tensor]
 
 
 def _token(x: Tensors, t: int, *names: str) -> list[Tensor]:
-    """Return rows t, of shape (..., 1, width); numbers of a token have width 1."""
+    """Return token t of the named tensors, (..., 1, width); gates of a number have width 1."""
     wide = (x[name] if x[name].ndim == x["k"].ndim else x[name][..., None] for name in names)
     return [y[..., t : t + 1, :] for y in wide]
 
 
 def _start(x: Tensors, state: str, columns: str = "v") -> Tensor:
-    """Return the state before the first token, of the width of keys and of `columns`."""
+    """Return the state before the first token: given, or zeros (keys' width, `columns`' width)."""
     zeros = torch.zeros_like(x["k"][..., :1, :].mT @ x[columns][..., :1, :])
     return x.get(f"initial_{state}", zeros)
 
@@ -29,7 +29,7 @@ def _join(rows: list[Tensor]) -> Tensor:
 
 
 def sum_outer_products(x: Tensors) -> Tensors:
-    """TR-1."""
+    """Return outputs and state of ``S_t = diag(a_t) S_{t-1} + k_t^T v_t``: TR-1."""
     x = {"forget": torch.ones_like(x["k"])} | x
     S, out = _start(x, "S"), []
     for t in range(x["k"].shape[-2]):
@@ -40,7 +40,7 @@ def sum_outer_products(x: Tensors) -> Tensors:
 
 
 def step_delta(x: Tensors) -> Tensors:
-    """TR-2, TR-3 and TR-6."""
+    """Return outputs and state of the delta rule, with decay and metric: TR-2, TR-3 and TR-6."""
     x = {"forget": torch.ones_like(x["k"]), "metric": torch.ones_like(x["k"])} | x
     S, out = _start(x, "S"), []
     for t in range(x["k"].shape[-2]):
@@ -62,13 +62,13 @@ def step_comba(x: Tensors) -> Tensors:
 
 
 def step_proximal(x: Tensors) -> Tensors:
-    """TR-2p, as a delta rule with a shorter step."""
+    """Return those of the proximal step, a delta rule with shorter steps: TR-2p."""
     beta = x["delta"] / (1 + x["delta"] * x["k"].square().sum(-1))
     return step_delta(x | {"beta": beta})
 
 
 def solve_ridge(x: Tensors, n_iter: int | None = None) -> Tensors:
-    """TR-5, or TR-5c with a number of steps of conjugate gradients."""
+    """Return those of ridge regression: TR-5 or, by `n_iter` conjugate gradient steps, TR-5c."""
     H, G, out = _start(x, "H", "k"), _start(x, "G"), []
     for t in range(x["k"].shape[-2]):
         q, k, v, beta, a = _token(x, t, "q", "k", "v", "beta", "forget")
@@ -80,6 +80,7 @@ def solve_ridge(x: Tensors, n_iter: int | None = None) -> Tensors:
 
 
 def _iterate(A: Tensor, b: Tensor, n_iter: int) -> Tensor:
+    """Solve ``x A = b`` approximately by conjugate gradients."""
     x, r, p = torch.zeros_like(b), b, b
     for _ in range(n_iter):
         pA, rho = p @ A, r @ r.mT
@@ -90,12 +91,13 @@ def _iterate(A: Tensor, b: Tensor, n_iter: int) -> Tensor:
 
 
 def _divide(above: Tensor, below: Tensor) -> Tensor:
+    """Return the quotient, and 0 where the divisor is not positive."""
     zero = below <= 0
     return torch.where(zero, 0, above / torch.where(zero, 1, below))
 
 
 def step_titans(x: Tensors) -> Tensors:
-    """TR-8."""
+    """Return outputs and states of gradient steps with momentum and decay: TR-8."""
     M, Z, out = _start(x, "M"), _start(x, "Z"), []
     names = ("q", "k", "v", "step", "momentum", "decay")
     for t in range(x["k"].shape[-2]):
@@ -107,7 +109,7 @@ def step_titans(x: Tensors) -> Tensors:
 
 
 def attend_with_probe(x: Tensors, scale: float = 1.0, reg: float | None = None) -> Tensors:
-    """TR-9, with the exact probe if there is a `reg`."""
+    """Return the output of TR-9, with the exact probe if there is a `reg`."""
     K = _join([x.get("initial_K", x["k"][..., :0, :]), x["k"]])
     V = _join([x.get("initial_V", x["v"][..., :0, :]), x["v"]])
     n, all_ = x["k"].shape[-2], K.shape[-2]
@@ -119,6 +121,7 @@ def attend_with_probe(x: Tensors, scale: float = 1.0, reg: float | None = None) 
 
 
 def _fit_probe(p: Tensor, K: Tensor, offset: Tensor, mean: Tensor, reg: float) -> Tensor:
+    """Return the exact probe: offsets times the inverse of the weighted covariance of keys."""
     x = K[..., None, :, :] - mean[..., None, :]
     spread = (p[..., None] * x).mT @ x
     trace = spread.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]

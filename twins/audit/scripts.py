@@ -62,7 +62,7 @@ def write_script(
 
 
 def _known(model: Model) -> dict[str, Any]:
-    """What expressions of laws are for this network."""
+    """Return the values that expressions in laws have for this network, by their source."""
     known = {
         "model.source is None": model.source is None,
         "model.source is not None": model.source is not None,
@@ -82,6 +82,7 @@ def _known(model: Model) -> dict[str, Any]:
 
 
 def _print(found: Tensor, expected: Tensor) -> str:
+    """Return the line that prints the error."""
     if found.shape != expected.shape:
         return 'print("shapes", tuple(found.shape), "and", tuple(expected.shape))'
     if not expected.is_floating_point():
@@ -91,7 +92,7 @@ def _print(found: Tensor, expected: Tensor) -> str:
 
 
 def _move(model: Model) -> list[str]:
-    """Lines that move what was made to the GPU, and make what laws make there; none on the CPU."""
+    """Return lines that move what was made to the GPU, with what laws make; none on the CPU."""
     device = model.inputs.device.type
     if device == "cpu":
         return []
@@ -103,7 +104,7 @@ def _move(model: Model) -> list[str]:
 
 
 def _set(law: NetworkLaw, model: Model) -> list[str]:
-    """Lines that turn what was made to float64, and ask for gradients by features."""
+    """Return lines that turn what was made to float64 and ask for gradients by features."""
     known = {"inputs": model.inputs, "source": model.source}
     floating = [name for name, x in known.items() if x is not None and x.is_floating_point()]
     names = ["network", *floating]
@@ -121,6 +122,7 @@ def _title(origin: NetworkOrigin, model: Model) -> str:
 
 
 def _imports(origin: NetworkOrigin, body: str) -> str:
+    """Return the import statements that a body needs."""
     modules = ("copy", "importlib", "math", "os", "sys")
     lines = [f"import {name}" for name in modules if re.search(rf"\b{name}\.", body)]
     lines += [f"from itertools import {x}" for x in ("pairwise",) if re.search(rf"\b{x}\(", body)]
@@ -135,23 +137,25 @@ def _imports(origin: NetworkOrigin, body: str) -> str:
 
 
 def _network(origin: NetworkOrigin, model: Model) -> str:
+    """Return the lines that build the network, its weights, source and inputs."""
     drawn = origin.drawn and any(True for _ in model.network.parameters())
     if origin.architecture is None:
         source = origin.source or "network = ...  # put yours here, in eval mode"
         lines = [re.sub(r"^network\b", "torch.manual_seed(0)\n\\g<0>", source, flags=re.M)]
         lines += ["network.eval()"] if drawn else []
     else:
-        found = origin.architecture
+        architecture = origin.architecture
         lines = [
-            *_settings(found),
+            *_settings(architecture),
             "torch.manual_seed(0)",
-            f"network = {found.network.__name__}({found.config.__name__}(**settings)).eval()",
+            f"network = {architecture.network.__name__}({architecture.config.__name__}"
+            "(**settings)).eval()",
         ]
     lines += write_draw(model.network) if drawn else []
     ids: Any = getattr(model.config, "vocab_size", None)
     if model.source is not None:
-        both = model.source[:1].expand(2, *model.source.shape[1:])
-        lines.append(f"source = {_draw(both, 3, ids, 2)}[:{len(model.source)}]")
+        two_rows = model.source[:1].expand(2, *model.source.shape[1:])
+        lines.append(f"source = {_draw(two_rows, 3, ids, 2)}[:{len(model.source)}]")
     if "inputs" not in origin.source and model.source is not None:
         rows = f"torch.arange({len(model.inputs)})[:, None]"
         lines.append(f"inputs = 2 * {_draw(model.inputs, 2, ids // 2, 1)} + {rows}")
@@ -160,17 +164,19 @@ def _network(origin: NetworkOrigin, model: Model) -> str:
     return "\n".join(lines)
 
 
-def _settings(found: Architecture) -> list[str]:
-    """Lines of the settings that are not those by default."""
-    words = [f"{k!r}: {x!r}," for k, x in _changed(found.settings, found.config).items()]
+def _settings(architecture: Architecture) -> list[str]:
+    """Return the lines of the settings that differ from the defaults."""
+    words = [
+        f"{k!r}: {x!r}," for k, x in _changed(architecture.settings, architecture.config).items()
+    ]
     return wrap(f"settings = {{{' '.join(words)}}}", _WIDTH, **_WRAP)
 
 
 def _changed(settings: dict[str, Any], config: type) -> dict[str, Any]:
-    """The settings, and those of parts, that are not those by default."""
-    usual, changed = vars(config()), {}
+    """Return the settings, and those of parts, that differ from the defaults."""
+    defaults, changed = vars(config()), {}
     for name, value in settings.items():
-        part, default = isinstance(value, dict), usual.get(name)
+        part, default = isinstance(value, dict), defaults.get(name)
         if part and hasattr(default, "model_type"):
             changed[name] = _changed(value, type(default))
         elif not (isinstance(value, int | float | str) and value == default):
@@ -179,11 +185,12 @@ def _changed(settings: dict[str, Any], config: type) -> dict[str, Any]:
 
 
 def write_inputs(inputs: Tensor, top: int | None = None) -> str:
-    """A line that draws features, or ids below `top`."""
+    """Return a line that draws features, or ids below `top`."""
     return f"inputs = {_draw(inputs, 3, top or 0, 1)}"
 
 
 def _draw(x: Tensor, least: int, top: int, seed: int) -> str:
+    """Return an expression that draws a tensor of the shape of x, features or ids."""
     shape, draw = ", ".join(map(str, x.shape)), f"generator=torch.Generator().manual_seed({seed})"
     if x.is_floating_point():
         return f"torch.randn({shape}, {draw})"
@@ -195,7 +202,7 @@ def _model(model: Model) -> str:
 
 
 def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
-    """A class that laws can call as they call `Model`, with what they use of it."""
+    """Return the source of a class that laws call as they call `Model`, as far as they use it."""
     names = model.convention
     takes = {"cache": names.cache, "mask": names.mask, "positions": names.positions}
     used = [name for name in takes if re.search(rf"\b{name}=|'{name}'", source)]
@@ -231,6 +238,7 @@ def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
 
 
 def _start_of_adapter(names: Convention, source: str) -> list[str]:
+    """Return the lines of that class before its method ``__call__``."""
     if not names.source:
         lines = ["    def __init__(self, network):", "        self.network = network", ""]
         if ".of(" in source:
@@ -262,16 +270,19 @@ def _start_of_adapter(names: Convention, source: str) -> list[str]:
 
 
 def _mask_of(names: Convention) -> str:
+    """Return the expression of the mask that the network takes."""
     shown = "mask == 0" if names.mask_hides else "mask != 0" if names.mask_shows else ""
     return f"None if mask is None else {shown}" if shown else "mask"
 
 
 def _positions_of(names: Convention) -> str:
+    """Return the expression of the positions that the network takes."""
     moved = f"None if positions is None else positions + {names.first_position}"
     return moved if names.first_position else "positions"
 
 
 def _output_of(model: Model, cache: str) -> str:
+    """Return the expression of output and cache."""
     if model.config is not None:
         return f'output["logits" if "logits" in output else "last_hidden_state"], {cache}'
     return "output if isinstance(output, tuple) else (output, None)"
@@ -281,12 +292,13 @@ _WRITTEN = (laws.__name__, difference.__module__)  # whose functions scripts con
 
 
 def write_sources(objects: Iterable[Any]) -> str:
-    """The source of functions and classes, after the functions of this package that they call."""
+    """Return the source of functions and classes, after that of functions of ours they call."""
     called = dict.fromkeys(x for y in objects for x in _objects_of(y))
     return "\n\n\n".join(map(_source, called))
 
 
 def _objects_of(thing: Any) -> list[Any]:
+    """Return the functions and classes of ours that a function uses, and the function last."""
     if not isinstance(thing, FunctionType):
         return [thing]
     known = map(thing.__globals__.get, _names_of(thing.__code__))
@@ -298,7 +310,7 @@ def _objects_of(thing: Any) -> list[Any]:
 
 
 def _names_of(code: CodeType) -> list[str]:
-    """The names that a function uses, in the functions within it too."""
+    """Return the names that a function uses, also in the functions within it."""
     inner = [x for x in code.co_consts if isinstance(x, CodeType)]
     return [*code.co_names, *(name for x in inner for name in _names_of(x))]
 
@@ -327,7 +339,7 @@ class _Strip(ast.NodeTransformer):
 
 
 def _source(thing: Any) -> str:
-    """The source without its decorators, annotations and long docstrings."""
+    """Return the source of an object without decorators, annotations and long docstrings."""
     tree = ast.parse(inspect.getsource(thing)).body[0]
     assert isinstance(tree, ast.FunctionDef | ast.ClassDef)
     tree.decorator_list = []

@@ -59,11 +59,12 @@ class _Fold(ast.NodeTransformer):
 
 
 def _parse(text: str) -> ast.expr:
+    """Return the syntax tree of an expression."""
     return ast.parse(text, mode="eval").body
 
 
 def _compute(node: ast.expr) -> ast.expr:
-    """The value of an expression of constants; others as they are."""
+    """Return the value of an expression of constants; other expressions as they are."""
     try:
         return _parse(repr(eval(ast.unparse(node), {"__builtins__": {}})))
     except Exception:  # names, most often
@@ -71,11 +72,12 @@ def _compute(node: ast.expr) -> ast.expr:
 
 
 def _gives_up(body: list[ast.stmt]) -> bool:
+    """Whether a body ends by raising NotApplicable."""
     return isinstance(body[-1], ast.Raise) and "NotApplicable(" in ast.unparse(body[-1])
 
 
 def _shorten(node: ast.FunctionDef) -> ast.FunctionDef:
-    """Leave out the docstring, what follows a return, and a name for what is returned at once."""
+    """Drop the docstring, what follows a return, and the name of what is returned at once."""
     body = node.body[ast.get_docstring(node) is not None :]
     ends = [i for i, x in enumerate(body) if isinstance(x, ast.Return)]
     body = body[: ends[0] + 1] if ends else body
@@ -87,7 +89,7 @@ def _shorten(node: ast.FunctionDef) -> ast.FunctionDef:
 
 
 def _drop_arguments(function: ast.FunctionDef, tree: ast.Module) -> None:
-    """Replace arguments by name that no call gives, and that do not change, by their default."""
+    """Replace keyword arguments that no call gives, and that stay the same, by their defaults."""
     calls = [x for x in ast.walk(tree) if isinstance(x, ast.Call)]
     given = {y.arg for x in calls if ast.unparse(x.func) == function.name for y in x.keywords}
     names = [x for x in ast.walk(function) if isinstance(x, ast.Name)]
@@ -102,7 +104,7 @@ def _drop_arguments(function: ast.FunctionDef, tree: ast.Module) -> None:
 
 
 class _Inline(ast.NodeTransformer):
-    """Put what a function returns, if it only returns, in place of calls with plain arguments."""
+    """Replace calls of a function that only returns, with plain arguments, by what it returns."""
 
     def __init__(self, function: ast.FunctionDef) -> None:
         args, returned = function.args, function.body[0]
@@ -121,6 +123,8 @@ class _Inline(ast.NodeTransformer):
 
 
 class _Rename(ast.NodeTransformer):
+    """Replace names by expressions."""
+
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = given
 

@@ -40,7 +40,7 @@ def draw_weights(network: nn.Module) -> nn.Module:
 
 
 def write_draw(network: nn.Module) -> list[str]:
-    """Lines that draw the weights of this network as `draw_weights` does."""
+    """Return lines that draw the weights of this network as `draw_weights` does."""
     weights = dict(network.named_parameters())
     gates = {name: GATES[name] for name in GATES if any(x.split(".")[-1] == name for x in weights)}
     scale, embedding = "weight.shape[-1] ** 0.5", _weight_of(network, "get_input_embeddings")
@@ -66,7 +66,7 @@ def write_draw(network: nn.Module) -> list[str]:
 
 
 def _weight_of(network: nn.Module, getter: str) -> Any:
-    """The weight of the embedding or of the head; None where a network has or tells none."""
+    """Return the weight of the embedding or of the head, or None if it cannot be found."""
     try:
         return getattr(getattr(network, getter)(), "weight", None)
     except (AttributeError, NotImplementedError):
@@ -74,6 +74,6 @@ def _weight_of(network: nn.Module, getter: str) -> Any:
 
 
 def _fan_in(weight: Any) -> int:
-    """Entries that an output sums: of a convolution all axes but the first, of experts the last."""
+    """Return how many entries an output sums: of a convolution all axes but the first."""
     convolution = weight.ndim > 3 or (weight.ndim == 3 and weight.shape[1] == 1)
     return math.prod(weight.shape[1:]) if convolution else weight.shape[-1]

@@ -34,7 +34,7 @@ from .kernel_smoothing.smoothing_bounds import N_EXTREMAL, diffusion_modes
 
 
 def _innermost(layer: Any) -> tuple[Any, int]:
-    """Return the smoother inside nested twicing, and the number of boosting steps, ``2^depth``."""
+    """Return the smoother inside nested twicing, and the number of boosting steps ``2^depth``."""
     steps = 1
     while isinstance(layer, Twicing):
         layer, steps = layer.base, 2 * steps
@@ -55,16 +55,19 @@ def _solve_twicing(layer: Twicing, call: HeadCall) -> Array:
 
 
 def _twicing_range(layer: Twicing, *arrays: Array) -> float:
+    """Return the range of the innermost smoother's logits."""
     smoother, _ = _innermost(layer)
     return exact_twin(smoother).numerics.logit_range(smoother, *arrays)
 
 
 def _twicing_passes(layer: Twicing) -> int:
+    """Return how often values pass through the smoother."""
     smoother, steps = _innermost(layer)
     return steps * exact_twin(smoother).numerics.passes(smoother)
 
 
 def _build_filter(image: Array, base: str = "bilateral", **settings: Any) -> BoostedFilter:
+    """Build a boosted filter of images around the filter with this name."""
     kind: dict[str, Any] = {"dtype": torch.float64}
     bases = {
         "bilateral": lambda: BilateralFilter(0.4, 2.0, **kind),
@@ -77,6 +80,7 @@ def _build_filter(image: Array, base: str = "bilateral", **settings: Any) -> Boo
 
 
 def _solve_filter(layer: BoostedFilter, image: Array) -> Array:
+    """Solve by boosting with the explicit matrix of the filter."""
     K = pixel_weights(layer.base, image)
     A, y, tau = K / K.sum(axis=1, keepdims=True), pixels_of(image), head_value(layer.tau, 0)
     if layer.rho >= 0:
@@ -107,6 +111,7 @@ def _run_layers(
 
 
 def _n_plain(residual: Any) -> int:
+    """Return the number of layers before the block that the residual reads."""
     source = getattr(residual, "source", None) or 0
     return source if source >= 0 else -source - 1
 
@@ -126,6 +131,7 @@ def _attend_frozen(X: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _matrix(X: Array) -> Array:
+    """Return the matrix of Gaussian smoothing among the tokens X."""
     return smoother_matrix(X, X, bandwidth=local_bandwidth(X, X))
 
 
@@ -136,14 +142,17 @@ def _make_smoother(X: Array) -> Callable[[Array], Array]:
 
 
 def _weight(layer: GeneralizedResidual) -> float:
+    """Return the weight t of the residual connection."""
     return float(layer.t.detach())
 
 
 def _n_layers(layer: nn.Module) -> int:
+    """Return the number of layers, by default 3."""
     return getattr(layer, "n_iter", 3)
 
 
 def _build_boosting(X: Array) -> GeneralizedResidual:
+    """Build a connection to the first tokens, with t = 0.3."""
     layer = GeneralizedResidual(dtype=torch.float64)
     nn.init.constant_(layer.t, 0.3)
     return layer
@@ -158,20 +167,24 @@ def _apply_boosting(
 
 
 def _solve_boosting(layer: GeneralizedResidual, X: Array) -> Array:
+    """Solve by boosting with the kernel of the present tokens."""
     smooth = _make_smoother(X)
     return boost(lambda Y: smooth(Y) - Y, X, t=_weight(layer), n_iter=_n_layers(layer))
 
 
 def _solve_linear_boosting(layer: GeneralizedResidual, X: Array) -> Array:
+    """Solve by boosting with the kernel of the first tokens."""
     diffusion = _matrix(X) - np.eye(len(X))
     return boost(diffusion, X, t=_weight(layer), n_iter=_n_layers(layer))
 
 
 def _solve_fixed_point(layer: GeneralizedResidual, X: Array) -> Array:
+    """Solve for the fixed point of NeuTRENO, the limit of boosting."""
     return neutreno_fixed_point(X, _matrix(X), lam=_weight(layer), tol=1e-12).coef
 
 
 def _build_reinjection(X: Array, *, source: int = 0) -> GeneralizedResidual:
+    """Build a connection to a block's output, with t = 0.3."""
     layer = GeneralizedResidual(source, dtype=torch.float64)
     nn.init.constant_(layer.t, 0.3)
     return layer
@@ -186,13 +199,14 @@ def _apply_reinjection(
 
 
 def _solve_reinjection(layer: GeneralizedResidual, X: Array) -> Array:
+    """Solve by the recursion with a residual connection to the output of a block."""
     t, n_layers, smooth = _weight(layer), _n_layers(layer), _make_smoother(X)
     source: Any = layer.source
-    first = _n_plain(layer)
+    n_plain = _n_plain(layer)
     blocks = np.arange(n_layers)
-    sources = np.where(blocks < first, 0, source if source >= 0 else blocks + source + 1)
+    sources = np.where(blocks < n_plain, 0, source if source >= 0 else blocks + source + 1)
     return generalized_residual(
-        lambda Y: (1 - t) * smooth(Y), X, sources=sources.tolist(), weights=t * (blocks >= first)
+        lambda Y: (1 - t) * smooth(Y), X, sources=sources.tolist(), weights=t * (blocks >= n_plain)
     )
 
 
@@ -203,7 +217,7 @@ def _solve_reinjection_limit(layer: GeneralizedResidual, X: Array) -> Array:
 
 
 def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> Inequalities:
-    """A difference of two inputs grows at most by K_n; the branch ``L id`` attains it."""
+    """Compare the growth of a difference with its bound K_n, which the branch ``L id`` attains."""
     tokens, sides = as_array(X), Inequalities()
     largest = float(np.linalg.norm(_matrix(tokens), 2))
     difference = torch.flip(X, (0,)) - X
@@ -220,10 +234,12 @@ def _lipschitz_bound(layer: GeneralizedResidual, X: Tensor) -> Inequalities:
 
 
 def _apply_residual(layer: Residual, X: Tensor) -> Tensor:
+    """Run the layer with the branch A: the output is ``X + A X``."""
     return layer(X, _attend_frozen(X)(X))
 
 
 def _solve_residual(layer: Residual, X: Array) -> Array:
+    """Solve by one step of boosting."""
     return boost(_matrix(X), X, n_iter=1)
 
 
@@ -233,15 +249,16 @@ def _apply_diffusing(layer: Residual, X: Tensor) -> Tensor:
 
 
 def _solve_diffusing(layer: Residual, X: Array) -> Array:
+    """Solve by one smoothing."""
     return _matrix(X) @ X
 
 
 def _snr_bound(layer: Residual, X: Tensor) -> Inequalities:
-    """The gain in SNR by a residual connection, for tokens X and noise of a tenth of their size.
+    """Compare the gain in SNR by a residual connection with its bound.
 
-    For noise along an eigenvector e of A the gain equals the bound. A factor on the output would
-    leave the gain as it is; so its parts are compared too: ``<x, x + A x> = (1 + a b) |x|^2`` and
-    ``<e, e + A e> = (1 + g) |e|^2``.
+    The noise is a tenth of the tokens X. For noise along an eigenvector e of A the gain equals the
+    bound. A factor on the output would leave the gain as it is; so its parts are compared too:
+    ``<x, x + A x> = (1 + a b) |x|^2`` and ``<e, e + A e> = (1 + g) |e|^2``.
     """
     sides = Inequalities()
     bound, gain, *_ = _snr_gain(layer, X, np.random.default_rng(0).standard_normal(X.shape))
@@ -283,12 +300,13 @@ def _snr_gain(layer: Residual, X: Tensor, noise: Array) -> tuple[Any, ...]:
 
 
 def _logit_range(layer: nn.Module, X: Array) -> float:
+    """Return an upper bound of the range of the Gaussian's logits."""
     squares = ((X - X.mean(axis=0)) ** 2).sum(axis=1).max()
     return 2 * float(squares) / local_bandwidth(X, X) ** 2
 
 
 def _contraction(layer: GeneralizedResidual) -> int:
-    """Layers that shrink differences by 0.7 accumulate the rounding of 1 / (1 - 0.7) layers."""
+    """Return the growth of rounding: layers that shrink it by 0.7 add up to 1 / (1 - 0.7)."""
     return 4
 
 

@@ -20,10 +20,12 @@ from ..relations import Bound, Identity, Inequalities
 
 
 def _build(X: Array, *, transform: str, eps: float) -> TokenGraying:
+    """Build the layer with this transform and power."""
     return TokenGraying(transform, eps=eps)  # type: ignore[arg-type]
 
 
 def _solve(layer: TokenGraying, X: Array) -> Array:
+    """Solve by the solver for token graying."""
     return gray_tokens(X, eps=layer.eps, transform=layer.transform)
 
 
@@ -33,7 +35,7 @@ def _of_full_rank(X: Array) -> Array:
 
 
 def _condition_bound(layer: TokenGraying, X: Tensor) -> Inequalities:
-    """``kappa(X~) = kappa(X)^eps``, and the new s_1 and s_d along their singular vectors."""
+    """Compare ``kappa(X~)`` with ``kappa(X)^eps``, and s_1 and s_d along their singular vectors."""
     sides, tokens = Inequalities(), _of_full_rank(as_array(X))
     grayed = as_array(layer(X[:, (X != 0).any(dim=0)]))
     sides.attained(condition_number(grayed), condition_number(tokens) ** layer.eps)
@@ -44,12 +46,12 @@ def _condition_bound(layer: TokenGraying, X: Tensor) -> Inequalities:
 
 
 def _condition_range(layer: TokenGraying, X: Array) -> float:
-    """Rounding moves a condition number by a share of about kappa times machine precision."""
+    """Return the condition number: rounding moves it by about kappa eps, relatively."""
     return float(condition_number(_of_full_rank(X)))
 
 
 def _power_slope(layer: TokenGraying, X: Array) -> float:
-    """Slope of the power law at the smallest coefficient above the rounding of float32."""
+    """Return the slope of the power law at the smallest coefficient above rounding of float32."""
     least = math.log2(2 * X.size) * float(np.finfo(np.float32).eps)
     return layer.eps * least ** (layer.eps - 1)
 

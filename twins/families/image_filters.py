@@ -71,9 +71,9 @@ def image_of(pixels: Array, like: Array) -> Array:
 
 
 def certify_average(twin: Twin, layer: nn.Module, inputs: Tensors) -> float:
-    """Return how far pixels u_i of the first output are from minimising sum_j w_ij |u_i - y_j|^2.
+    """Return how far pixels u_i of the output are from minimising ``sum_j w_ij |u_i - y_j|^2``.
 
-    y_j are the pixels of the image and w_ij the `pixel_weights`.
+    Only the first image is judged. y_j are its pixels and w_ij the `pixel_weights`.
     """
     image, smoothed = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
     weights, u = pixel_weights(layer, image), pixels_of(smoothed)
@@ -87,10 +87,12 @@ def certify_average(twin: Twin, layer: nn.Module, inputs: Tensors) -> float:
 
 
 def _places(image: Array) -> Array:
+    """Return the rows and columns of all pixels, one pixel a row."""
     return np.argwhere(np.ones(image.shape[1:]))
 
 
 def _bilateral_exponents(layer: BilateralFilter, image: Array) -> Array:
+    """Return the negative logarithms of the bilateral weights between all pixels."""
     pairs = (_places(image), layer.sigma_spatial), (pixels_of(image), layer.sigma_color)
     return np.sum(
         [cdist(x, x, "sqeuclidean") / (2 * head_value(width, 0) ** 2) for x, width in pairs], axis=0
@@ -106,11 +108,13 @@ def _patches(image: Array, size: int) -> Array:
 
 
 def _patch_exponents(layer: Any, features: Array, noise: float) -> Array:
+    """Return the negative logarithms of weights by distances of patches."""
     squares = cdist(features, features, "sqeuclidean")
     return np.asarray(np.maximum(squares - noise, 0) / head_value(layer.h, 0) ** 2)
 
 
 def _solve_bilateral(layer: BilateralFilter, image: Array) -> Array:
+    """Solve by the bilateral filter."""
     return bilateral_filter(
         image,
         win_size=layer.win_size,
@@ -121,6 +125,7 @@ def _solve_bilateral(layer: BilateralFilter, image: Array) -> Array:
 
 
 def _bilateral_range(layer: BilateralFilter, images: Array) -> float:
+    """Return an upper bound of the exponents of the weights."""
     colours = np.square(np.ptp(images, axis=(2, 3))).sum(axis=1).max()
     places = 2 * (layer.win_size // 2) ** 2
     widths = head_value(layer.sigma_color, 0), head_value(layer.sigma_spatial, 0)
@@ -128,11 +133,13 @@ def _bilateral_range(layer: BilateralFilter, images: Array) -> float:
 
 
 def _build_means(image: Array, **settings: Any) -> NonLocalMeansAttention:
+    """Build non-local means with these settings; small images get patches of 3 x 3."""
     settings = {"h": 0.1, "patch_size": 5 if min(image.shape[-2:]) >= 16 else 3} | settings
     return NonLocalMeansAttention(dtype=torch.float64, **settings)
 
 
 def _means_options(patch_distance: int | None, sigma: float) -> dict[str, Any]:
+    """Return builders of non-local means with other settings, by name."""
     build = partial(_build_means, patch_distance=patch_distance)
     options = {
         "even-patches": partial(build, sigma=sigma, patch_size=4),
@@ -152,6 +159,7 @@ def _has_search(layer: NonLocalMeansAttention, *, whole_image: bool) -> bool:
 
 
 def _solve_means(layer: NonLocalMeansAttention, image: Array) -> Array:
+    """Solve by non-local means."""
     return nonlocal_means(
         image,
         patch_size=layer.patch_size,
@@ -163,10 +171,12 @@ def _solve_means(layer: NonLocalMeansAttention, image: Array) -> Array:
 
 
 def _means_range(layer: NonLocalMeansAttention, images: Array) -> float:
+    """Return an upper bound of the exponents of the weights."""
     return float(np.ptp(images)) ** 2 / head_value(layer.h, 0) ** 2
 
 
 def _average_pixels(layer: EmbeddedMeans, guide: Array, values: Array) -> Array:
+    """Average values by the solver with the layer's embedding of patches."""
     return embedded_means(
         guide,
         values,
@@ -186,10 +196,12 @@ def _bound_spread(layer: EmbeddedMeans, images: Array) -> float:
 
 
 def _solve_embedded(layer: EmbeddedMeans, image: Array) -> Array:
+    """Solve by embedded means of the image itself."""
     return _average_pixels(layer, image, image)
 
 
 def _denoise(network: NonLocalMeansDenoiser, noisy: Array) -> Array:
+    """Run the denoiser's steps, each by the solver."""
     u, layers = noisy, cast(Iterable[NonLocalMeansStep], network.layers)
     for step in layers:
         tau, rho, lam = (float(x.detach()) for x in (step.tau, step.rho, step.lam))

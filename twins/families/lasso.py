@@ -31,6 +31,7 @@ def solved_lasso(
     )
 
     def objective(codes: Array) -> float:
+        """Return the objective of codes, infinite if they break a constraint."""
         if zero_diagonal and np.diagonal(codes).any():
             return float("inf")
         if nonnegative and (codes < 0).any():

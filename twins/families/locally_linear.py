@@ -18,6 +18,7 @@ _N_NEIGHBORS = 10
 
 
 def _solve(layer: LocallyLinear, call: HeadCall) -> Array:
+    """Solve by locally linear weights; of keys that the layer chose, by those alone."""
     q, k, v = call.tokens
     if len(k) - layer.zero_diagonal == 0:
         return np.zeros((len(q), v.shape[1]))
@@ -69,6 +70,7 @@ def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:
 def _build(
     q: Array, k: Array, v: Array, *, n_neighbors: int = _N_NEIGHBORS, **settings: Any
 ) -> LocallyLinear:
+    """Build with this number of neighbours."""
     return LocallyLinear(n_neighbors, **settings)
 
 

@@ -39,6 +39,7 @@ _FLAT, _LITTLE = 5.0, 1e-3  # of a bandwidth's logarithm, and of maps
 
 
 def _build(q: Array, k: Array, v: Array) -> AttnScale:
+    """Build with weights omega from 0.4 to -0.6 over the heads."""
     layer = _build_initial(q, k, v)
     weights = torch.linspace(0.4, -0.6, len(q), dtype=torch.float64)
     layer.omega.data = weights.reshape(-1, 1, 1)
@@ -46,6 +47,7 @@ def _build(q: Array, k: Array, v: Array) -> AttnScale:
 
 
 def _build_shared(q: Array, k: Array, v: Array) -> AttnScale:
+    """Build with omega = -0.3 for all heads."""
     layer = AttnScale(build_gaussian(q, k, v), dtype=torch.float64)
     layer.omega.data.fill_(-0.3)
     return layer
@@ -73,6 +75,7 @@ def _solve_base(layer: AttnScale, call: HeadCall) -> Array:
 
 
 def _solve(layer: AttnScale, call: HeadCall) -> Array:
+    """Solve by scaling the high frequencies of the base's output."""
     v, visible, omega = call.v, call.visible, _omega(layer, call.head)
     out = _solve_base(layer, call)
     if visible is None:
@@ -97,9 +100,9 @@ def _certify(twin: Twin, layer: AttnScale, inputs: Tensors) -> float:
 
 
 def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``, with the sharp gain and with Theorem 3's.
+    """Compare both sides of ``|HC[A^ V]|_F <= |1 + omega| gain |HC V|_F``.
 
-    The first bound is attained along the singular vectors of H A H, the second by two tokens.
+    The gain is the sharp one, then that of Theorem 3.
     """
     sides, out = Inequalities(), as_array(layer(q, k, v))
     factors = [1 + _omega(layer, head) for head in range(len(q))]
@@ -141,6 +144,7 @@ def _build_wiener_layer(X: Array) -> LayerScale:
 
 
 def _build_feat_scale(X: Array) -> FeatScale:
+    """Build with weights that differ between features."""
     layer = FeatScale(X.shape[1], dtype=torch.float64)
     layer.s.data = torch.linspace(-0.5, 1.0, layer.dim, dtype=torch.float64)
     layer.t.data = torch.linspace(0.6, -0.2, layer.dim, dtype=torch.float64)
@@ -194,9 +198,9 @@ def _certify_feat_scale(twin: Twin, layer: FeatScale, inputs: Tensors) -> float:
 
 
 def _feat_scale_bound(layer: FeatScale, X: Tensor) -> Inequalities:
-    """``|HC[FeatScale(A X)]|_F <= max|1 + t| |H A H|_2 |HC X|_F`` after Gaussian attention.
+    """Compare both sides of ``|HC[FeatScale(A X)]|_F <= max|1 + t| |H A H|_2 |HC X|_F``.
 
-    It is attained by the feature with the largest factor, along the singular vectors of H A H.
+    A is the matrix of Gaussian attention.
     """
     sides, tokens = Inequalities(), as_array(X)
     A = smoother_matrix(tokens, tokens, bandwidth=local_bandwidth(tokens, tokens))
@@ -223,6 +227,7 @@ def _feat_scale_bound(layer: FeatScale, X: Tensor) -> Inequalities:
 
 
 def _build_layer_scale(X: Array) -> LayerScale:
+    """Build with factors from 0.2 to 1.5."""
     layer = LayerScale(X.shape[1], dtype=torch.float64)
     layer.gamma.data = torch.linspace(0.2, 1.5, layer.dim, dtype=torch.float64)
     return layer

@@ -108,6 +108,7 @@ def judge_call(twin: Twin, operator: nn.Module, call: RecordedCall, rows: Array)
 def _measure_rows(
     twin: Twin, layer: Any, call: RecordedCall, rows: Array
 ) -> tuple[Measurement, int]:
+    """Measure the deviation of the output of these rows from the solver's."""
     visible, bias, dtype = call.visible, call.bias, call.inputs[0].dtype
     if bias is not None and not (twin.inputs.by_rows and layer.row_stochastic):
         raise NotJudgedError("its mask adds a finite bias, which its solver does not take")
@@ -116,14 +117,14 @@ def _measure_rows(
         seen = np.any(visible, axis=1)[..., None]
         k, v = np.where(seen, k, 0), np.where(seen | np.isfinite(v), v, 0)
     same = q.shape == k.shape and ("q" not in layer.reads or bool((q == k).all()))
-    whole = not twin.inputs.by_rows or (twin.inputs.pairing == "self" and not same)
-    if whole and visible is not None and twin.inputs.by_rows:
+    needs_all_rows = not twin.inputs.by_rows or (twin.inputs.pairing == "self" and not same)
+    if needs_all_rows and visible is not None and twin.inputs.by_rows:
         raise NotJudgedError("its solver takes no masks unless the queries are the keys")
-    if whole:
+    if needs_all_rows:
         rows = np.arange(q.shape[1])
 
     per_head = head_calls(q, k, v, call.context, visible, bias)
-    calls, some_rows = [_select_positions(x) for x in per_head], None if whole else rows
+    calls, some_rows = [_select_positions(x) for x in per_head], None if needs_all_rows else rows
 
     def solve(chosen: Array | None) -> Array:
         with_choices = (with_choice(x, chosen, dtype) for x in calls)

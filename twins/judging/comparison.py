@@ -151,6 +151,7 @@ def coefficients_of(
     keys: Array | None = None,
     n_keys: int | None = None,
 ) -> Array:
+    """Return the coefficients of a source, after a check of their shape."""
     source = replace_with_operator(source)
     if isinstance(source, Operator | Shell | _Coder):
         layer: Any = copy.deepcopy(source).cpu().double().eval()
@@ -174,6 +175,7 @@ def coefficients_of(
 
 
 def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Context | None) -> Any:
+    """Return the coefficients of a layer on tokens."""
     data = torch.from_numpy(tokens)
     others = None if keys is None else torch.from_numpy(keys)
     if context is not None:

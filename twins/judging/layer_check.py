@@ -238,6 +238,7 @@ def reset_parameters(layer: nn.Module) -> None:
 def _compare_with_origin(
     twin: Twin, layer: nn.Module, origin: nn.Module, inputs: Tensors
 ) -> dict[str, float]:
+    """Return distances between the layer and its problem at the initial parameters."""
     if twin.inputs.kind != "tokens" or not getattr(layer, "linear_in_values", True):
         expected = solver_output(twin, origin, inputs)
         difference = float(np.linalg.norm(layer_output(twin, layer, inputs) - expected))
@@ -270,6 +271,7 @@ def _compare_head(
     *,
     reconstructs: bool,
 ) -> dict[str, float]:
+    """Return the distance of coefficients from the solved ones, residuals and the gap."""
     if not np.isfinite(present).all():
         return {"distance": float("nan")}
     row = coefficient_distance(present, solved)

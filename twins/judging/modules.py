@@ -74,6 +74,7 @@ class ModuleJudge:
     def _judge_operator(
         self, operator: nn.Module, arguments: dict[str, Any], output: Tensor
     ) -> Judged:
+        """Judge an operator on a few rows of one element of the batch."""
         self.operated[id(operator)] = arguments, output
         q, k, v = (arguments[name] for name in "qkv")
         twin, generator = judging_twin(operator), self._generator()
@@ -122,6 +123,7 @@ class ModuleJudge:
     def _judge_coefficients(
         self, layer: nn.Module, arguments: dict[str, Any], output: Any
     ) -> Judged:
+        """Judge a layer that returns coefficients, on some tokens."""
         queries, keys = (*arguments.values(), None)[:2]
         twin = judging_twin(layer, same_points=keys is None)
         if (twin.inputs.pairing == "self") != (keys is None):
@@ -132,6 +134,7 @@ class ModuleJudge:
         return [_judge_relation(twin, layer, (q, k, k), queries.dtype)], (q, k, k)
 
     def _judge_features(self, layer: nn.Module, arguments: dict[str, Any], output: Any) -> Judged:
+        """Judge a layer on features of tokens, in one element of the batch."""
         tokens = next(iter(arguments.values()))
         twin, generator = judging_twin(layer, same_points=True), self._generator()
         (element,) = draw_elements(tuple(tokens.shape[:-2]), 1, generator)

@@ -195,6 +195,7 @@ def _origins_of_layer(source: Any, X: Any, context: Context | None) -> Iterator[
 def _origins_of_coefficients(
     source: Any, X: Any, problem: Any, context: Context | None
 ) -> Iterator[Origin]:
+    """Fit coefficients to the given problems, or to those of all families."""
     data = as_tensor(nn.Identity(), X).double()
     check_tokens(data, nn.Identity())
     target = coefficients_of(source, data.numpy(), context)
@@ -246,6 +247,7 @@ def _list_families(inputs: Tensors) -> Iterator[_Family]:
 
 
 def _fit_heads(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) -> Origin:
+    """Fit the parameters of all heads; return the origin."""
     if not np.isfinite(targets).all():
         raise ValueError("coefficients: must not hold NaN or infinity")
     initial = copy.deepcopy(subject)
@@ -267,6 +269,7 @@ def _fit_heads(twin: Twin, subject: nn.Module, inputs: Tensors, targets: Array) 
 
 
 def _queries_and_keys(layer: nn.Module, data: Tensor) -> tuple[nn.Module, Tensors]:
+    """Return the operator of a layer, and its queries and keys."""
     if isinstance(layer, Shell):
         return layer.operator, project_tokens(layer, data)[:2]
     check_tokens(data, layer)
@@ -285,6 +288,7 @@ def _baseline_distance(target: Array) -> float:
 
 
 def _fitted_twin(layer: nn.Module, same_points: bool) -> Twin | None:
+    """Return the layer's twin whose parameters can be fitted, or None."""
     try:
         twins = twins_of(layer)
     except LookupError:
@@ -367,6 +371,7 @@ def _find_owner(layer: Any, name: str) -> tuple[Any, str]:
 
 
 def _initial_value(twin: Twin, layer: nn.Module, name: str, head: int, head_dim: int) -> float:
+    """Return the initial value of a parameter for a head."""
     owner, last = _find_owner(layer, name)
     parameter = getattr(owner, last)
     default = twin.fitted[name]
@@ -380,6 +385,7 @@ def _initial_value(twin: Twin, layer: nn.Module, name: str, head: int, head_dim:
 
 
 def _set_parameters(twin: Twin, layer: nn.Module, values: Array) -> None:
+    """Set the fitted parameters of a layer to these values."""
     for name, value in zip(twin.fitted, values, strict=True):
         owner, last = _find_owner(layer, name)
         parameter: Any = Positive(float(value), name=name)

@@ -36,6 +36,7 @@ def judge_projections(
     """
 
     def exact() -> Measurement:
+        """Measure a float64 copy of the shell."""
         copied = copy.deepcopy(shell).cpu().double()
         tokens = {name: x.detach().cpu().double() for name, (x, _) in pairs.items()}
         anything = next(iter(tokens.values()))  # for tokens that the shell does not project

@@ -58,6 +58,8 @@ def _attached(model: nn.Module, watch: Watch) -> Iterator[None]:
     watching = False
 
     def hook_of(name: str) -> Callable[..., None]:
+        """Return a hook that watches a module, but not the copies that are judged meanwhile."""
+
         def hook(module: nn.Module, inputs: Any, keywords: Any, output: Any) -> None:
             nonlocal watching
             if watching:  # this call is that of a judged copy

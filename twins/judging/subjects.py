@@ -66,6 +66,7 @@ def trials_of(twin: Twin, seed: int = 0) -> Iterator[Trial]:
 
 
 def _trials_of_option(twin: Twin, rng: np.random.Generator, *, all_laws: bool) -> Iterator[Trial]:
+    """Yield the trials of one build of the twin's layer."""
     subject = replace(as_built(twin, rng), brief=True)
     if runs_to_limit(twin):
         measure = partial(twin.relation.measure, twin, subject.layer, subject.inputs)
@@ -179,25 +180,26 @@ def _sum_up(layer: nn.Module, *broken: tuple[Trial, Measurement]) -> Finding:
 
 
 def _draw_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
+    """Draw inputs of the kind of `inputs`, close enough that logits stay in range."""
     rng, kind, shape = np.random.default_rng(0), twin.inputs.kind, inputs[0].shape
-    kept: dict[str, Any] = {"channels": shape[1]} if kind == "image" else {"width": shape[-1]}
+    sizes: dict[str, Any] = {"channels": shape[1]} if kind == "image" else {"width": shape[-1]}
     if kind == "tokens":
-        kept |= {"heads": len(inputs[0]), "spread": 1.0}
+        sizes |= {"heads": len(inputs[0]), "spread": 1.0}
 
     def draw() -> Tensors:
         return draw_inputs(
-            kind, np.random.default_rng(0), same=twin.inputs.pairing == "self", **kept
+            kind, np.random.default_rng(0), same=twin.inputs.pairing == "self", **sizes
         )
 
-    while kind == "tokens" and kept["spread"] > _LEAST_SPREAD:
+    while kind == "tokens" and sizes["spread"] > _LEAST_SPREAD:
         arrays = (x.numpy() for x in draw())
         if float(twin.numerics.logit_range(layer, *arrays)) <= _WIDEST:
             break
-        kept["spread"] /= 2
+        sizes["spread"] /= 2
     subject = _make_subject_of(twin, layer, draw(), rng, dict.fromkeys(_WAYS, "either"))
     smooth = subject.accuracy.continuous and not any(_chooses(x) for x in layer.modules())
     accuracy = replace(subject.accuracy, continuous=smooth)
-    return replace(subject, kept=kept, accuracy=accuracy)
+    return replace(subject, kept=sizes, accuracy=accuracy)
 
 
 def _chooses(part: nn.Module) -> bool:
@@ -234,6 +236,7 @@ def speaks_for_layer(twin: Twin) -> bool:
 
 
 def _rank(twin: Twin) -> tuple[int, bool, int]:
+    """Return a key that sorts twins: exact ones first, then general ones."""
     layer = _build_drawn(twin)
     bound = any(True for _ in layer.parameters()) and not covers_nearby_parameters(twin, layer)
     return _EXACTNESS.get(twin.relation.name, 2), bound, _GENERAL_FIRST.index(twin.inputs.pairing)
@@ -250,6 +253,7 @@ def _build_drawn(twin: Twin) -> nn.Module:
 
 
 def _list_settings(part: nn.Module) -> list[tuple[str, Any]]:
+    """Return the settings of a module, with classes in place of other modules."""
     settings: list[tuple[str, Any]] = []
     for name, value in sorted(vars(part).items()):
         if name in ("_parameters", "_buffers"):
@@ -298,6 +302,7 @@ def _draw_numbers(layer: nn.Module, heads: int | None, rng: np.random.Generator)
 
 
 def _draw_number(number: Positive, heads: int | None, rng: np.random.Generator) -> Positive:
+    """Return a learnable number, drawn anew for each head."""
     heads = heads or number.num_heads
     drawn = Positive(number.initial, num_heads=heads, learnable=True, dtype=torch.float64)
     assert drawn.log is not None

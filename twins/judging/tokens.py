@@ -13,6 +13,7 @@ Shell = Attention | FusedProjectionAttention
 
 
 def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
+    """Return X as a Tensor in the dtype of the layer, which becomes float64 if it is narrow."""
     data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.array(X))
     if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
         data = data.double()
@@ -26,6 +27,7 @@ def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
 
 
 def check_tokens(data: Tensor, layer: nn.Module) -> None:
+    """Raise a ValueError unless X is one sequence of tokens, of the layer's width."""
     if data.ndim != 2:
         hint = "; pass one sequence of a batch, such as X[0]" if data.ndim > 2 else ""
         raise ValueError(f"X: must have shape (n_tokens, dim), got shape {tuple(data.shape)}{hint}")

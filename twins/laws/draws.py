@@ -20,6 +20,7 @@ def masks_of(subject: Subject) -> list[Masks]:
 
 
 def _draw_masks(subject: Subject, declared: Declared, rng: np.random.Generator) -> Iterator[Masks]:
+    """Yield the masks that the layer declares to take."""
     heads, n = subject.inputs[1].shape[-3:-1]
     padding = np.ones((1, n), dtype=bool)
     padding[0, [0, *rng.choice(np.arange(1, n), _N_HIDDEN, replace=False)]] = False

@@ -249,6 +249,7 @@ class Gradients:
             return self._curvature_by_passes(direction)
 
     def _curvature_by_passes(self, direction: dict[str, Tensors]) -> float:
+        """Return the second derivative along the direction, by two backward passes."""
         at = _leaves(self._at)
         slope = _along(_backward(self._combination(at), at, create_graph=True), direction)
         return float(_along(_backward(slope, at), direction)) if slope.requires_grad else 0.0
@@ -265,6 +266,7 @@ class Gradients:
 
     @property
     def _tokens(self) -> dict[str, Tensor]:
+        """The inputs by name; queries and keys that must be equal are one."""
         inputs = self.subject.inputs
         if len(inputs) == 1:
             return {"inputs": inputs[0]}
@@ -274,6 +276,7 @@ class Gradients:
         return {"q": q, "k": k, "v": v}
 
     def _inputs(self, at: dict[str, Tensors]) -> Tensors:
+        """Return the inputs at these values."""
         tokens = {name: at.get(name, (x,))[0] for name, x in self._tokens.items()}
         if "tokens" in tokens:
             return tokens["tokens"], tokens["tokens"], tokens["v"]
@@ -294,6 +297,7 @@ class Gradients:
 
     @cached_property
     def _cotangent(self) -> Tensor:
+        """Random weights of the outputs, zero for rows that are not judged."""
         with torch.no_grad():
             shape = self.subject.run(self.masks).shape
         drawn = torch.from_numpy(self.subject.rng("cotangent").standard_normal(shape))
@@ -361,6 +365,7 @@ class _Applied(nn.Module):
 
 
 def _tensors_of(context: Context | None) -> Tensors:
+    """Return the tensors of a context."""
     tensors: list[Tensor] = []
 
     def keep(name: str, x: Tensor) -> Tensor:
@@ -373,6 +378,7 @@ def _tensors_of(context: Context | None) -> Tensors:
 
 
 def _leaves(at: dict[str, Tensors]) -> dict[str, Tensors]:
+    """Return copies of all tensors that require gradients."""
     return {
         name: tuple(x.detach().clone().requires_grad_() for x in tensors)
         for name, tensors in at.items()
@@ -382,6 +388,7 @@ def _leaves(at: dict[str, Tensors]) -> dict[str, Tensors]:
 def _backward(
     value: Tensor, at: dict[str, Tensors], *, create_graph: bool = False
 ) -> dict[str, Tensors]:
+    """Return the gradients of a value by all tensors, by name."""
     gradients = torch.autograd.grad(
         value,
         [x for tensors in at.values() for x in tensors],
@@ -389,11 +396,12 @@ def _backward(
         allow_unused=True,
         materialize_grads=True,
     )
-    rest = iter(gradients)
-    return {name: tuple(next(rest) for _ in tensors) for name, tensors in at.items()}
+    remaining = iter(gradients)
+    return {name: tuple(next(remaining) for _ in tensors) for name, tensors in at.items()}
 
 
 def _along(gradient: dict[str, Tensors], direction: dict[str, Tensors]) -> Tensor:
+    """Return the inner product of a gradient and a direction."""
     pairs = [
         (g * d).sum()
         for name, moves in direction.items()
@@ -402,13 +410,14 @@ def _along(gradient: dict[str, Tensors], direction: dict[str, Tensors]) -> Tenso
     return torch.stack(pairs).sum()
 
 
-def _relative(found: float, expected: float, least: float = 0.0) -> float:
+def _relative(actual: float, expected: float, least: float = 0.0) -> float:
     """Return the difference divided by the largest of both sizes and `least`."""
-    size = max(abs(found), abs(expected), least, np.finfo(np.float64).tiny)
-    return abs(found - expected) / size
+    size = max(abs(actual), abs(expected), least, np.finfo(np.float64).tiny)
+    return abs(actual - expected) / size
 
 
 def _direction(gradient: Tensor, rng: np.random.Generator) -> Tensor:
+    """Draw a random direction plus the normalised gradient."""
     drawn = torch.from_numpy(rng.standard_normal(gradient.shape))
     size = gradient.square().mean().sqrt()
     return drawn + gradient / size if size > 0 else drawn

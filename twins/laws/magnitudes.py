@@ -48,17 +48,19 @@ def magnitudes(subject: Subject, declared: Declared) -> Iterator[Trial]:
 
 
 def _compare_large(subject: Subject) -> Measurement:
+    """Compare outputs; if the solver overflows, with the matrix or for finite numbers only."""
     with np.errstate(all="ignore"), suppress(ValueError):  # solvers refuse what has overflown
-        found = compare_size(subject)
-        if np.isfinite(found.deviation):
-            return found
-    own = replace(subject, reference=None)
-    if has_expected_output(own):
-        return compare_size(own)
+        measured = compare_size(subject)
+        if np.isfinite(measured.deviation):
+            return measured
+    without_reference = replace(subject, reference=None)
+    if has_expected_output(without_reference):
+        return compare_size(without_reference)
     return Measurement(0.0 if np.isfinite(subject.output()).all() else np.inf, 0.0)
 
 
 def _scale_tokens(subject: Subject, size: float) -> Subject:
+    """Return the layer on queries and keys of another size."""
     q, k, v = subject.inputs
     scaled = size * k
     return subject.on((scaled if subject.same_points else size * q, scaled, v))
@@ -135,6 +137,7 @@ def _pad(declared: Declared, rng: np.random.Generator) -> Iterator[tuple[Masks, 
 
 
 def _compare_dtypes(single: Subject, masks: Masks, rows: Array) -> Measurement:
+    """Compare outputs and gradients in the layer's dtype with those in float64."""
     exact = single.to(torch.float64)
     exact = exact.on(exact.inputs, single.context)
     pairs = zip(*(output_and_gradients(x, masks, rows) for x in (single, exact)), strict=True)
@@ -163,6 +166,7 @@ def shift(subject: Subject) -> Iterator[Trial]:
 
 
 def _shift_inputs(subject: Subject, name: str, by: float) -> Subject:
+    """Add a number to the named inputs."""
     if name == "inputs":
         return subject.on(tuple(x + by for x in subject.inputs))
     q, k, v = subject.inputs
@@ -171,13 +175,14 @@ def _shift_inputs(subject: Subject, name: str, by: float) -> Subject:
 
 
 def _compare_shifts(subject: Subject, name: str, dtype: torch.dtype) -> Measurement:
+    """Compare outputs in a dtype with the expected ones, for inputs shifted by constants."""
     accuracy, layer = subject.accuracy, subject.layer
     passes, arrays = accuracy.passes(layer), map(as_array, subject.inputs)
     tolerance = rounding(dtype, passes, float(accuracy.logit_range(layer, *arrays)))
     if dtype.itemsize == 2:
         tolerance = 4 * (1 + min(passes, ROUNDED_ANEW)) * torch.finfo(dtype).eps
-    found = []
+    measured = []
     for by in _SHIFTS:
         low = replace(_shift_inputs(subject, name, by), reference=None).to(dtype)
-        found.append(Measurement(largest_difference(low.output(), low.expected()), tolerance))
-    return worst(found)
+        measured.append(Measurement(largest_difference(low.output(), low.expected()), tolerance))
+    return worst(measured)

@@ -61,12 +61,14 @@ def _as_masks(mask: Tensor) -> Masks:
 
 
 def _masks_of_dtypes(bias: Tensor, hidden: Tensor) -> Iterator[Tensor]:
+    """Yield the bias as masks in all dtypes, with -inf or the lowest number where it hides."""
     for i, dtype in enumerate(_DTYPES):
         hiding = (-torch.inf, torch.finfo(dtype).min)[i % 2]
         yield bias.to(dtype).masked_fill(hidden, hiding)
 
 
 def _compare_outputs(subject: Subject, bias: Tensor, hidden: Tensor) -> Measurement:
+    """Compare outputs under these masks with the expected one."""
     expected = subject.expected(_as_masks(bias.masked_fill(hidden, -torch.inf)))
     fixed = replace(subject, reference=lambda *_: expected)
     masks = _masks_of_dtypes(bias, hidden)
@@ -74,11 +76,12 @@ def _compare_outputs(subject: Subject, bias: Tensor, hidden: Tensor) -> Measurem
 
 
 def _compare_all(subject: Subject, bias: Tensor, hidden: Tensor) -> Measurement:
+    """Compare outputs, matrices and gradients under these masks with those in float64."""
     expected = _measure_all(subject, bias.masked_fill(hidden, -torch.inf))
     masks = list(_masks_of_dtypes(bias, hidden))
-    found = [_measure_all(subject, masks[i]) for i in (1, 2)]  # float32 and bfloat16
+    in_narrow_dtypes = [_measure_all(subject, masks[i]) for i in (1, 2)]  # float32 and bfloat16
     others = [subject.output(_as_masks(masks[i])) for i in (0, 3)]
-    pairs = [pair for arrays in found for pair in zip(arrays, expected, strict=True)]
+    pairs = [pair for arrays in in_narrow_dtypes for pair in zip(arrays, expected, strict=True)]
     pairs += [(output, expected[0]) for output in others]
     return worst([subject.judge(*pair) for pair in pairs])
 

@@ -92,6 +92,7 @@ def matrix(subject: Subject) -> Iterator[Trial]:
 
 
 def _compare_matrix(subject: Subject, masks: Masks, rows: Array | None = None) -> Measurement:
+    """Compare the matrix with the reference's output for identity values."""
     assert subject.declared is not None
     q, k, _ = subject.inputs
     values = identity_values(k)
@@ -148,6 +149,7 @@ def has_expected_output(subject: Subject) -> bool:
 def compare_size(
     subject: Subject, masks: Masks = NO_MASKS, rows: Array | None = None
 ) -> Measurement:
+    """Compare outputs with the reference's or, without one, with the matrix times values."""
     if subject.reference is not None:
         return subject.compare(masks, rows)
     judged = slice(None) if rows is None else rows
@@ -156,6 +158,7 @@ def compare_size(
 
 
 def _names_of_large(subject: Subject) -> Iterator[str]:
+    """Yield the names of the cases with large inputs."""
     yield "large"
     if subject.declared is not None:
         yield "large, masked"
@@ -214,6 +217,7 @@ def blocked_subjects(subject: Subject) -> Iterator[tuple[Subject, Masks, Array |
 
 
 def _compare_in_blocks(subject: Subject, masks: Masks, rows: Array | None) -> Measurement:
+    """Compare the output in small blocks with the expected one."""
     expected = subject.expected(masks, rows)
     fixed = replace(subject, reference=lambda *_: expected)
     with small_blocks(BLOCK):
@@ -234,6 +238,7 @@ def jump(subject: Subject) -> Iterator[Trial]:
 
 
 def _compare_at_jump(subject: Subject, other: Subject) -> Measurement:
+    """Compare outputs on both sides of the largest jump between two inputs."""
     ends = [(x.inputs, x.output()) for x in (subject, other)]
     for _ in range(_HALVINGS):
         inputs = tuple((a + b) / 2 for a, b in zip(ends[0][0], ends[1][0], strict=True))

@@ -69,10 +69,10 @@ def _compare_closely(subject: Subject, masks: Masks) -> Measurement:
 
 def compare_coarsely(subject: Subject, masks: Masks) -> Measurement:
     """Compare with the expected output, to the tolerance of rounding in each pass if larger."""
-    found = subject.compare(masks)
+    measured = subject.compare(masks)
     passes = min(subject.accuracy.passes(subject.layer), ROUNDED_ANEW)
     coarse = 4 * (1 + passes) * torch.finfo(subject.inputs[0].dtype).eps
-    return found._replace(tolerance=max(found.tolerance, coarse))
+    return measured._replace(tolerance=max(measured.tolerance, coarse))
 
 
 @operator_law
@@ -91,6 +91,7 @@ def autocast(subject: Subject, declared: Declared) -> Iterator[Trial]:
 
 
 def _compare_autocast(subject: Subject, share: float = 1.0) -> Measurement:
+    """Compare outputs and gradients under autocast with those without."""
     inside, outside = (output_and_gradients(subject, autocast=on) for on in (True, False))
     deviations = [largest_difference(a, b) for a, b in zip(inside, outside, strict=True)]
     with torch.autocast("cpu", torch.bfloat16):
@@ -100,8 +101,9 @@ def _compare_autocast(subject: Subject, share: float = 1.0) -> Measurement:
 
 
 def _compare_mixed(subject: Subject) -> Measurement:
+    """Compare the output for values in float32 under autocast with the exact one."""
     q, k, v = subject.inputs
     mixed = subject.on((q, k, v.float()), subject.context)
     with torch.autocast("cpu", torch.bfloat16):
-        found = mixed.output()
-    return subject.judge(found, mixed.on((q, k, v.float().double()), mixed.context).output())
+        output = mixed.output()
+    return subject.judge(output, mixed.on((q, k, v.float().double()), mixed.context).output())

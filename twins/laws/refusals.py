@@ -58,6 +58,7 @@ def _list_excluded(
 
 
 def _measure_refusal(subject: Subject, inputs: Tensors, given: dict[str, Any]) -> Measurement:
+    """Return 0 if `forward` and `matrix` raise a ValueError for these arguments, else infinity."""
     layer: Any = subject.layer
     for call in (lambda: layer(*inputs, **given), lambda: layer.matrix(*inputs[:2], **given)):
         try:

@@ -58,6 +58,7 @@ def stack(first: Subject, second: Subject) -> Subject:
 
 
 def _compare_batch(first: Subject, second: Subject) -> Measurement:
+    """Compare the output of a batch of two with the outputs of each."""
     both = stack(first, second)
     n = both.inputs[1].shape[-2]
     seen = np.ones((2, 1, 1, n), dtype=bool)
@@ -102,15 +103,15 @@ def leading_axes(subject: Subject, declared: Declared) -> Iterator[Trial]:
     yield Trial("values of a batch", partial(_compare_outputs, fewer, more, masks))
 
 
-def _compare_outputs(found: Subject, expected: Subject, masks: Masks) -> Measurement:
+def _compare_outputs(actual: Subject, expected: Subject, masks: Masks) -> Measurement:
     out = expected.output(masks)
-    return expected.judge(found.output(masks).reshape(out.shape), out)
+    return expected.judge(actual.output(masks).reshape(out.shape), out)
 
 
-def _compare_forms(found: Subject, expected: Subject, masks: Masks) -> Measurement:
+def _compare_forms(actual: Subject, expected: Subject, masks: Masks) -> Measurement:
     """Compare outputs and matrices for two forms of the same inputs; matrices may broadcast."""
-    matrices = np.broadcast_arrays(found.matrix(masks), expected.matrix(masks))
-    return worst([_compare_outputs(found, expected, masks), expected.judge(*matrices)])
+    matrices = np.broadcast_arrays(actual.matrix(masks), expected.matrix(masks))
+    return worst([_compare_outputs(actual, expected, masks), expected.judge(*matrices)])
 
 
 @operator_law

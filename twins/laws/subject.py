@@ -241,15 +241,15 @@ class Subject:
     def compare(self, masks: Masks = NO_MASKS, rows: Array | None = None) -> Measurement:
         """Compare the layer's output with the expected one, to the tolerance of its dtype."""
         judged = slice(None) if rows is None else rows
-        found = self.output(masks)[..., judged, :]
+        actual = self.output(masks)[..., judged, :]
         expected = self.expected(masks, rows)[..., judged, :]
         dtype, accuracy = self.inputs[0].dtype, self.accuracy
         if dtype == torch.float64:
-            return self.judge(found, expected)
+            return self.judge(actual, expected)
         if dtype.itemsize == 2 and accuracy.rounded != "anything":
             # Each number may be off by eps / 2 of its size; the rest must be correct to float32.
-            excess = np.abs(found - expected) - torch.finfo(dtype).eps / 2 * np.abs(expected)
-            found, dtype = np.maximum(excess, 0) + expected, torch.float32
+            excess = np.abs(actual - expected) - torch.finfo(dtype).eps / 2 * np.abs(expected)
+            actual, dtype = np.maximum(excess, 0) + expected, torch.float32
         passes = accuracy.passes(self.layer)
         if dtype.itemsize == 2:
             # The layer computes in float32, but each pass may round weights and values by eps / 2.
@@ -257,7 +257,7 @@ class Subject:
         else:
             arrays = (as_array(x.to(dtype)) for x in self.inputs)
             tolerance = rounding(dtype, passes, float(accuracy.logit_range(self.layer, *arrays)))
-        return Measurement(largest_difference(found, expected), tolerance)
+        return Measurement(largest_difference(actual, expected), tolerance)
 
 
 def as_array(x: Tensor) -> Array:

@@ -152,9 +152,9 @@ def absent(subject: Subject, declared: Declared) -> Iterator[Trial]:
     seen = np.arange(n)[None] < n - _N_PADDED
 
     def measure() -> Measurement:
-        found = subject.output(hiding(seen))[..., : n - _N_PADDED, :]
+        padded_output = subject.output(hiding(seen))[..., : n - _N_PADDED, :]
         alone = first_tokens(subject, n - _N_PADDED).output()
-        return subject.judge(found, alone)
+        return subject.judge(padded_output, alone)
 
     yield Trial("", measure)
 
@@ -253,6 +253,7 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Trial]:
 
 
 def _scale(subject: Subject, rows: Array, scales: tuple[float, ...]) -> Subject:
+    """Return the layer with these scales on the inputs of all tokens but the given rows."""
     near = torch.from_numpy(rows)[:, None]
     pairs = zip(scales, subject.inputs, strict=True)
     return subject.on(tuple(torch.where(near, x, scale * x) for scale, x in pairs))
@@ -278,6 +279,7 @@ def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Trial]:
 
 
 def _compare_held(subject: Subject, masks: Masks, rows: Array) -> Measurement:
+    """Compare rows when hidden tokens hold NaN or infinity with those when they hold 0."""
     expected = _all_of_rows(_hold(subject, ~rows, 0.0), masks, rows)
     held = [
         _all_of_rows(_hold(subject, ~rows, value, queries=False), masks, rows)

@@ -193,7 +193,9 @@ def _choose_layers(
             continue
         check_needs(made, name, has_positions)
         if "first_tokens" in made.needs:
-            raise ValueError(f"operator: {type(made).__name__} needs first_tokens: not served here")
+            raise ValueError(
+                f"operator: {type(made).__name__} needs first_tokens, which no layer gets here"
+            )
         if "projected_positions" in made.needs:
             _find_position_weights(module)
         yield module, made

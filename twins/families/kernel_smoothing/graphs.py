@@ -75,6 +75,7 @@ def _find_near(layer: Local | CrissCross, call: HeadCall) -> Array:
 
 
 def _solve_fixed(layer: Local | CrissCross, call: HeadCall) -> Array:
+    """Solve by regression on the keys that each query sees."""
     q, k = call.q, call.k
     near = [np.flatnonzero(row) for row in _find_near(layer, call)]
     return _regress(near, q, k, call.v, scale_of(layer, q))
@@ -85,6 +86,7 @@ def _fixed_logits(layer: Local | CrissCross, call: HeadCall) -> Array:
 
 
 def _solve_top_k(layer: TopK, call: HeadCall) -> Array:
+    """Solve by regression on the keys with the largest logits."""
     q, k = call.q, call.k
     scale = scale_of(layer, q)
     if call.bias is not None:
@@ -95,7 +97,7 @@ def _solve_top_k(layer: TopK, call: HeadCall) -> Array:
 
 
 def _certify_top_k(twin: Twin, layer: TopK, inputs: Tensors) -> float:
-    """Judge the weights as the best ones of any `n_largest` keys: this judges the choice too."""
+    """Judge the weights among those of any `n_largest` keys: this judges the choice too."""
     residual = partial(entropic_residual, n_largest=layer.n_largest)
     return weights_certificate(dot_product_logits, residual)(twin, layer, inputs)
 
@@ -107,6 +109,7 @@ def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
 
 
 def _build_spatial_heads(q: Array, k: Array, v: Array) -> SpatialGaussian:
+    """Build with a learned bandwidth for each head, on a grid with class tokens."""
     return move_parameters(
         SpatialGaussian(
             1.2, width=5, n_class_tokens=2, num_heads=len(q), learnable=True, dtype=torch.float64
@@ -240,6 +243,7 @@ def _covers(layer: Logistic, *, leaky: bool) -> bool:
 
 
 def _parameters(layer: Logistic, head: int) -> tuple[Array, Array, float]:
+    """Return u_Q, u_K and b of a head."""
     parameters = (layer.query_weight, layer.key_weight, layer.bias)
     index = 0 if layer.num_heads is None else head
     u_q, u_k, b = (as_array(p).reshape(-1, *p.shape[-2:])[index][:, 0] for p in parameters)
@@ -252,6 +256,7 @@ def _solve_rank_one(layer: Logistic, call: HeadCall) -> Array:
 
 
 def _solve_leaky(layer: Logistic, call: HeadCall) -> Array:
+    """Solve by the softmax of leaky logits, as in the definition."""
     u_q, u_k, b = _parameters(layer, call.head)
     logits = np.add.outer(call.q @ u_q, call.k @ u_k) + b
     slope = layer.negative_slope or 1.0
@@ -259,6 +264,7 @@ def _solve_leaky(layer: Logistic, call: HeadCall) -> Array:
 
 
 def _logistic_logits(layer: Logistic, call: HeadCall) -> Array:
+    """Return the logits, through the leaky ReLU."""
     u_q, u_k, b = _parameters(layer, call.head)
     terms = (call.q @ u_q)[:, None] + call.k @ u_k + b
     slope = 1.0 if layer.negative_slope is None else layer.negative_slope
@@ -266,9 +272,9 @@ def _logistic_logits(layer: Logistic, call: HeadCall) -> Array:
 
 
 def _bound_gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|HC[A v]|_F <= |H A H|_2 |HC v|_F <= bound(alpha) |HC v|_F`` with ``alpha = |u_K| gamma``.
+    """Compare both sides of ``|HC[A v]|_F <= |H A H|_2 |HC v|_F <= bound(alpha) |HC v|_F``.
 
-    The first bound is attained along the singular vectors of H A H.
+    Here ``alpha = |u_K| gamma``. The singular vectors of H A H attain the first bound.
     """
     sides = Inequalities()
     for head, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
@@ -284,7 +290,7 @@ def _bound_gain(layer: Logistic, q: Tensor, k: Tensor, v: Tensor) -> Inequalitie
 
 
 def _attain_alpha(sides: Inequalities, layer: Logistic, k: Tensor) -> None:
-    """The logits of a row have the range ``2 alpha``, or slope times that if all are negative.
+    """Compare the range of a row's logits with ``2 alpha``, times the slope if all are negative.
 
     Keys of size gamma along u_K attain it, for queries far along u_Q.
     """
@@ -306,6 +312,7 @@ def _attain_alpha(sides: Inequalities, layer: Logistic, k: Tensor) -> None:
 
 
 def _list_logistic_options(negative_slope: float | None) -> dict[str, Any]:
+    """Return builders with other settings, by name."""
     options = {
         "one-for-all-heads": partial(_build_logistic, negative_slope=negative_slope, of_heads=False)
     }

@@ -61,12 +61,14 @@ def _student_weights(r: Array) -> Array:
 def _build_kernel(
     q: Array, k: Array, v: Array, *, kernel: str | LogKernel, learned: bool = False
 ) -> Kernel:
+    """Build with this kernel and, if `learned`, a bandwidth for each head."""
     settings: dict[str, Any] = {"num_heads": len(q), "learnable": True} if learned else {}
     layer = Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64, **settings)
     return move_parameters(layer) if learned else layer
 
 
 def _solve_kernel(layer: Kernel, call: HeadCall) -> Array:
+    """Solve by Nadaraya-Watson regression with the kernel."""
     q, k, v = call.tokens
     bandwidth = head_value(layer.bandwidth, call.head)
     if layer.kernel == "exponential":
@@ -77,7 +79,7 @@ def _solve_kernel(layer: Kernel, call: HeadCall) -> Array:
 
 
 def _kernel_logits(layer: Kernel, call: HeadCall) -> Array:
-    """Return the logarithms of the kernel, whose values are weights up to the sum of a row."""
+    """Return the logarithms of the weights, up to a constant of each row."""
     q, k = call.q, call.k
     q, k = (x / head_value(layer.bandwidth, call.head) for x in (q, k))
     if layer.kernel == "exponential":
@@ -87,15 +89,12 @@ def _kernel_logits(layer: Kernel, call: HeadCall) -> Array:
 
 
 def squared_features(x: torch.Tensor) -> torch.Tensor:
-    """Features of a kernel that is not the default."""
+    """Return features of a kernel that is not the default."""
     return torch.cat([x.square(), x + x.square() + 1], dim=-1)
 
 
 class Landmarks(torch.nn.Module):
-    """Features: Gaussians around given points, which nearby tokens share, and a small constant.
-
-    Without the constant, weights of tokens far from all points would be rounding.
-    """
+    """Features that nearby tokens share: Gaussians around given points, and a small constant."""
 
     def __init__(self, points: Array, bandwidth: float) -> None:
         super().__init__()
@@ -145,6 +144,7 @@ def build_sparsemax(q: Array, k: Array, v: Array) -> Sparsemax:
 
 
 def _solve_sparsemax(layer: Sparsemax, call: HeadCall) -> Array:
+    """Solve by the solver's projection on the simplex."""
     logits = scale_of(layer, call.q) * call.q @ call.k.T
     if call.bias is not None:
         logits = logits + call.bias
@@ -165,7 +165,7 @@ def _build_bound(q: Array, k: Array, v: Array) -> Linear:
 
 
 def _compare_with_ridge(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|C - G / lam|_2 = s_1^4 / (lam (s_1^2 + lam))`` at the penalty of the layer."""
+    """Compare ``|C - G / lam|_2`` with ``s_1^4 / (lam (s_1^2 + lam))`` at the layer's penalty."""
     sides, lam = Inequalities(), 1 / layer.scale
     for _, (X, A) in heads((k, layer(k, k, identity_values(k)))):
         top = float(np.linalg.norm(X, 2)) ** 2
@@ -293,17 +293,16 @@ def _visible_tokens(call: HeadCall) -> Array:
 
 
 def _balanced_logits(layer: Sinkhorn, call: HeadCall) -> Array:
+    """Return the logarithms of the matrix that is balanced."""
     if isinstance(layer.base, Gaussian):
         return gaussian_logits(layer.base, call)
     return np.asarray(np.log(_base_matrix(layer, call)))
 
 
 def _bound_rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``d(A_n) <= t^2n d(A)`` for Hilbert's distance ``d(A) = osc(log A - log P)`` to the limit P.
+    """Compare both sides of ``d(A_n) <= t^2n d(A)``, with P the limit of balancing.
 
-    This is the theorem of Birkhoff and Hopf, with ``t = tanh(max osc(log A_i - log A_m) / 4)`` over
-    all pairs of rows; osc is the range over keys. Two tokens near balance attain the bound up to
-    the square of their deviation from balance.
+    Hilbert's distance to P is ``d(A) = osc(log A - log P)``.
     """
     sides = Inequalities()
     _compare_distances(sides, layer, q, k)

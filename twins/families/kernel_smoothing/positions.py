@@ -46,6 +46,10 @@ def _slope(layer: ALiBi, head: int) -> float:
 
 
 def _solve_alibi(layer: ALiBi, call: HeadCall) -> Array:
+    """Solve by Gaussian regression on tokens and features of their places.
+
+    Squared distances of the features are the distances of places times twice the slope.
+    """
     # Index i becomes i ones followed by zeros: the squared distance of i and j is then |i - j|.
     q, k = call.q, call.k
     query_places, key_places = call.places
@@ -61,12 +65,14 @@ def _solve_alibi(layer: ALiBi, call: HeadCall) -> Array:
 
 
 def _alibi_logits(layer: ALiBi, call: HeadCall) -> Array:
+    """Return the logits with the linear bias."""
     q, k = call.q, call.k
     distances = np.abs(np.subtract.outer(*call.places))
     return q @ k.T / q.shape[1] ** 0.5 - _slope(layer, call.head) * distances
 
 
 def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
+    """Build with random projections of positions."""
     layer = Tupe(len(q) * q.shape[-1], len(q), dtype=torch.float64, **settings)
     shape = tuple(layer.position_weight.shape)
     drawn = np.random.default_rng(0).standard_normal(shape) / np.sqrt(shape[1])
@@ -83,12 +89,14 @@ def _project_positions(layer: Tupe, call: HeadCall) -> list[Array]:
 
 
 def _solve_tupe(layer: Tupe, call: HeadCall) -> Array:
+    """Solve by regression on tokens and projected positions side by side."""
     q, k = call.q, call.k
     p_q, p_k = _project_positions(layer, call)
     return regress_by_dot_products(np.c_[q, p_q] / np.sqrt(2 * q.shape[1]), np.c_[k, p_k], call.v)
 
 
 def _tupe_logits(layer: Tupe, call: HeadCall) -> Array:
+    """Return the logits of tokens and of projected positions."""
     q, k = call.q, call.k
     p_q, p_k = _project_positions(layer, call)
     return (q @ k.T + p_q @ p_k.T) / np.sqrt(2 * q.shape[1])
@@ -111,6 +119,7 @@ def _consecutive_values(q: Array, k: Array, v: Array) -> Context:
 
 
 def _metric(layer: Elliptical, call: HeadCall) -> Array:
+    """Return the diagonal metric of a head: fixed, estimated, or ones in a first layer."""
     if layer.metric is None:
         if call.previous_values is None:
             return np.ones(call.values.shape[1])
@@ -202,6 +211,7 @@ def _build_fixed_bilateral(
 
 
 def _list_bilateral_options(positions: bool, distances: bool) -> dict[str, Any]:
+    """Return builders with other bandwidths, by name."""
     build = partial(_build_fixed_bilateral, positions=positions, distances=distances)
     options = {
         "default-bandwidths": partial(build, given=()),
@@ -225,6 +235,7 @@ def _projected_positions(q: Array, k: Array, v: Array) -> Context:
 
 
 def _bandwidths(layer: Bilateral, q: Array, head: int) -> tuple[float, float]:
+    """Return the bandwidths of tokens and of positions, which is infinite without positions."""
     token, position = (
         q.shape[-1] ** 0.25 if bandwidth is None else head_value(bandwidth, head)
         for bandwidth in (layer.token_bandwidth, layer.position_bandwidth)
@@ -233,6 +244,7 @@ def _bandwidths(layer: Bilateral, q: Array, head: int) -> tuple[float, float]:
 
 
 def _solve_bilateral(layer: Bilateral, call: HeadCall) -> Array:
+    """Solve by regression on tokens and positions side by side."""
     q, k, v = call.tokens
     token, position = _bandwidths(layer, q, call.head)
     positions: Any = (np.zeros((len(q), 0)), np.zeros((len(k), 0)))
@@ -267,6 +279,7 @@ def _filter_image(layer: Bilateral, images: Tensor) -> Tensor:
 
 
 def _places(images: Tensor) -> Context:
+    """Return a context with the row and column of each pixel as positions."""
     height, width = images.shape[-2:]
     ys, xs = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     places = torch.stack([ys, xs], dim=-1).reshape(-1, 2).to(images.dtype)
@@ -274,6 +287,7 @@ def _places(images: Tensor) -> Context:
 
 
 def _solve_image(layer: Bilateral, image: Array) -> Array:
+    """Solve by the bilateral filter with a window that holds the whole image."""
     whole = 2 * max(image.shape[-2:]) - 1
     color, spatial = _bandwidths(layer, np.moveaxis(image, 0, -1), 0)
     return bilateral_filter(
@@ -298,6 +312,7 @@ def _certify_images(twin: Twin, layer: Bilateral, inputs: Tensors) -> float:
 
 
 def _image_logit_range(layer: Bilateral, images: Array) -> float:
+    """Return an upper bound of the range of logits of pixels."""
     color, spatial = _bandwidths(layer, np.moveaxis(images, 1, -1), 0)
     diagonal = (images.shape[-1] - 1) ** 2 + (images.shape[-2] - 1) ** 2
     return float(np.ptp(images)) ** 2 / (2 * color**2) + diagonal / (2 * spatial**2)

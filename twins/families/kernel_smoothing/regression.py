@@ -58,7 +58,7 @@ def dot_product_range(scale: float, q: Array, k: Array) -> float:
 
 
 def dot_product_logits(layer: Any, call: HeadCall) -> Array:
-    """``scale q . k``."""
+    """Return ``scale q . k``."""
     return scale_of(layer, call.q) * call.q @ call.k.T
 
 
@@ -107,13 +107,14 @@ def solve_gaussian(layer: Gaussian, call: HeadCall) -> Array:
 
 
 def _bandwidth(layer: Any, q: Array, head: int) -> float:
+    """Return the bandwidth of a head: given, or ``d^(1/4)``."""
     if layer.bandwidth is None:
         return q.shape[-1] ** 0.25
     return head_value(layer.bandwidth, head)
 
 
 def gaussian_logits(layer: Any, call: HeadCall) -> Array:
-    """``-|q - k|^2 / (2 h^2)``."""
+    """Return ``-|q - k|^2 / (2 h^2)``."""
     return -cdist(call.q, call.k, "sqeuclidean") / (2 * _bandwidth(layer, call.q, call.head) ** 2)
 
 
@@ -174,6 +175,7 @@ def _build_biased_mahalanobis(X: Array) -> Attention:
 
 
 def _is_mahalanobis(layer: Attention) -> bool:
+    """Whether queries and keys of a single head have the same projection."""
     if not isinstance(layer.operator, Gaussian):
         return False
     q, k, _ = layer.in_proj_weight.chunk(3)
@@ -184,6 +186,7 @@ def _is_mahalanobis(layer: Attention) -> bool:
 
 
 def _solve_mahalanobis(layer: Attention, X: Array) -> Array:
+    """Solve by regression in the metric of the projection."""
     weights = as_array(layer.in_proj_weight)
     w_q, _, w_v = np.split(weights, 3)
     values, bias = X @ w_v.T, layer.in_proj_bias

@@ -131,10 +131,7 @@ def _high_frequency_size(x: Array) -> float:
 
 
 def _bound_one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and the same with the bound from the logits.
-
-    The first bound is attained along the singular vectors of H A H, the second by two tokens.
-    """
+    """Compare both sides of ``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and of the bound by logits."""
     sides = Inequalities()
     for _, (queries, keys, values, smoothed) in heads((q, k, v, layer(q, k, v))):
         sharp = high_frequency_gain(attention_matrix(layer, queries, keys))
@@ -154,11 +151,9 @@ def _bound_one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequal
 
 
 def _bound_many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """Ranges shrink at least by ``tau(A_1) ... tau(A_L)``, high frequencies by ``tanh(alpha)^L``.
+    """Compare ranges with ``tau(A_1) ... tau(A_L)``, high frequencies with ``tanh(alpha)^L``.
 
-    Queries and keys are exchanged from layer to layer, so that the matrices differ. For one layer
-    the first bound is attained by values 1 and -1, the signs of a difference of rows. For two
-    tokens both bounds are attained at any depth.
+    Both shrink at least by this factor.
     """
     turns = [(q, k), (k, q)]
     taus, alphas = [], []
@@ -185,7 +180,7 @@ def _bound_many_layers(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequ
 
 
 def _attain_mixing(sides: Inequalities, layer: Softmax, q: Tensor, k: Tensor) -> None:
-    """``(A z)_i - (A z)_j = tau(A) (max z - min z)`` for ``z = sign(a_i - a_j)``."""
+    """Compare ``(A z)_i - (A z)_j`` with ``tau(A) (max z - min z)`` for ``z = sign(a_i - a_j)``."""
     matrices = [attention_matrix(layer, a, b) for _, (a, b) in heads((q, k))]
     rows = [np.unravel_index(np.argmax(cdist(A, A, "cityblock")), A.shape) for A in matrices]
     z = np.stack([np.sign(A[i] - A[j])[:, None] for A, (i, j) in zip(matrices, rows, strict=True)])
@@ -195,7 +190,10 @@ def _attain_mixing(sides: Inequalities, layer: Softmax, q: Tensor, k: Tensor) ->
 
 
 def _bound_change(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|sm(c + n) - sm(c)| <= min(sqrt 2, |n| / 2)``, and the same times ``|V|_2`` for outputs."""
+    """Compare the change of a softmax with ``min(sqrt 2, |n| / 2)`` for a change n of its logits.
+
+    For outputs the bound is multiplied by ``|V|_2``.
+    """
     rng = np.random.default_rng(0)
     sides, scale = Inequalities(), scale_of(layer, as_array(q))
     for size in (1e-2, 1e-1, 1.0):
@@ -366,7 +364,7 @@ def _certify_symmetric(twin: Twin, layer: Symmetric, inputs: Tensors) -> float:
 
 
 def _bound_energy(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``J(A v) <= J(v)``, and ``J(A e) = mu^2 J(e)`` for the slowest and the fastest mode e."""
+    """Compare J(A v) with J(v), and J(A e) with ``mu^2 J(e)`` for the two extreme modes e."""
     sides = Inequalities()
     for _, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
         K = _weights(layer, keys)
@@ -382,9 +380,9 @@ def _bound_energy(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequali
 
 
 def _bound_mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|A^n v - 1 pi^T v|_pi <= rate^n |v - 1 pi^T v|_pi``, since A is symmetric in this norm.
+    """Compare ``|A^n v - 1 pi^T v|_pi`` with ``rate^n |v - 1 pi^T v|_pi``.
 
-    The slowest eigenvector e attains it: ``<e, A^n e>_pi = rate^n``.
+    A is symmetric in this norm.
     """
     walks = []
     for _, (keys, values) in heads((k, v)):

@@ -71,10 +71,10 @@ def step_of(
 
 
 def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: Any = None) -> float:
-    """Check ``<n (u - v), d> = sum_i <rho_i'(K_i u), K_i d> + lam <n (u - f), d>`` for random d.
+    """Check the step v of u by its optimality condition along random directions d.
 
-    With this the output v minimises ``<grad E(u), v - u> + 1/2 |v - u|_n^2``. The condition needs
-    no adjoints of the filters K_i; n counts the windows of each pixel.
+    It is ``<n (u - v), d> = sum_i <rho_i'(K_i u), K_i d> + lam <n (u - f), d>``, n the number of
+    windows of each pixel.
     """
     (u, *_), (v, *_) = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
     f = upside_down(u)
@@ -100,6 +100,7 @@ def _similar_in(network: Any, image: Array) -> Array:
 
 
 def _solve_network(network: FilterDiffusionDenoiser, images: Array) -> Array:
+    """Run the network's steps, each by the solver."""
     nonlocally = isinstance(network, NonlocalFilterDiffusionDenoiser)
     u, similar = images, _map_images(partial(_similar_in, network), images) if nonlocally else None
     for step in network.steps:
@@ -118,6 +119,7 @@ def _build_shared(image: Array, **settings: Any) -> NonlocalFilterDiffusion:
 def _build_nonlocal(
     image: Array, shared: bool = True, **settings: Any
 ) -> NonlocalFilterDiffusionDenoiser:
+    """Build the nonlocal network; `shared` moves the weights of similar windows."""
     build = image_builder(NonlocalFilterDiffusionDenoiser, **_NETWORK, **_AROUND)
     network: NonlocalFilterDiffusionDenoiser = build(image, **settings)
     for step in network.steps if shared else ():
@@ -126,6 +128,7 @@ def _build_nonlocal(
 
 
 def _move_sharing(layer: NonlocalFilterDiffusion) -> NonlocalFilterDiffusion:
+    """Set the layer's weights of similar windows to values from -0.2 to 1.2."""
     with torch.no_grad():
         layer.sharing.copy_(torch.linspace(-0.2, 1.2, len(layer.sharing)))
     return layer

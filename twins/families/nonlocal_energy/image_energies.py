@@ -70,6 +70,7 @@ def _measure_promise(layer: Any, inputs: Tensors, found: Array, expected: Array)
 
 
 def _solve_ridge(layer: ConvexRidge, images: Array) -> Array:
+    """Minimise the energy of each plane by the solver."""
     bank, potentials = ridge_of(layer)
     solved = np.empty(images.shape)
     for place in np.ndindex(images.shape[:2]):
@@ -108,6 +109,7 @@ def _bound_distances(layer: ConvexRidge, images: Tensor, outputs: Array) -> Arra
 
 
 def _build(image: Array, embedded: bool = False, **settings: Any) -> NonlocalEnergyStep:
+    """Build the step around embedded means or a bilateral filter."""
     kind: dict[str, Any] = {"dtype": torch.float64}
     if embedded:
         channels = image.shape[1]
@@ -125,6 +127,7 @@ def upside_down(images: Any) -> Any:
 
 
 def _step(layer: NonlocalEnergyStep, u: Array, f: Array) -> Array:
+    """Take the step by the gradient of the solver's energy."""
     K = pixel_weights(layer.base, f)
     at, observed, lam = pixels_of(u), pixels_of(f), head_value(layer.lam, 0)
     gradient = energy_gradient(at, observed, K, lam, fidelity="degree")

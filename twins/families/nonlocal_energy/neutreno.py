@@ -39,6 +39,7 @@ _POWERS = np.arange(1, _STEPS + 1)
 
 
 def _build(*, relaxed: bool, **settings: Any) -> Callable[..., Neutreno]:
+    """Return a builder of the layer around Gaussian attention."""
     settings = {"learnable": True} | settings
     return lambda q, k, v: Neutreno(
         build_gaussian(q, k, v), _LAM, relaxed=relaxed, dtype=torch.float64, **settings
@@ -60,6 +61,7 @@ def _build_heads(*, relaxed: bool) -> Callable[..., Neutreno]:
 
 
 def _list_options(*, relaxed: bool) -> dict[str, Callable[..., Any]]:
+    """Return builders with other settings, by name."""
     return {
         "default-penalty": lambda q, k, v: Neutreno(build_gaussian(q, k, v), relaxed=relaxed),
         "penalties-of-heads": _build_heads(relaxed=relaxed),
@@ -108,6 +110,7 @@ def _solve(layer: Neutreno, call: HeadCall) -> Array:
 
 
 def _solve_gradient_step(layer: Neutreno, call: HeadCall) -> Array:
+    """Take one gradient step on the energy, divided by the degrees."""
     K, lam = _kernel(layer, call.q, call.head), head_value(layer.lam, call.head)
     gradient = energy_gradient(call.v, call.first_values, K, lam, fidelity="degree")
     return call.v - gradient / K.sum(axis=1, keepdims=True)
@@ -193,7 +196,10 @@ def _energy(layer: Neutreno, x: Array, u: Array, f: Array, head: int) -> float:
 
 
 def _bound_energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``E(u_{n+1}) <= E(u_n)``, and ``E(u_n) - E* = (mu - lam)^2n (E(u_0) - E*)`` along a mode."""
+    """Compare E(u_{n+1}) with E(u_n), and the decrease along an eigenvector with its rate.
+
+    There ``E(u_n) - E* = (mu - lam)^2n (E(u_0) - E*)``.
+    """
     sides = Inequalities()
     states = _run_iterates(layer, q, k, v, v)
     for head, (x, f) in heads((q, v)):
@@ -212,10 +218,7 @@ def _bound_energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequal
 
 
 def _bound_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|u_n - u*| <= rate^n |u_0 - u*|`` in the norm of the degrees.
-
-    Along eigenvectors e, ``<e, u_n - u*> = (mu - lam)^n <e, u_0 - u*>``.
-    """
+    """Compare ``|u_n - u*|`` with ``rate^n |u_0 - u*|`` in the norm of the degrees."""
     sides = Inequalities()
     states, limits = _run_iterates(layer, q, k, v, v), _limits(layer, q, k, v)
     for head, (x,) in heads((q,)):
@@ -250,7 +253,10 @@ def _along_modes(
 
 
 def _bound_safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|u_n - u*|_max <= (1 + lam)^-n |u_0 - u*|_max``; a constant error attains it."""
+    """Compare ``|u_n - u*|_max`` with ``(1 + lam)^-n |u_0 - u*|_max``.
+
+    A constant error attains the bound.
+    """
     rates = np.array([1 / (1 + head_value(layer.lam, head)) for head in range(len(q))])
     powers, sides = rates[:, None] ** _POWERS, Inequalities()
     limit = _limits(layer, q, k, v)

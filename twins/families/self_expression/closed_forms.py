@@ -51,6 +51,7 @@ def penalty(layer: Any, k: Array, head: int) -> float:
 
 
 def solve_ridge(layer: Ridge, call: HeadCall) -> Array:
+    """Solve by least-squares self-expression of the keys."""
     k = call.k
     lam = penalty(layer, k, call.head)
     return least_squares_self_expression(k, lam=lam, zero_diagonal=layer.zero_diagonal) @ call.v
@@ -69,6 +70,7 @@ def regress_ridge(layer: Ridge, call: HeadCall) -> Array:
 
 
 def _certify_ridge(twin: Twin, layer: Ridge, inputs: Tensors) -> float:
+    """Return the worst `ridge_residual` of all heads."""
     codes = layer_matrix(twin, layer, *inputs[:2])
     residuals = [
         ridge_residual(
@@ -89,7 +91,7 @@ def covers(layer: Ridge, *, zero_diagonal: bool, relative: bool = False) -> bool
 
 
 def _bound_large_penalty(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|C - G / lam|_2 = s_1^4 / (lam (s_1^2 + lam))``."""
+    """Compare ``|C - G / lam|_2`` with ``s_1^4 / (lam (s_1^2 + lam))``."""
     sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         lam, square = penalty(layer, X, head), np.linalg.norm(X, 2) ** 2
@@ -98,6 +100,7 @@ def _bound_large_penalty(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequ
 
 
 def _list_options(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return builders with other settings, by name."""
     options = {"penalties-of-heads": partial(build_ridge, **settings, of_heads=True)}
     if not settings.get("relative"):
         options["relative"] = partial(build_ridge, **settings, relative=True)
@@ -160,7 +163,7 @@ def _certify_low_rank(twin: Twin, layer: LowRank, inputs: Tensors) -> float:
 
 
 def _bound_objective(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """The layer's objective equals the dual value of the solved problem, its lower bound."""
+    """Compare the layer's objective with its lower bound, the dual value of the solution."""
     sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         lam = penalty(layer, X, head)
@@ -174,10 +177,7 @@ def _bound_objective(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequal
 
 
 def _bound_small_penalty(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """``|C - C_0|_2 = min(1, lam / (2 s_r^2))``.
-
-    C_0 is the noiseless solution and s_r the smallest s > 0. At 1 its direction is lost.
-    """
+    """Compare ``|C - C_0|_2`` with ``min(1, lam / (2 s_r^2))``."""
     sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         bound = min(1.0, penalty(layer, X, head) / (2 * _singular_values(X)[-1] ** 2))

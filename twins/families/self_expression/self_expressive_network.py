@@ -79,6 +79,7 @@ def _products(network: SelfExpressiveNetwork, X: Array) -> Array:
 
 
 def _run_perceptron(perceptron: torch.nn.Module, X: Array) -> Array:
+    """Run the perceptron in float64, by NumPy."""
     weights = [as_array(w) for w in perceptron.parameters()]
     *hidden, (W, b) = zip(weights[::2], weights[1::2], strict=True)
     for V, a in hidden:
@@ -109,6 +110,7 @@ def _training_output(network: SelfExpressiveNetwork, X: Tensor) -> Tensor:
 
 
 def _solve_training(network: SelfExpressiveNetwork, X: Array) -> Array:
+    """Return what `_training_output` must be, from the coefficients."""
     products = _products(network, X)
     C = products - np.diag(products.diagonal())
     loss = _loss(network, X, C)[:, None] / network.gamma

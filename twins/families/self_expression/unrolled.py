@@ -122,6 +122,7 @@ def _rate(layer: UnrolledSelfExpression, Z: Array, coef: Array) -> float:
 
 
 def _logit_range(layer: UnrolledSelfExpression, q: Array, k: Array, v: Array) -> float:
+    """Return the largest range of products times steps."""
     return max(
         float(np.ptp(Q @ K.T)) * _steps(layer, K, len(layer.step)).max()
         for Q, K in ((_features(layer, a), _features(layer, b)) for a, b in zip(q, k, strict=True))
@@ -134,6 +135,7 @@ def _build_mapped(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
 
 
 def _solve(layer: UnrolledSelfExpression, call: HeadCall, *, zero_diagonal: bool = True) -> Array:
+    """Solve by the solver's ISTA with the layer's steps."""
     Q, K = _features(layer, call.q), _features(layer, call.k)
     steps, lam = _steps(layer, K, layer.n_iter), _penalties(layer, Q, K, 1, zero_diagonal)[0]
     codes = ista(Q, K, lam=lam, n_iter=layer.n_iter, step=steps, zero_diagonal=zero_diagonal)

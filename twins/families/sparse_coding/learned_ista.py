@@ -59,6 +59,7 @@ def _build_iterates(X: Array, *, parametrization: Parametrization) -> LISTA:
 
 
 def _build_alista(X: Array) -> LISTA:
+    """Build ALISTA with steps of 0.9 and penalties of 1.3 times the initial ones."""
     layer = _build_start(X, "alista", fraction=0.3)
     _scale_parameters(layer.step, np.full(_N_LAYERS, 0.9))
     _scale_parameters(layer.lam, np.full(_N_LAYERS, 1.3))
@@ -66,6 +67,7 @@ def _build_alista(X: Array) -> LISTA:
 
 
 def _scale_parameters(values: nn.ModuleList, factors: Array) -> None:
+    """Multiply the values by the factors."""
     with torch.no_grad():
         for value, factor in zip(values, factors, strict=True):
             cast(Tensor, value.log).add_(float(np.log(factor)))
@@ -78,6 +80,7 @@ def _output(layer: LISTA, X: Tensor) -> Tensor:
 
 
 def _output_and_costs(layer: LISTA, X: Tensor) -> Tensor:
+    """Return the reconstructions, the codes and the layer's own objective, side by side."""
     output = _output(layer, X)
     costs = layer.objective(X, output[:, X.shape[1] :])
     return torch.cat([output, costs[:, None]], dim=1)
@@ -113,12 +116,14 @@ def _are_close(a: Array, b: Array, layer: LISTA) -> bool:
 
 
 def _is_ista(layer: LISTA) -> bool:
+    """Whether the layer is ISTA with one penalty."""
     scales, same = _weight_scales(layer)
     lams = iteration_values(layer.lam, len(scales)) / np.where(scales > 0, scales, 1)
     return same and _are_close(lams, lams.mean(), layer)
 
 
 def _solve_iterates(layer: LISTA, X: Array) -> Array:
+    """Solve by ISTA with the layer's steps and penalty."""
     D, n_iter = as_array(layer.dictionary), layer.n_iter
     scales = _weight_scales(layer)[0]
     lams = iteration_values(layer.lam, len(scales)) / scales
@@ -149,21 +154,27 @@ def _steps(layer: LISTA, n_iter: int, D: Array) -> Array:
 
 
 def _printed_weights(layer: LISTA, D: Array) -> Iterator[tuple[Array, Array, float]]:
-    """Yield We, Wc and th of each iteration ``S_th(Y We + C Wc)``, as printed, for dictionary D."""
+    """Yield We, Wc and th of each iteration ``S_th(Y We + C Wc)`` for the dictionary D."""
     kind = layer.parametrization
     weights = {
         name: as_array(w) for name, w in layer.state_dict().items() if name.endswith("weight")
     }
     lams = iteration_values(layer.lam, layer.n_iter)
     for t, step in enumerate(_steps(layer, layer.n_iter, D)):
-        own = {k: w[min(t, len(layer.step) - 1)] if w.ndim == 3 else w for k, w in weights.items()}
+        iteration_weights = {
+            k: w[min(t, len(layer.step) - 1)] if w.ndim == 3 else w for k, w in weights.items()
+        }
         if kind == "lista":
-            pull, gram = own["input_weight"], own["gram_weight"]
+            pull, gram = iteration_weights["input_weight"], iteration_weights["gram_weight"]
         elif kind == "adaptive":
-            pull = own["input_weight"] @ D.T
-            gram = (D @ own["gram_weight"].T) @ (D @ own["gram_weight"].T).T
+            pull = iteration_weights["input_weight"] @ D.T
+            gram = (D @ iteration_weights["gram_weight"].T) @ (
+                D @ iteration_weights["gram_weight"].T
+            ).T
         else:
-            pull = (analytic_weights(D) if kind == "alista" else own.get("weight", D)).T
+            pull = (
+                analytic_weights(D) if kind == "alista" else iteration_weights.get("weight", D)
+            ).T
             gram = D @ pull
         yield step * pull, np.eye(len(D)) - step * gram, step * lams[t] / 2
 
@@ -175,12 +186,14 @@ def analytic_weights(D: Array) -> Array:
 
 
 def _solve_recursion(layer: LISTA, X: Array) -> Array:
+    """Solve by the printed recursion, with the objective of its codes."""
     D = as_array(layer.dictionary)
     codes = _recursion(layer, X, D)
     return np.c_[_join_codes(codes, layer), lasso_objective(X, D, codes, lam=layer.penalty)]
 
 
 def _recursion(layer: LISTA, X: Array, D: Array) -> Array:
+    """Iterate ``C <- S_th(Y We + C Wc)``."""
     codes = np.zeros((len(X), len(D)))
     for pull, keep, threshold in _printed_weights(layer, D):
         z = X @ pull + codes @ keep
@@ -189,6 +202,7 @@ def _recursion(layer: LISTA, X: Array, D: Array) -> Array:
 
 
 def _code_in_other_dictionary(layer: LISTA, X: Tensor) -> Tensor:
+    """Run the layer in a dictionary of fewer atoms, with other lengths and directions."""
     D = layer.dictionary.to(X.dtype)
     lengths = torch.linspace(0.5, 1.5, D.shape[1], dtype=torch.float64).to(X.dtype)
     return layer(X, lengths * D[: len(D) - 3].flip(1))

@@ -25,6 +25,7 @@ from ...relations import Identity
 
 
 def _build(X: Array, **settings: Any) -> SparseMixtureOfExperts:
+    """Build with random weights."""
     generator = torch.Generator().manual_seed(0)
     layer = SparseMixtureOfExperts(X.shape[1], 6, 5, dtype=torch.float64, **settings)
     with torch.no_grad():
@@ -60,6 +61,7 @@ def _build_learned(X: Array) -> SparseMixtureOfExperts:
 
 
 def _is_pursuit(layer: SparseMixtureOfExperts) -> bool:
+    """Whether the layer is matching pursuit: experts are orthonormal atoms of both signs."""
     if layer.expert_width != 1 or not layer.renormalize:
         return False
     atoms = layer.analysis[:, 0]
@@ -75,12 +77,14 @@ def _is_pursuit(layer: SparseMixtureOfExperts) -> bool:
 
 
 def _solve_pursuit(layer: SparseMixtureOfExperts, X: Array) -> Array:
+    """Solve by matching pursuit in the atoms."""
     atoms = layer.dictionary().detach().cpu().double().numpy().T / layer.top_k
     atoms = np.ascontiguousarray(atoms[: len(atoms) // 2])
     return pursue_rows(X, atoms, layer.top_k, 0.0) @ atoms
 
 
 def _solve(layer: SparseMixtureOfExperts, X: Array) -> Array:
+    """Solve by loops over tokens and their experts, as in the definition."""
     R, Q, P = (as_array(w) for w in (layer.router, layer.analysis, layer.synthesis))
     scores = X @ R.T
     chosen = np.argsort(-scores, axis=1)[:, : layer.top_k]

@@ -103,6 +103,7 @@ def _list_steps(network: Any) -> list[Any]:
 
 
 def _denoise(layer: PatchCodingDenoiser, image: Array) -> Array:
+    """Denoise by the solver's codes with the parameters of each layer."""
     layers, W = [layer_parameters(step) for step in _list_steps(layer)], as_array(layer.dictionary)
     similar = _find_similar(layer, image) if isinstance(layer, GroupCodingDenoiser) else None
     return denoise_patches(
@@ -134,6 +135,7 @@ def _is_ista(layer: PatchCodingDenoiser) -> bool:
 
 
 def _denoise_ista(layer: PatchCodingDenoiser, image: Array) -> Array:
+    """Denoise by ISTA with one step, penalty and dictionary."""
     return denoise_ista(
         image,
         dictionary=as_array(layer.dictionary),
@@ -145,12 +147,14 @@ def _denoise_ista(layer: PatchCodingDenoiser, image: Array) -> Array:
 
 
 def _build(images: Array, n_frequencies: int = 5, **settings: Any) -> PatchSparseCoding:
+    """Build with a cosine dictionary of patches of 4 x 4."""
     channels = images.shape[1]
     D = dct_dictionary(4, n_frequencies, channels)
     return PatchSparseCoding(D, **({"lam": 0.3, "n_iter": 2} | settings), channels=channels)
 
 
 def _code(layer: PatchSparseCoding, image: Array) -> Array:
+    """Denoise by the solver's codes with the layer's thresholds."""
     D, step = as_array(layer.dictionary), float(layer.step().detach())
     parameters = CodingParameters(D, D, step, step * np.exp(as_array(layer.log_lam)) / 2)
     return denoise_patches(
@@ -166,6 +170,7 @@ def _has_one_penalty(layer: PatchSparseCoding) -> bool:
 
 
 def _code_ista(layer: PatchSparseCoding, image: Array) -> Array:
+    """Denoise by ISTA with one penalty."""
     return denoise_ista(
         image,
         dictionary=as_array(layer.dictionary),
@@ -192,6 +197,7 @@ def expert_parameters(layer: PursuitStep) -> ExpertParameters:
 
 
 def _denoise_by_experts(layer: MixtureOfExpertsDenoiser, image: Array) -> Array:
+    """Denoise by the solver's pursuit with the parameters of each layer."""
     layers = [expert_parameters(step) for step in _list_steps(layer)]
     return denoise_patches(
         image,
@@ -215,6 +221,7 @@ def _is_pursuit(layer: MixtureOfExpertsDenoiser) -> bool:
 
 
 def _pursue(layer: MixtureOfExpertsDenoiser, image: Array) -> Array:
+    """Denoise by matching pursuit with one dictionary and threshold."""
     D, _, _, threshold = expert_parameters(_list_steps(layer)[0])
     return denoise_matching(
         image, dictionary=D, threshold=threshold, n_iter=layer.n_layers, channel_axis=0

@@ -61,6 +61,7 @@ def step_length(layer: SparseCoding, k: Array, head: int, t: int = 0) -> float:
 
 
 def solve_ista(layer: SparseCoding, call: HeadCall) -> Array:
+    """Solve by the solver's ISTA with the layer's penalty and step."""
     q, k = call.q, call.k
     codes = ista(
         q,
@@ -149,6 +150,7 @@ def _make_cosines(X: Tensor) -> Tensor:
 
 
 def _build_cosines(X: Array) -> SparseCoding:
+    """Build with cosines of windows as keys."""
     atoms = _make_cosines(torch.from_numpy(X)).numpy()
     return build_sparse_coding(
         X[None], atoms[None], atoms[None], share=_SHARE, zero_diagonal=False, nonnegative=True
@@ -169,6 +171,7 @@ def _rate(layer: SparseCoding, k: Array, coef: Array, head: int) -> float:
 
 
 def ista_logit_range(layer: SparseCoding, q: Array, k: Array, v: Array) -> float:
+    """Return the largest range of products times the step."""
     return max(
         float(np.ptp(a @ b.T)) * step_length(layer, b, head)
         for head, (a, b) in enumerate(zip(q, k, strict=True))
@@ -194,6 +197,7 @@ def covers(layer: SparseCoding, *, zero_diagonal: bool, **settings: Any) -> bool
 def _iterate_options(
     build: Callable[..., SparseCoding], settings: dict[str, Any]
 ) -> dict[str, Any]:
+    """Return builders with other settings, by name."""
     options: dict[str, Any] = {"parameters-of-heads": partial(build_heads, **settings)}
     if settings.get("relative") or "step" in settings:
         options["nonnegative"] = partial(build, nonnegative=True)
