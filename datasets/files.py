@@ -48,6 +48,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     Missing folders are made. Several writers do not disturb each other; one that fails leaves no
     file.
+
+    Raises
+    ------
+    NotWritten
+        If the file cannot be written: names it, or the file that lies where its folder should be.
     """
     unfinished = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:

@@ -72,6 +72,11 @@ def read_pictures(
 
     Names and images are those of `load_image_folder`. Of unreadable pictures the reasons come, by
     name; of files that are no pictures, the names. Hidden files do not count.
+
+    Raises
+    ------
+    FileNotFoundError, ImportError, ValueError
+        If there is no such folder, pillow is not installed, or the folder holds no picture.
     """
     files = _pictures_in(Path(path))
     images, left_out = {}, {}

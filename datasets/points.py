@@ -352,7 +352,14 @@ def _say_columns(table: Table, columns: list[int]) -> str:
 def _label_column(
     table: Table, target_key: str | int | None, dropped: list[int]
 ) -> tuple[int | None, str]:
-    """Return the number of the column of labels, and where it was found, in words."""
+    """Return the number of the column of labels, and where it was found, in words.
+
+    Raises
+    ------
+    ValueError
+        If there is no such column, or without `target_key` several could be it, or its only name
+        may be that of a coordinate.
+    """
     if target_key is False:
         return None, "no labels"
     if target_key is not None:

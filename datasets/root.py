@@ -26,14 +26,26 @@ def cache_folder() -> Path:
 
 
 def data_file(name: str, data_home: str | os.PathLike[str] | None, source: str) -> Path:
-    """Return the path of an existing file below the data root."""
+    """Return the path of an existing file below the data root.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file does not exist; the message names it, the folder and the data set's source.
+    """
     return first_data_file((name,), data_home, source)
 
 
 def first_data_file(
     names: Sequence[str], data_home: str | os.PathLike[str] | None, source: str
 ) -> Path:
-    """Return the path of the first of `names` that exists below the data root."""
+    """Return the path of the first of `names` that exists below the data root.
+
+    Raises
+    ------
+    FileNotFoundError
+        If none exists; the message names them, the folder and the data set's source.
+    """
     root = data_root(data_home)
     for name in names:
         if (root / name).exists():

@@ -46,7 +46,13 @@ class Table:
         return numbers.astype(np.int64) if _are_whole(numbers) else numbers
 
     def find_column(self, key: str | int, argument: str) -> int:
-        """Return the number of a column from its name or its number, negative from the end."""
+        """Return the number of a column from its name or its number, negative from the end.
+
+        Raises
+        ------
+        ValueError
+            If there is no such column; the message names the `argument`.
+        """
         if str(key).strip() in self.names:
             return self.names.index(str(key).strip())
         try:

@@ -251,7 +251,7 @@ def _labels_of(labels: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 
 def _second_eigenvalue(A: Array | csr_array) -> float:
-    """Second-smallest eigenvalue of the normalised Laplacian."""
+    """Return the second-smallest eigenvalue of the normalised Laplacian."""
     if components(A).max() > 0:
         return 0.0
     return float(1 - leading_eigenvectors(A, 2)[0][1])
@@ -263,13 +263,13 @@ def _check_dense(coef: ArrayLike | csr_array, name: str) -> np.ndarray:
 
 
 def _find_support(C: np.ndarray) -> np.ndarray:
-    """Mask of the entries that are not negligible beside the largest of their row."""
+    """Return a mask of the entries that are not negligible beside the largest of their row."""
     size = np.abs(C)
     return size > _SUPPORT * size.max(axis=1, keepdims=True)
 
 
 def _ratio(numerator: Any, denominator: Any) -> float:
-    """Quotient with 0 / 0 = 0 and x / 0 = infinity."""
+    """Return the quotient, with 0 / 0 = 0 and x / 0 = infinity."""
     if denominator == 0:
         return 0.0 if numerator == 0 else float("inf")
     return float(numerator / denominator)

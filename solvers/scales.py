@@ -8,7 +8,7 @@ from .inputs import Array
 
 
 def unit_under(*arrays: Array, axis: int | None = None) -> Any:
-    """Largest power of two that is at most the largest absolute entry; division by it is exact.
+    """Return the largest power of two up to the largest entry; dividing by it is exact.
 
     It is one number for all arrays, or with `axis` one number for each line along this axis.
     """
@@ -23,11 +23,11 @@ def unit_size(X: Array) -> Array:
 
 
 def frobenius_norm(X: Array) -> float:
-    """Frobenius norm, from scaled entries, so that no square overflows or vanishes."""
+    """Return the Frobenius norm, from scaled entries: no square overflows or vanishes."""
     size = float(np.abs(X).max())
     return size * float(np.linalg.norm(X / size)) if size > 0 else 0.0
 
 
 def squared_norms(X: Array) -> Array:
-    """``|x_i|^2`` of the rows, in float64."""
+    """Return ``|x_i|^2`` of the rows, in float64."""
     return np.einsum("ij,ij->i", X, X, dtype=np.float64)

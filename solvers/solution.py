@@ -157,13 +157,13 @@ def certified(
 
 
 def _share(excess: Array, objective: Array) -> Array:
-    """``excess / objective``; zero where both are, and infinite where the objective alone is."""
+    """Return ``excess / objective``: 0 if both are 0, infinite if the objective alone is."""
     unbounded = np.where(excess > 0, np.inf, 0.0)
     return np.divide(excess, objective, out=unbounded, where=objective > 0)
 
 
 def aim(tol: float, dtype: Any) -> float:
-    """Gap at which to stop: less than `tol` for float32, as rounding the answer adds to the gap."""
+    """Return the gap at which to stop: below `tol` in float32, where rounding adds to it."""
     return tol if dtype == np.float64 else 0.1 * tol
 
 

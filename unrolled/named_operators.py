@@ -116,13 +116,7 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
 
 
 def operator_factory(name: str) -> Factory:
-    """The factory of a named operator, a function of ``(num_heads, head_dim)``.
-
-    Raises
-    ------
-    ValueError
-        If there is no operator of that name; the message lists those that there are.
-    """
+    """Return the factory of a named operator; it is called as ``factory(num_heads, head_dim)``."""
     if name not in _FACTORIES:
         close = get_close_matches(str(name), operator_names(), n=1)
         hint = f"; close is {close[0]}" if close else ""
@@ -133,13 +127,7 @@ def operator_factory(name: str) -> Factory:
 
 
 def made_operator(choice: OperatorLike, num_heads: int, head_dim: int) -> Operator:
-    """A new operator for a layer of this size: by name, as a copy, or from a factory.
-
-    Raises
-    ------
-    ValueError
-        If `choice` is none of these, such as a class, or a factory makes something else.
-    """
+    """Return a new operator for a layer of this size: by name, as a copy, or from a factory."""
     made: Any = choice
     if isinstance(choice, str):
         return make_operator(choice, num_heads=num_heads, head_dim=head_dim)

@@ -8,7 +8,17 @@ from typing import Any
 
 @contextmanager
 def reporting(what: str) -> Iterator[None]:
-    """Turn any error of a user's code in the block into a ValueError that begins with `what`."""
+    """Turn any error of a user's code in the block into a ValueError that begins with `what`.
+
+    Examples
+    --------
+    >>> from twinsolve.unrolled.users_code import reporting
+    >>> with reporting("audit: cannot make 'mine:Net'"):
+    ...     1 / 0
+    Traceback (most recent call last):
+        ...
+    ValueError: audit: cannot make 'mine:Net': ZeroDivisionError: division by zero
+    """
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -18,19 +28,13 @@ def reporting(what: str) -> Iterator[None]:
 
 
 def import_object(name: str, lacking: str) -> Any:
-    """The object ``package.module:name``, with its module imported.
-
-    Parameters
-    ----------
-    name : str
-        A name within a class follows it after a dot.
-    lacking : str
-        Beginning of the message if there is no such object.
+    """Import the object ``package.module:name``; a name within a class follows it after a dot.
 
     Raises
     ------
     ValueError
-        If the name has another form, the module is missing or raises, or has no such name.
+        If the name has another form, the module is missing or raises, or has no such name. The
+        message begins with `lacking`.
 
     Examples
     --------

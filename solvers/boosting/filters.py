@@ -109,7 +109,7 @@ def iterate(
 
 
 def _check_results(function: Function, name: str) -> Function:
-    """Wrap a function so that its results are checked."""
+    """Wrap a function so that its results are checked to be real arrays of the right shape."""
 
     def apply(x: Array) -> Array:
         result = np.array(function(x.copy()))
@@ -124,6 +124,7 @@ def _check_results(function: Function, name: str) -> Function:
 
 
 def _is_sequence_of_filters(filter: Any) -> bool:
+    """Whether this is a list of filters, not one filter given as nested lists of numbers."""
     return isinstance(filter, list | tuple) and any(
         callable(one) or getattr(one, "ndim", 0) == 2 for one in filter
     )

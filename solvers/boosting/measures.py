@@ -184,6 +184,7 @@ def snr_gain_bound(signal_share: float, cosine: float, noise_share: float) -> fl
 
 
 def _check_parts(signal: ArrayLike, noise: ArrayLike) -> tuple[Array, Array]:
+    """Return signal and noise in float64, after a check that their shapes agree."""
     u, n = check_signal(signal, "signal"), check_signal(noise, "noise")
     if n.shape != u.shape:
         raise ValueError(f"noise: has shape {n.shape}, but the signal has {u.shape}")

@@ -266,7 +266,7 @@ def nearest_rows_affinity(coef: ArrayLike | csr_array, *, n_neighbors: int = 3) 
 
 
 def _nearest_rows(C: csr_array, n: int) -> Array:
-    """Indices of the n other rows with the largest cosine to each of the unit rows.
+    """Return the indices of the n other rows with the largest cosine to each unit row.
 
     Most pairs of sparse rows share no column and have the cosine 0. Such pairs are considered only
     for rows with fewer than n positive cosines.
@@ -427,7 +427,7 @@ def _check_square(coef: ArrayLike | csr_array) -> Array | csr_array:
 
 
 def _ends(S: Array, count: int) -> tuple[Array, Array]:
-    """The `count` smallest and `count` largest eigenvalues, ascending, and their eigenvectors.
+    """Return the `count` smallest and largest eigenvalues, ascending, and their eigenvectors.
 
     Lanczos iterations would be faster, but can miss repeated eigenvalues. Without noise, the
     nonzero eigenvalues of low-rank coefficients are all 1.
@@ -440,7 +440,7 @@ def _ends(S: Array, count: int) -> tuple[Array, Array]:
 
 
 def _cosines(U: Array, s: Array) -> Array:
-    """``M M^T`` for ``M = U S^(1/2)`` with unit rows; entries at rounding level become zero."""
+    """Return ``M M^T`` for ``M = U S^(1/2)`` with unit rows, without entries at rounding level."""
     rounding = len(U) * np.finfo(s.dtype).eps
     significant = s > rounding * s.max()
     M = U[:, significant] * np.sqrt(s[significant])

@@ -92,7 +92,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return self
 
     def _restore(self, places: Array) -> None:
-        """Put what `_represent` found about each sample back in the `places` of the samples."""
+        """Reorder what `_represent` stored about each sample to the `places` of the samples."""
         self._fit_X = self._fit_X[places]
         self.coef_ = reordered(self.coef_, places)
         for name in ("objective_", "gap_"):
@@ -105,7 +105,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return isinstance(value, str) and value == "auto"
 
     def _choices_of(self, name: str, points: Array) -> tuple[float, ...]:
-        """Values of a parameter among which "auto" chooses for these points."""
+        """Return the values of a parameter among which "auto" chooses for these points."""
         return self._choices[name]
 
     def predict(self, X: ArrayLike) -> Array:
@@ -171,6 +171,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return self._prepare(points)
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
+        """Return, for each point, the cluster whose samples' coefficients explain it best."""
         if isinstance(coef, csr_array) and coef.nnz > _DENSE * coef.shape[0] * coef.shape[1]:
             coef = coef.toarray()
         clusters, origin = np.unique(labels), self._origin()
@@ -182,7 +183,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         return clusters[np.argmin(residuals, axis=0)]
 
     def _origin(self) -> Array | float:
-        """Point to subtract from all points: the samples' mean if coefficients sum to one."""
+        """Return what to subtract from points: the mean if coefficients sum to one, else 0."""
         return 0.0
 
     def _prepare(self, X: Array) -> Array:

@@ -39,7 +39,7 @@ class _RegularisedClustering(SubspaceClustering):
 
 
 def map_linearly(points: Array, X: Array, coef: Array) -> Array:
-    """``points pinv(X) coef``: the least-squares linear map from the rows of X to those of `coef`.
+    """Return ``points pinv(X) coef``: the linear map that takes X to `coef`, applied to points.
 
     If `coef` is a spectral filter ``U diag(h(s)) U^T`` of ``X = U diag(s) R^T``, the result is
     ``points R diag(h(s) / s) U^T``.
@@ -119,9 +119,9 @@ class LeastSquaresSubspaceClustering(_RegularisedClustering):
         correlation = residual @ points.T
         if self.zero_diagonal:
             np.fill_diagonal(correlation, 0)
-        missed = ((lam * C - correlation) ** 2).sum(axis=1) / lam
+        violation = ((lam * C - correlation) ** 2).sum(axis=1) / lam
         self.objective_ = (residual**2).sum(axis=1) + lam * (C**2).sum(axis=1)
-        self.gap_ = missed / np.where(square > 0, square, 1)
+        self.gap_ = violation / np.where(square > 0, square, 1)
         return coef
 
     def _represent_new(self, X: Array) -> Array:

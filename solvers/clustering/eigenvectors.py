@@ -54,29 +54,30 @@ def leading_eigenpairs(A: Array | csr_array, k: int) -> EigenPairs:
     known = normalize(csr_array((np.sqrt(degree), (np.arange(n), part))), axis=0)
     if k <= n_parts:
         return EigenPairs(np.ones(k), known[:, :k].toarray(), 1.0, 0.0, True)
-    found = search_eigenpairs(M, k - n_parts, known.todense())  # fewer columns than eigenvectors
-    if found.certified:
-        return found
+    pairs = search_eigenpairs(M, k - n_parts, known.todense())  # fewer columns than eigenvectors
+    if pairs.certified:
+        return pairs
     if n <= _MADE_DENSE or not isinstance(M, csr_array):
         return _all_at_once(M, k)
     warnings.warn(
         f"affinity: the {k} leading eigenvectors of {n} points have residuals of "
-        f"{found.error:.1e}, the gap behind them is {found.values[-1] - found.behind:.1e}, and one "
+        f"{pairs.error:.1e}, the gap behind them is {pairs.values[-1] - pairs.behind:.1e}, and one "
         "may be missed. Take another number of clusters or more neighbours",
         ConvergenceWarning,
         stacklevel=3,
     )
-    return found
+    return pairs
 
 
 def _is_small(M: Array | csr_array, k: int) -> bool:
+    """Whether M is so small that all its eigenpairs cost no more than a search for k."""
     n = M.shape[0]
     most = _ALL_AT_ONCE["sparse" if isinstance(M, csr_array) else "dense"]
     return n <= most or 2 * basis_size(k) >= n
 
 
 def _all_at_once(M: Array | csr_array, k: int) -> EigenPairs:
-    """The leading eigenpairs by LAPACK."""
+    """Return the leading eigenpairs, computed by LAPACK."""
     n = M.shape[0]
     dense = M.toarray() if isinstance(M, csr_array) else M
     values, vectors = leading_eigh(dense, min(k + 1, n))

@@ -108,6 +108,7 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         return _distances(points, self.bases_).argmin(axis=1)
 
     def _alternate(self, X: Array, rng: np.random.RandomState) -> tuple[float, Array, Array, int]:
+        """Alternate labels and bases from random bases; return inertia, labels, bases, n_iter."""
         shape = (self.n_clusters, X.shape[1], self.dimension)
         bases = np.linalg.qr(rng.standard_normal(shape))[0].transpose(0, 2, 1).astype(X.dtype)
         labels = _fill_clusters(X, bases)

@@ -51,7 +51,7 @@ class RepeatedKMeans:
         return model.fit_predict(self.X)
 
     def _draws(self, rng: np.random.RandomState) -> tuple[Array, Array]:
-        """First centres, and uniform numbers that choose candidates for the further centres."""
+        """Draw first centres, and uniform numbers that choose candidates for further centres."""
         n, k = len(self.X), self.n_clusters
         n_trials = 2 + int(np.log(k))
         weights = np.full(n, 1 / n)
@@ -70,7 +70,7 @@ class RepeatedKMeans:
 def _best_of_restarts(
     X: Array, distances: Array, first: Array, uniform: Array, tol: float
 ) -> tuple[Array, bool]:
-    """Labels of the smallest inertia, and whether clusters coincide or one became empty."""
+    """Return the labels of smallest inertia, and whether clusters coincide or one got empty."""
     n, k = len(X), uniform.shape[1] + 1
     rounding = _ROUNDING * distances.sum() / n
     labels = np.empty(n, np.int32)

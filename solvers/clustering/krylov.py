@@ -60,25 +60,25 @@ def search_eigenpairs(M: Array | csr_array, k: int, known: Array) -> EigenPairs:
     vectors orthogonal to what it found. An eigenvector that was missed is orthogonal too, so that
     it would lead this search. The pairs are certified if it ends with the same k eigenvalues.
     """
-    found = _search(M, k, known, lambda X: M @ X, _CYCLES["product"])
-    if found.certified:
-        return found
-    cut = found.behind - 0.1 * (1 - found.behind)
+    pairs = _search(M, k, known, lambda X: M @ X, _CYCLES["product"])
+    if pairs.certified:
+        return pairs
+    cut = pairs.behind - 0.1 * (1 - pairs.behind)
     if 1 - cut < _NEAR_ONE and isinstance(M, csr_array) and _has_sparse_factor(M):
         for _ in range(_SHIFTS):  # each search says better how far from 1 the eigenvalues lie
-            shift = max(_SHARE * (1 - found.behind), _LEAST_SHIFT)
-            found = _search(M, k, known, _inverse(M, shift), _CYCLES["inverse"])
-            if found.certified:
-                return found
+            shift = max(_SHARE * (1 - pairs.behind), _LEAST_SHIFT)
+            pairs = _search(M, k, known, _inverse(M, shift), _CYCLES["inverse"])
+            if pairs.certified:
+                return pairs
     degree = max(2, int(np.arccosh(_GAIN) / np.arccosh((3 - cut) / (1 + cut))))
     n_cycles = _CYCLES["filter"]
     if not isinstance(M, csr_array):
         n_cycles = min(n_cycles, len(M) // (_LAPACK * degree))
-    return _search(M, k, known, _chebyshev_filter(M, cut, degree), n_cycles) if n_cycles else found
+    return _search(M, k, known, _chebyshev_filter(M, cut, degree), n_cycles) if n_cycles else pairs
 
 
 def _has_sparse_factor(M: csr_array) -> bool:
-    """Whether the envelope of M, after a reordering that narrows it, is small enough."""
+    """Whether M, reordered to a narrow envelope, has a small Cholesky factor."""
     order = reverse_cuthill_mckee(M, symmetric_mode=True)
     rows, columns = M[order][:, order].nonzero()
     widths = np.zeros(M.shape[0])
@@ -87,7 +87,7 @@ def _has_sparse_factor(M: csr_array) -> bool:
 
 
 def _inverse(M: csr_array, shift: float) -> Operator:
-    """Product with the inverse of ``(1 + shift) I - M``, which is positive definite."""
+    """Return a function that multiplies by ``((1 + shift) I - M)^-1``, positive definite."""
     shifted = ((1 + shift) * eye_array(M.shape[0]) - M).tocsc()
     symmetric = {"SymmetricMode": True}
     factor = splu(shifted, "MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=symmetric)
@@ -95,14 +95,14 @@ def _inverse(M: csr_array, shift: float) -> Operator:
 
 
 def _chebyshev_filter(M: Array | csr_array, cut: float, degree: int) -> Operator:
-    """Product with ``T_degree(x(M))``: at most 1 on [-1, cut], and growing beyond."""
+    """Return a function that multiplies by ``T_degree(x(M))``, large beyond `cut`."""
     centre, half = (cut - 1) / 2, (cut + 1) / 2
 
     def product(X: Array) -> Array:
-        before, now = X, (M @ X - centre * X) / half
+        previous, current = X, (M @ X - centre * X) / half
         for _ in range(degree - 1):
-            before, now = now, (2 / half) * (M @ now - centre * now) - before
-        return now
+            previous, current = current, (2 / half) * (M @ current - centre * current) - previous
+        return current
 
     return product
 
@@ -110,7 +110,7 @@ def _chebyshev_filter(M: Array | csr_array, cut: float, degree: int) -> Operator
 def _search(
     M: Array | csr_array, k: int, known: Array, operator: Operator, n_cycles: int
 ) -> EigenPairs:
-    """Eigenpairs of M from Krylov spaces of `operator`, a function of M, orthogonal to `known`."""
+    """Find eigenpairs of M orthogonal to `known`, in Krylov spaces of a function of M."""
     rng = np.random.RandomState(0)
     kept, most = k + 2 * _BLOCK, basis_size(k)
     n, n_known = known.shape
@@ -126,15 +126,15 @@ def _search(
         values, vectors, residuals = _rayleigh_ritz(M, ritz[:, : k + 1])
         gap, error = values[k - 1] - values[k], residuals[:k].max()
         tol = np.clip(_SINE * gap, *_RESIDUALS)
-        found = error <= tol and residuals[k] <= max(gap / 4, tol)
-        certified = bool(found and abs(values[k - 1] - claimed) <= tol)
+        is_complete = error <= tol and residuals[k] <= max(gap / 4, tol)
+        certified = bool(is_complete and abs(values[k - 1] - claimed) <= tol)
         if certified:
             break
-        size = k if found else kept
+        size = k if is_complete else kept
         H[:] = 0
         H[range(size), range(size)] = powers[:size]
         V[:, :size] = ritz[:, :size]
-        if found:  # search the orthogonal complement anew
+        if is_complete:  # search the orthogonal complement anew
             claimed, V[:, :k] = values[k - 1], vectors[:, :k]
             beyond = _fresh_block(basis[:, : n_known + k], rng)
     values = np.concatenate([np.ones(n_known), values])
@@ -150,7 +150,7 @@ def _fresh_block(V: Array, rng: np.random.RandomState) -> Array:
 def _extend(
     basis: Array, H: Array, size: int, operator: Operator, rng: np.random.RandomState
 ) -> tuple[int, Array]:
-    """Fill the basis and the operator H projected on its last columns; return size and next block.
+    """Fill the basis and H, the operator on its last columns; return size and next block.
 
     H holds `size` vectors at first, and as many columns as the basis without known eigenvectors.
     """
@@ -169,7 +169,7 @@ def _extend(
 
 
 def _orthonormal(W: Array, V: Array, rng: np.random.RandomState) -> tuple[Array, Array, Array]:
-    """Q, C and R with ``W = V C + Q R`` and orthonormal ``[V, Q]``.
+    """Return Q, C and R with ``W = V C + Q R`` and orthonormal ``[V, Q]``.
 
     Random columns take the place of those that lie in the span of V and the columns before.
     """
@@ -188,7 +188,7 @@ def _orthonormal(W: Array, V: Array, rng: np.random.RandomState) -> tuple[Array,
 
 
 def _rayleigh_ritz(M: Array | csr_array, U: Array) -> tuple[Array, Array, Array]:
-    """Ritz values of M in the span of U, descending, their vectors, and norms of residuals."""
+    """Return Ritz values of M in the span of U, descending, vectors, and residual norms."""
     image = M @ U
     values, S = np.linalg.eigh(U.T @ image)
     values, S = values[::-1], S[:, ::-1]
@@ -197,5 +197,5 @@ def _rayleigh_ritz(M: Array | csr_array, U: Array) -> tuple[Array, Array, Array]
 
 
 def residuals_of(M: Array, values: Array, vectors: Array) -> Array:
-    """Norms of ``M u - mu u``."""
+    """Return the norms of ``M u - mu u``."""
     return np.linalg.norm(M @ vectors - vectors * values, axis=0)

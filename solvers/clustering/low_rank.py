@@ -16,9 +16,10 @@ from .closed_form import map_linearly, relative_lam
 
 
 class _JointClustering(SubspaceClustering):
-    """Clusterers whose rows are one problem, so that the gap is one number."""
+    """Base of clusterers whose rows are one problem, with one objective and gap for all."""
 
     def _take(self, solution: Solution) -> Array:
+        """Keep what the solution says of itself; return its coefficients."""
         self.objective_, self.gap_ = float(solution.objective), float(solution.gap)
         self.n_iter_ = int(solution.n_iter)
         return solution.coef

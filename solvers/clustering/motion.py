@@ -143,10 +143,10 @@ class MotionSegmentation(ClusterMixin, BaseEstimator):
             )
             self.scores_[name] = score = _looseness(points, labels)
             if score < best:
-                best, self.chosen_, found = score, name, labels
+                best, self.chosen_, best_labels = score, name, labels
                 self.affinity_matrix_ = reordered(affinity, places).astype(points.dtype)
-        self._clusters, self.labels_ = np.unique(found), found[places]
-        self._subspaces = [_affine_subspace(points[found == c]) for c in self._clusters]
+        self._clusters, self.labels_ = np.unique(best_labels), best_labels[places]
+        self._subspaces = [_affine_subspace(points[best_labels == c]) for c in self._clusters]
         return self
 
     def predict(self, X: ArrayLike) -> Array:
@@ -186,7 +186,7 @@ def _make_affinities(X: Array, n_clusters: int) -> Iterator[tuple[str, Any]]:
 
 
 def _looseness(X: Array, labels: Array) -> float:
-    """Logarithm of the product of the sums of distances from subspaces of dimension 2 and 3."""
+    """Return log of the product of summed distances from subspaces of dimension 2 and of 3."""
     totals = np.full(len(_DIMENSIONS), np.finfo(X.dtype).eps * np.abs(X).sum() or 1.0)
     for cluster in np.unique(labels):
         points = X[labels == cluster].astype(np.float64)
@@ -197,7 +197,7 @@ def _looseness(X: Array, labels: Array) -> float:
 
 
 def _affine_subspace(points: Array) -> tuple[Array, Array]:
-    """Mean and orthonormal directions of the principal affine subspace of dimension 3."""
+    """Return mean and orthonormal directions of the points' affine subspace of dimension 3."""
     mean = points.mean(axis=0)
     _, s, Rt = np.linalg.svd(points - mean, full_matrices=False)
     significant = s[:3] > max(points.shape) * np.finfo(s.dtype).eps * max(s[0], np.abs(mean).max())

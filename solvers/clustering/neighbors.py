@@ -19,14 +19,14 @@ _NUMBERS: Choices = {"n_neighbors": (5, 3, 10)}
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NeighborClustering(SubspaceClustering):
-    """Clusterers whose coefficients are weights of neighbours and represent no point."""
+    """Base of clusterers whose coefficients weigh neighbours, but do not represent points."""
 
     n_neighbors: int | Auto = "auto"
 
     _choices: ClassVar[Choices] = _NUMBERS
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
-        """For each point, the cluster with the largest sum of weights among its neighbours."""
+        """Return, for each point, the cluster with the largest sum of weights."""
         clusters, members = np.unique(labels, return_inverse=True)
         one_hot = csr_array((np.ones(len(members)), (np.arange(len(members)), members)))
         return clusters[(coef @ one_hot).toarray().argmax(axis=1)]
@@ -119,6 +119,7 @@ class NearestNeighborClustering(NeighborClustering):
         return unit_rows(X) if self.metric == "cosine" else X
 
     def _weigh(self, distance: Array, indices: Array, dtype: np.dtype) -> csr_array:
+        """Return the weights of neighbours at these distances, as a sparse matrix."""
         n, q = distance.shape
         data = np.ones((n, q))
         if self.weights == "gaussian":

@@ -45,7 +45,7 @@ def _order_by_value(X: Array) -> Array:
 
 
 def reordered(pairs: Array | csr_array, order: Array) -> Array | csr_array:
-    """A matrix of pairs of samples with rows and columns in another order."""
+    """Return a matrix over pairs of samples with rows and columns in another order."""
     if isinstance(pairs, csr_array):
         return narrow(pairs[order][:, order])
     return pairs[np.ix_(order, order)]
@@ -53,7 +53,7 @@ def reordered(pairs: Array | csr_array, order: Array) -> Array | csr_array:
 
 @contextmanager
 def samples_in(order: Array | None) -> Iterator[None]:
-    """While it lasts, steps `in_order_of_samples` compute in this order; None is the given one."""
+    """Let the steps under `in_order_of_samples` compute in this order; None is the given order."""
     before = _order.set(order)
     try:
         yield
@@ -62,7 +62,7 @@ def samples_in(order: Array | None) -> Iterator[None]:
 
 
 def in_order_of_samples(step: Step) -> Step:
-    """Let a step from coefficients compute in the order of `samples_in`, and answer in the given.
+    """Decorate a step that computes in the order of `samples_in` and answers in the given one.
 
     So ties and rounding do not depend on the given order, whoever calls the step.
     """
@@ -73,7 +73,7 @@ def in_order_of_samples(step: Step) -> Step:
         if order is None or np.shape(coef) != (len(order), len(order)):
             return step(coef, *args, **kwargs)
         with samples_in(None):
-            found = step(reordered(check_dense_or_sparse(coef, "coef"), order), *args, **kwargs)
-        return reordered(found, np.argsort(order))
+            result = step(reordered(check_dense_or_sparse(coef, "coef"), order), *args, **kwargs)
+        return reordered(result, np.argsort(order))
 
     return ordered  # type: ignore[return-value]

@@ -105,7 +105,7 @@ def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:
 
 
 def _members(labels: Array) -> csr_array:
-    """Indicator matrix of the clusters: row i has a 1 in the column of its cluster."""
+    """Return the indicator matrix of clusters: row i has a 1 in the column of its cluster."""
     clusters = np.unique(labels, return_inverse=True)[1]
     n_samples = len(labels)
     return csr_array((np.ones(n_samples), clusters, np.arange(n_samples + 1)))

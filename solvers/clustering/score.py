@@ -107,7 +107,7 @@ def score_of(graph: EmbeddedGraph, labels: ArrayLike, n_clusters: int) -> float:
 
 
 def _silhouette(graph: EmbeddedGraph, clusters: Array, n_clusters: int) -> float:
-    """Silhouette of the connected points or a seeded sample of them; -1 if it is arbitrary."""
+    """Return the silhouette of a seeded sample of connected points; -1 if it is arbitrary."""
     clusters = clusters[graph.connected]
     n_parts = len(np.unique(graph.part))
     few = len(clusters) <= n_clusters or len(np.unique(clusters)) < 2

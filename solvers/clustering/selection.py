@@ -241,13 +241,7 @@ def equal_estimators(first: Any, second: Any) -> bool:
 
 
 def check_distinct(X: Array | csr_array, n_clusters: int | None, name: str) -> None:
-    """Refuse fewer distinct points than clusters, for which all answers are equally good.
-
-    Raises
-    ------
-    ValueError
-        In this case; the message starts with `name`.
-    """
+    """Raise a ValueError for fewer distinct points than clusters: all answers would be equal."""
     line = np.sort(X @ np.random.default_rng(0).standard_normal(X.shape[1]))
     apart = np.diff(line) > _SAME * np.abs(line).max()
     distinct = 1 + int(apart.sum())
@@ -259,7 +253,7 @@ def check_distinct(X: Array | csr_array, n_clusters: int | None, name: str) -> N
 
 
 def arbitrary_choice(score: float, n_clusters: int | None, n_points: int) -> str:
-    """Reason why choosing the candidate with this `selection_score` is arbitrary, else "".
+    """Return why choosing a candidate with this `selection_score` is arbitrary, or "".
 
     The choice is arbitrary if there is one cluster, if each cluster is one point, and if no
     candidate has a score above zero.
@@ -282,7 +276,7 @@ def arbitrary_choice(score: float, n_clusters: int | None, n_points: int) -> str
 def _fit_and_score(
     estimator: Any, X: ArrayLike, order: Array
 ) -> tuple[Any, float, list[warnings.WarningMessage]]:
-    """Fit the estimator; return it, its score, and the warnings of both, which are not shown."""
+    """Fit an estimator; return it, its score, and the warnings of both, which are held back."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         fitted = estimator.fit(X)
@@ -296,7 +290,7 @@ def _warn_again(said: list[warnings.WarningMessage]) -> None:
 
 
 def _score_of_fitted(estimator: Any, order: Array) -> float:
-    """`selection_score` of a fitted clusterer, or -d where its points represent themselves."""
+    """Return the `selection_score`, or minus the share of the diagonal if that is too large."""
     if not hasattr(estimator, "affinity_matrix_"):
         raise ValueError(
             f"estimator: {type(estimator).__name__} makes no affinity, by which it could be judged"

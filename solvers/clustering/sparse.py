@@ -34,6 +34,7 @@ class _LassoClustering(SubspaceClustering):
     _choices: ClassVar[Choices] = {"gamma": (50.0, 5.0, 20.0, 200.0)}
 
     def _settings(self, largest: Array) -> dict[str, Any]:
+        """Return the arguments of the solver; `largest` is lam_max of each point."""
         ratio = check_l1_ratio(self.l1_ratio)
         if check_positive(self.gamma_, "gamma") <= 1:
             raise ValueError(f"gamma: must be > 1, or all coefficients are zero; got {self.gamma_}")
@@ -47,7 +48,7 @@ class _LassoClustering(SubspaceClustering):
         }
 
     def _lam_max(self, X: Array, samples: Array, *, zero_diagonal: bool = False) -> Array:
-        """`lam_max` of the points X in the samples, centred if affine.
+        """Return `lam_max` of the points X in the samples, both centred if affine.
 
         Otherwise the penalties would depend on the origin.
         """

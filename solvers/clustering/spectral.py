@@ -226,7 +226,7 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> Embe
 
 
 def _warn_of_ties(pairs: EigenPairs | None, k: int, remedy: str) -> bool:
-    """Warn if eigenvector k cannot be told from the next, so that the embedding is arbitrary."""
+    """Warn if eigenvector k cannot be told from the next: the embedding is then arbitrary."""
     if pairs is None or not pairs.certified:
         return False
     gap = pairs.values[k - 1] - (pairs.values[k] if k < len(pairs.values) else pairs.behind)
@@ -243,7 +243,7 @@ def _warn_of_ties(pairs: EigenPairs | None, k: int, remedy: str) -> bool:
 
 
 def _eigengap(A: Array | csr_array, part: Array, most: int) -> tuple[int, EigenPairs | None]:
-    """Number of clusters at the largest gap, and the eigenpairs if they were computed."""
+    """Return the number of clusters at the largest gap, and the eigenpairs if computed."""
     n_values = min(most + 1, len(part))
     if n_values < 2:
         return 1, None
@@ -296,7 +296,7 @@ def check_n_clusters(
 
 
 def _drop_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_array, Array]:
-    """Mask of the points that are not isolated, their affinity, and their components."""
+    """Return a mask of the points with edges, their affinity, and their components."""
     part = components(A)
     connected = np.bincount(part)[part] > 1
     if connected.all():
@@ -307,13 +307,13 @@ def _drop_isolated_points(A: Array | csr_array) -> tuple[Array, Array | csr_arra
 
 
 def _largest_parts(part: Array, k: int) -> Array:
-    """Clusters 0 to k - 1 from the k largest components; all other points join the largest."""
+    """Return clusters 0 to k - 1: the k largest components; other points join the largest."""
     rank = np.argsort(np.argsort(-np.bincount(part), kind="stable"))[part]
     return np.where(rank < k, rank, 0)
 
 
 def _cluster_qr(embedding: Array) -> Array:
-    """Labels by the nearest axis, after a rotation that brings k well-spread rows near the axes.
+    """Label rows by the nearest axis, after a rotation that brings k spread rows near the axes.
 
     The rows are not scaled to unit norm: all would tie for the first pivot, and the order of the
     points would decide.

@@ -186,7 +186,7 @@ def skip_condition_bound(X: ArrayLike, M: ArrayLike) -> tuple[float, float]:
 
 
 def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
-    """Condition number of the output, and its bound, as floats."""
+    """Return the condition number of the output, and its bound, as floats."""
     kappa = float(condition_number(output))
     if math.isinf(kappa) and np.isfinite(bound):
         raise ValueError("X: the output is too ill-conditioned for float64 to compare")
@@ -194,6 +194,7 @@ def _both_sides(output: Array, bound: Array | float) -> tuple[float, float]:
 
 
 def _check_tall(X: ArrayLike) -> Array:
+    """Return X scaled to unit size, after a check that it has no more columns than rows."""
     X = unit_size(check_matrix(X, "X"))
     if len(X) < X.shape[1]:
         raise ValueError(

@@ -86,14 +86,14 @@ def gray_tokens(
 
 
 def _gray_svd(X: Array, eps: float) -> tuple[Array, float]:
-    """Grayed matrix divided by its largest singular value, and that value."""
+    """Return the grayed matrix divided by its largest singular value, and that value."""
     U, s, Rt = np.linalg.svd(X, full_matrices=False)
     largest = float(s[0])
     return (U * _power_law(s, eps, max(X.shape))) @ Rt, largest
 
 
 def _gray_gram(X: Array, eps: float) -> tuple[Array, float]:
-    """Faster `_gray_svd` for entries rounded to float32.
+    """Return what `_gray_svd` returns, faster, for entries rounded to float32.
 
     The Gram matrix in float64 changes the least singular value by the relative error
     ``eps64 kappa^2``. Rounding the entries has already changed it by ``eps32 kappa``, which is far
@@ -109,7 +109,7 @@ def _gray_gram(X: Array, eps: float) -> tuple[Array, float]:
 
 
 def _gray_dct(X: Array, eps: float) -> tuple[Array, float]:
-    """Grayed matrix divided by its largest coefficient, and the size of that coefficient."""
+    """Return the grayed matrix divided by its largest coefficient, and that size."""
     F = scipy.fft.dctn(X, norm="ortho", overwrite_x=True)
     size = np.abs(F)
     largest = float(size.max())

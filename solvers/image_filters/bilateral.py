@@ -142,7 +142,7 @@ def _average(
     sigma_spatial: float,
     footprint: ArrayLike | None,
 ) -> WindowAverage:
-    """The filter as an average over shifts of the image."""
+    """Return the filter as an average over shifts of the image."""
     sigma_spatial = check_width(sigma_spatial, "sigma_spatial")
     _, height, width = planes.values.shape
     if footprint is None:
@@ -166,7 +166,7 @@ def _average(
 
 
 def _gaussian(shift: Array, sigma: float, real: np.dtype) -> Array:
-    """``exp(-shift^2 / (2 sigma^2))``."""
+    """Return ``exp(-shift^2 / (2 sigma^2))``."""
     with np.errstate(over="ignore"):  # with a tiny sigma, weights are 0 and 1
         return np.exp(-((shift / sigma) ** 2) / 2).astype(real)
 

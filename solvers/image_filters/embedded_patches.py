@@ -91,7 +91,7 @@ def embedded_means(
 
 
 def _features(guide: Array, W: Array) -> Array:
-    """Embedded patch of each pixel, of shape (n_features, height, width)."""
+    """Return the embedded patch of each pixel, of shape (n_features, height, width)."""
     size = W.shape[-1]
     border = ((size - 1) // 2, size // 2)
     padded = np.pad(guide, ((0, 0), border, border), mode="reflect")
@@ -100,5 +100,5 @@ def _features(guide: Array, W: Array) -> Array:
 
 
 def _overlap(side: int, shift: int) -> slice:
-    """Pixels i of an axis for which ``i + shift`` is also a pixel of the image."""
+    """Return the slice of the pixels i of an axis for which ``i + shift`` is a pixel too."""
     return slice(max(0, -shift), side - max(0, shift))

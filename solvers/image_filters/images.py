@@ -75,7 +75,7 @@ def check_image(image: ArrayLike, channel_axis: int | None, width: float) -> Pla
 
 
 def _unit(largest: float, width: float, limits: np.finfo) -> float:
-    """The unit of `Planes` for an image whose largest level is `largest`."""
+    """Return the unit of `Planes` for an image whose largest level is `largest`."""
     exponent = math.frexp(largest)[1] - 1
     if width < largest:
         exponent = max(math.frexp(width)[1] - 1, exponent - limits.maxexp + 40)

@@ -37,7 +37,7 @@ def average_levels(planes: Array, scale: float, n_jobs: int | None) -> Array:
 
 
 def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> Array:
-    """Averages at the columns of `levels`; `counts` says how many pixels have each level."""
+    """Return averages at the columns of `levels`; `counts` is the number of pixels of each."""
     n = levels.shape[1]
     values = np.concatenate([levels * counts, counts[None]])
     scale = levels.dtype.type(scale)
@@ -48,6 +48,7 @@ def _average(levels: Array, counts: Array, scale: float, n_jobs: int | None) -> 
 
 
 def _average_block(levels: Array, values: Array, scale: Any, start: int, stop: int) -> Array:
+    """Return the averages at some of the levels."""
     totals = np.zeros((len(values), stop - start))
     _add_pairs(levels, values, scale, start, totals, np.empty(_KEYS, levels.dtype))
     return (totals[:-1] / totals[-1]).astype(levels.dtype)

@@ -86,8 +86,8 @@ def nonlocal_means(
     >>> import numpy as np
     >>> from twinsolve.solvers import nonlocal_means
     >>> image = np.outer([0.0, 0.0, 1.0, 1.0], np.ones(4))
-    >>> found = nonlocal_means(image, patch_size=3, patch_distance=2, h=0.1)
-    >>> bool(np.abs(found - image).max() < 1e-12)
+    >>> denoised = nonlocal_means(image, patch_size=3, patch_distance=2, h=0.1)
+    >>> bool(np.abs(denoised - image).max() < 1e-12)
     True
     """
     h, sigma = _check_widths(h, sigma)
@@ -151,6 +151,7 @@ def _average(
     sigma: float,
     patch_weights: str,
 ) -> WindowAverage:
+    """Return the filter as an average over windows, by distances of patches."""
     _, height, width = planes.values.shape
     if check_integer(patch_size, "patch_size", minimum=1) // 2 >= min(height, width):
         raise ValueError(
@@ -172,7 +173,7 @@ def _average(
 
 
 def _taps(patch_size: int, patch_weights: str) -> Array:
-    """Weights of the pixels of a patch along one axis, with the sum 1."""
+    """Return the weights of the pixels of a patch along one axis, with sum 1."""
     if patch_weights == "uniform":
         taps = np.ones(patch_size)
     elif patch_weights == "gaussian":

@@ -201,7 +201,7 @@ def oriented_metric(
 
 
 def _edge_direction(pixels: Array, sigma: float) -> tuple[Array, Array]:
-    """Coherence of each pixel times the cosine, and the sine, of twice the gradient's angle."""
+    """Return each pixel's coherence times cosine, and sine, of twice the gradient's angle."""
     pixels = pixels / unit_under(pixels)
     pixels -= pixels.min()
     pixels /= unit_under(pixels)

@@ -165,7 +165,7 @@ def _check_square(matrix: ArrayLike, name: str) -> Array:
 
 
 def _find_permuted(pattern: Array) -> Array:
-    """Find the entries that lie on some permutation matrix of the pattern."""
+    """Return a mask of the entries that lie on some permutation matrix of the pattern."""
     columns = maximum_bipartite_matching(csr_array(pattern), perm_type="column")
     if (columns < 0).any():
         raise ValueError(
@@ -173,7 +173,7 @@ def _find_permuted(pattern: Array) -> Array:
             "rows share fewer columns with finite entries than there are of these rows"
         )
     # With one permutation on the diagonal, an entry lies on another iff it closes a cycle.
-    _, parts = connected_components(csr_array(pattern[:, columns]), connection="strong")
+    _, component = connected_components(csr_array(pattern[:, columns]), connection="strong")
     permuted = np.zeros_like(pattern)
-    permuted[:, columns] = parts[:, None] == parts
+    permuted[:, columns] = component[:, None] == component
     return permuted & pattern

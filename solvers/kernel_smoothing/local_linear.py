@@ -157,7 +157,7 @@ def _check(
     precision: ArrayLike | None,
     reg: float,
 ) -> tuple[_Problem, np.dtype]:
-    """Check the arguments; return them as a problem in float64, and the dtype of the result."""
+    """Return the checked arguments as a problem in float64, and the dtype of the result."""
     queries, keys = check_queries_and_keys(queries, keys)
     values = check_values(values, keys)
     reg = check_positive(reg, "reg", allow_zero=True)
@@ -167,12 +167,12 @@ def _check(
 
 
 def _n_rows(problem: _Problem) -> int:
-    """Number of queries to be fitted at once."""
+    """Return the number of queries to fit at once."""
     return rows_with_all_keys(problem.keys.size)
 
 
 def _fit_rows(problem: _Problem, rows: slice) -> Array:
-    """Fitted values a of some queries."""
+    """Return the fitted values a of some queries."""
     w, keys = normalised_rows(problem.weights, rows), problem.keys
     near = w @ keys
     x = keys - near[:, None]
@@ -190,7 +190,7 @@ def _fit_rows(problem: _Problem, rows: slice) -> Array:
 
 
 def _solve(scatter: Array, right: Array, reg: float, n_keys: int, grain: Array) -> Array:
-    """Smallest slopes B with ``(S + reg tr(S) I) B = right``, S one of the matrices `scatter`.
+    """Return the smallest slopes B with ``(S + reg tr(S) I) B = right`` for each S in `scatter`.
 
     Coordinates that differ by no more than their rounding error `grain` count as equal.
     """
@@ -204,7 +204,7 @@ def _solve(scatter: Array, right: Array, reg: float, n_keys: int, grain: Array) 
 
 
 def _gradient_rows(problem: _Problem, estimate: Array, rows: slice) -> Array:
-    """Norms of half the gradients in a of some queries."""
+    """Return the norms of half the gradients in a of some queries."""
     gradients = np.empty_like(estimate[rows])
     weights = normalised_rows(problem.weights, rows)
     for i, (w, q, a) in enumerate(zip(weights, problem.queries[rows], estimate[rows], strict=True)):

@@ -254,26 +254,26 @@ def smooth(weights: Weights, values: Array, out: Array, n_jobs: int | None) -> A
 
 
 def normalised_rows(weights: Weights, rows: slice) -> Array:
-    """Weights of all keys for some queries, with row sums of 1."""
+    """Return the weights of all keys for some queries, with row sums of 1."""
     (tile,) = weights.tiles(rows, whole=True)
     check_mass(tile.mass, rows)
     return tile.weights / tile.mass[:, None].astype(tile.weights.dtype)
 
 
 def _mean_rows(weights: Weights, values: Array, rows: slice) -> Array:
-    """Weighted means of the values for some queries."""
+    """Return the weighted means of the values for some queries."""
     total, mass = _sums(weights, values, rows)
     return total / mass[:, None]
 
 
 def _gradient_rows(weights: Weights, values: Array, estimate: Array, rows: slice) -> Array:
-    """Norms of half the gradients over the sum of the weights, for some queries."""
+    """Return norms of half the gradients over the sum of the weights, for some queries."""
     total, mass = _sums(weights, values, rows)
     return norms(estimate[rows] - total / mass[:, None])
 
 
 def _sums(weights: Weights, values: Array, rows: slice) -> tuple[Array, Array]:
-    """Weighted sums of the values, and sums of the weights, for some queries."""
+    """Return the weighted sums of the values, and the sums of the weights, for some queries."""
     n_rows = rows.stop - rows.start
     total, mass = np.zeros((n_rows, values.shape[1])), np.zeros(n_rows)
     for tile in weights.tiles(rows):
@@ -293,13 +293,13 @@ def in_one_unit(values: Array, estimate: Array) -> tuple[Array, Array]:
 
 
 def relative(gradients: Array, values: Array) -> Array:
-    """Norms of gradients divided by the largest norm of a row of `values`; 0 / 0 is 0."""
+    """Return norms of gradients divided by the largest norm of a row of `values`; 0 / 0 is 0."""
     with np.errstate(over="ignore"):
         return gradients / max(float(norms(values).max()), np.finfo(np.float64).tiny)
 
 
 def norms(X: Array) -> Array:
-    """Norms of the rows, scaled so that no square overflows or vanishes."""
+    """Return the norms of the rows, scaled so that no square overflows or vanishes."""
     size = np.maximum(np.abs(X).max(axis=1), np.finfo(np.float64).tiny)
     return size * np.linalg.norm(X / size[:, None], axis=1)
 

@@ -164,7 +164,7 @@ def entmax_gap(logits: ArrayLike, probabilities: ArrayLike, *, alpha: ArrayLike)
 
 
 def _find_shift(z: Array, excess: Array) -> Array:
-    """The c at which the entries of `entmax` sum to one, for rows whose largest entry is 0."""
+    """Return the c at which `entmax` sums to one, for rows whose largest entry is 0."""
     c = np.zeros((*z.shape[:-1], 1))
     for _ in range(_NEWTON_STEPS):
         log_p = _log_entmax(z, excess, c)
@@ -177,13 +177,13 @@ def _find_shift(z: Array, excess: Array) -> Array:
 
 
 def _slopes(log_p: Array, excess: Array) -> Array:
-    """``p^(2 - alpha)`` on the support, and 0 off it."""
+    """Return ``p^(2 - alpha)`` on the support, and 0 off it."""
     inside = log_p > -np.inf
     return np.where(inside, np.exp((1 - excess) * np.where(inside, log_p, 0)), 0)
 
 
 def _log_entmax(z: Array, excess: Array, c: Array) -> Array:
-    """Logarithm of ``(1 + excess (z - c))_+^(1 / excess)``."""
+    """Return the logarithm of ``(1 + excess (z - c))_+^(1 / excess)``."""
     y = z - c
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(excess > 0, np.log1p((excess * y).clip(-1)) / excess, y)
@@ -300,7 +300,7 @@ def entropic_gap(logits: ArrayLike, probabilities: ArrayLike) -> Array:
 
 
 def _times_positive(p: Array, x: Array) -> Array:
-    """``p * x`` where p > 0, and 0 elsewhere, even if x is infinite there."""
+    """Return ``p * x`` where p > 0, and 0 elsewhere, even if x is infinite there."""
     return p.clip(0) * np.where(p > 0, x, 0)
 
 

@@ -198,14 +198,14 @@ def rows_with_all_keys(n_keys: int) -> int:
 
 
 def check_mass(mass: Array, rows: slice) -> None:
-    """Refuse queries whose weights are all zero; the message names the first."""
+    """Raise a ValueError if all weights of a query are zero; the message names the first."""
     if not mass.all():
         row = rows.start + int(np.flatnonzero(mass == 0)[0])
         raise ValueError(f"bandwidth: query {row} has no key with a positive weight; widen it")
 
 
 def _tiles(n_rows: int, keys: Array, whole: bool) -> Iterator[tuple[slice, Array]]:
-    """Columns of each tile and an array of its shape, which all tiles share."""
+    """Yield the columns of each tile, and an array of its shape, which all tiles share."""
     n_keys = keys.shape[1]
     width = n_keys if whole else min(n_keys, max(1, _ROW_BYTES // keys.itemsize))
     buffer = np.empty(n_rows * width, keys.dtype)
@@ -218,7 +218,7 @@ def _tiles(n_rows: int, keys: Array, whole: bool) -> Iterator[tuple[slice, Array
 def _products(
     queries: Array, keys: Array, bandwidth: float, root: Array | None, dtype: Any
 ) -> Products | None:
-    """Weights from inner products; None where their rounding errors would be too large."""
+    """Return weights by inner products, or None where rounding errors would be too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         q, k = _transform(queries, keys, root)
         q, k = q / bandwidth, k / bandwidth
@@ -232,7 +232,7 @@ def _products(
 
 
 def _squares(x: Array) -> Array:
-    """Squared norms of the rows."""
+    """Return the squared norms of the rows."""
     return np.einsum("ij,ij->i", x, x, dtype=np.float64)
 
 
@@ -247,7 +247,7 @@ def _transform(queries: Array, keys: Array, root: Array | None) -> tuple[Array, 
 
 
 def _square_root(precision: ArrayLike, n_features: int) -> Array:
-    """R with ``P = R R^T``; for a precision given as a 1-D diagonal, the 1-D square root of it."""
+    """Return R with ``P = R R^T``; for a diagonal, given as a vector, the vector of roots."""
     if np.ndim(precision) == 1:
         diagonal = check_matrix(np.reshape(precision, (1, -1)), "precision", n_features=n_features)
         if (diagonal < 0).any():

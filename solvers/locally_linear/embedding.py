@@ -175,18 +175,18 @@ class _Eigenproblem:
         self.rounding = 64 * bound  # times machine precision: level of rounding errors
 
     def improve(self, Y: Array) -> Array:
-        """Orthonormal basis of the span of Y in which ``A^T A`` is diagonal."""
+        """Return an orthonormal basis of the span of Y in which ``A^T A`` is diagonal."""
         Y = np.linalg.qr(_center_columns(Y))[0]
         return Y @ np.linalg.svd(self.A @ Y, full_matrices=False)[2][::-1].T
 
     def residual(self, Y: Array) -> tuple[Array, Array]:
-        """Rayleigh quotients mu of the columns y, and norms of ``A^T A y - mu y``."""
+        """Return the Rayleigh quotients mu of the columns y, and norms of ``A^T A y - mu y``."""
         image = self.A @ Y
         eigenvalues = (image**2).sum(axis=0)
         return eigenvalues, np.linalg.norm(self.transposed @ image - Y * eigenvalues, axis=0)
 
     def settled(self, eigenvalues: Array, residual: Array, dtype: Any = np.float64) -> Array:
-        """Mask of the eigenpairs whose residual meets `tol` or is at rounding level."""
+        """Return a mask of the eigenpairs whose residual meets `tol` or is at rounding level."""
         rounding = float(np.finfo(dtype).eps) * self.rounding
         return residual <= np.maximum(self.tol * eigenvalues, rounding)
 
@@ -214,7 +214,7 @@ def _certify_coordinates(
 
 
 def _count_closed_parts(C: csr_array) -> int:
-    """Number of strongly connected parts without weights to others; each has an eigenvalue 0."""
+    """Return the number of closed strong components; each has an eigenvalue 0."""
     n_parts, part = connected_components(C, connection="strong")
     rows, columns = C.nonzero()
     open_parts = part[rows][part[rows] != part[columns]]
@@ -231,7 +231,7 @@ def _dense_eigenvectors(A: csr_array, n_components: int) -> Array:
 def _lanczos(
     problem: _Eigenproblem, n_components: int, max_iter: int, rng: np.random.RandomState
 ) -> tuple[Array, int]:
-    """Improved Ritz vectors of the inverse, and the number of steps.
+    """Return improved Ritz vectors of the inverse, and the number of steps.
 
     Eigenvalues many orders of magnitude below the others make the rounding errors of the inverse
     exceed what belongs to the others. A restart with the vectors of the smallest eigenvalues first

@@ -104,16 +104,16 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             reg=self.reg,
             n_jobs=self.n_jobs,
         )
-        found = locally_linear_embedding(
+        embedding = locally_linear_embedding(
             self.weights_,
             self.n_components,
             tol=self.tol,
             max_iter=self.max_iter,
             random_state=self.random_state,
         )
-        self.embedding_ = found.coordinates.astype(points.dtype)
-        self.reconstruction_error_ = float(found.eigenvalues.sum())
-        self.residual_, self.n_iter_ = found.residual, found.n_iter
+        self.embedding_ = embedding.coordinates.astype(points.dtype)
+        self.reconstruction_error_ = float(embedding.eigenvalues.sum())
+        self.residual_, self.n_iter_ = embedding.residual, embedding.n_iter
         self._points, self._n_features_out = points, self.n_components
         return self
 

@@ -76,7 +76,7 @@ def _choose(
 
 @jit
 def _distance(x: Array, y: Array, most: float) -> float:
-    """Distance of x and y, or infinity if it is certainly above `most`."""
+    """Return the distance of x and y, or infinity if it is certainly above `most`."""
     square, stop = 0.0, max((1 + 1e-15) * most * most, _LEAST)
     for d in range(len(x)):
         square += (x[d] - y[d]) ** 2

@@ -177,7 +177,7 @@ def locally_linear_residual(
 def _read_pattern(
     graph: csr_array, shape: tuple[int, int], exclude_self: bool
 ) -> tuple[Array, Array]:
-    """Row pointers and sorted column indices of the stored entries."""
+    """Return row pointers and sorted column indices of the stored entries."""
     if not issparse(graph) or graph.shape != shape:
         raise ValueError(
             f"graph: must be a sparse array of shape {shape}, got {type(graph).__name__} of shape "
@@ -197,7 +197,7 @@ def _read_pattern(
 def _barycentre_weights(
     points: Array, X: Array, indptr: Array, indices: Array, reg: float, n_jobs: int | None
 ) -> Array:
-    """Weights of the stored entries, in threads."""
+    """Return the weights of the stored entries, computed in threads."""
     X, points = X.astype(np.float64, copy=False), points.astype(np.float64, copy=False)
     reg = min(reg, _EQUAL_WEIGHTS)
     tasks = [

@@ -15,7 +15,10 @@ from .problem import MORE, default_tol
 
 @dataclass(frozen=True)
 class _Analysis:
-    """``min_u 1/2 |u - f|^2 + lam |K u|``, with the dual ``|p|_* <= lam`` and ``u = f - K^T p``."""
+    """The problem ``min_u 1/2 |u - f|^2 + lam |K u|``.
+
+    Its dual variable p has ``|p|_* <= lam``, and gives ``u = f - K^T p``.
+    """
 
     f: Array
     lam: float
@@ -32,7 +35,7 @@ class _Analysis:
         return p * (self.lam / np.maximum(sizes, self.lam))
 
     def certify(self, u: Array, p: Array) -> tuple[Array, Array, Array]:
-        """Objective, relative gap and dual point, for `certified`.
+        """Return objective, relative gap and dual point, for `certified`.
 
         For any u and any feasible p, the duality gap is the sum of
         ``1/2 |u - f + K^T p|^2`` and ``lam |K u| - <K u, p>``, which are both >= 0.
@@ -106,7 +109,8 @@ def l1_analysis(
     """
     if np.abs(bank.filters.sum(axis=(1, 2))).max() > 1e-8 * np.abs(bank.filters).max():
         raise ValueError(
-            "bank: filters must sum to 0, so that brighter images have solutions brighter alike"
+            "bank: each filter must sum to 0, so that a constant added to the image is added to "
+            "the solution"
         )
     return _solve(f, lam, bank, bank.adjoint, bank.norm_bound(), False, tol, max_iter)
 
@@ -178,6 +182,7 @@ def _solve(
     tol: float | None,
     max_iter: int,
 ) -> Solution:
+    """Solve for u by ascent in the dual variable; return a certified solution."""
     image = check_matrix(f, "f")
     dtype, values = image.dtype, image.astype(np.float64, copy=False)
     level = values[0, 0]  # responses do not depend on it, up to rounding
@@ -205,6 +210,7 @@ def _solve(
 def _ascend_with_momentum(
     problem: _Analysis, tol: float, max_iter: int
 ) -> tuple[Array, Array, int]:
+    """Run FISTA on the dual variable, restarted where it descends; return u, p, n_iter."""
     p = extrapolated = np.zeros_like(problem.analyze(problem.f))
     u, t, n_iter = problem.f, 1.0, 0
     for n_iter in range(1, max_iter + 1):
@@ -213,8 +219,8 @@ def _ascend_with_momentum(
         move = stepped - p
         if ((extrapolated - stepped) * move).sum() > 0:
             t = 1.0
-        grown = (1 + np.sqrt(1 + 4 * t * t)) / 2
-        p, extrapolated, t = stepped, stepped + (t - 1) / grown * move, grown
+        next_t = (1 + np.sqrt(1 + 4 * t * t)) / 2
+        p, extrapolated, t = stepped, stepped + (t - 1) / next_t * move, next_t
         if n_iter % 10 == 0 or n_iter == max_iter:
             u = problem.f - problem.adjoint(p)
             if problem.certify(u, p)[1] <= tol:
@@ -223,7 +229,7 @@ def _ascend_with_momentum(
 
 
 def _differences(u: Array) -> Array:
-    """Forward differences down and right, of shape (2, height, width); 0 at the far borders."""
+    """Return forward differences down and right, (2, height, width); 0 at the far borders."""
     differences = np.zeros((2, *u.shape))
     differences[0, :-1] = np.diff(u, axis=0)
     differences[1, :, :-1] = np.diff(u, axis=1)
@@ -231,6 +237,7 @@ def _differences(u: Array) -> Array:
 
 
 def _differences_adjoint(p: Array) -> Array:
+    """Return the adjoint of `_differences`."""
     image = np.zeros(p.shape[1:])
     image[:-1] -= p[0, :-1]
     image[1:] += p[0, :-1]

@@ -52,6 +52,7 @@ def _sum_sparse(
 def _add_term(
     weight: float, i: int, j: int, u: Array, total: Array, size: Array, lost: Array
 ) -> None:  # Kahan's summation
+    """Add a weighted difference by compensated summation; `lost` holds what rounding cut off."""
     for c in range(u.shape[1]):
         term = weight * (u[i, c] - u[j, c])
         size[i, c] += abs(term)

@@ -131,6 +131,7 @@ class FilterBank:
         return float(squares.max() / np.cos(np.pi * (self.size - 1) / n) ** 2)
 
     def _continue_borders(self, u: Array) -> Array:
+        """Continue an image beyond its far borders, as `borders` says."""
         if min(u.shape) < self.size and self.borders == "inside":
             raise ValueError(
                 f"image: must have sides of at least {self.size} pixels, got {u.shape}"
@@ -141,6 +142,7 @@ class FilterBank:
         return np.pad(u, border) if self.borders == "zero" else u
 
     def _fold_borders(self, image: Array) -> Array:
+        """Return the adjoint of `_continue_borders`."""
         border = self.size - 1
         if border == 0 or self.borders == "inside":
             return image
@@ -150,7 +152,7 @@ class FilterBank:
 
 
 def _fold_period(image: Array, border: int) -> Array:
-    """Adjoint of a periodic continuation by `border` rows at the end."""
+    """Return the adjoint of a periodic continuation by `border` rows at the end."""
     height = len(image) - border
     folded = image[:height].copy()
     np.add.at(folded, np.arange(height, len(image)) % height, image[height:])
@@ -291,6 +293,7 @@ class NonlocalFilterBank(FilterBank):
         return super().norm_bound(weights * rows * columns)
 
     def _mix_responses(self, responses: Array, means: csr_array) -> Array:
+        """Mix each response with the mean of those at similar windows."""
         flat = responses.reshape(len(responses), -1)
         if flat.shape[1] != means.shape[0]:
             raise ValueError(

@@ -146,7 +146,7 @@ def filter_diffusion_step(
 
 
 def _same_shape(u: ArrayLike, f: ArrayLike) -> tuple[Array, Array]:
-    """Return both as finite matrices of the same shape."""
+    """Return u and f as finite matrices, after a check that their shapes agree."""
     u, f = check_matrix(u, "u"), check_matrix(f, "f")
     if u.shape != f.shape:
         raise ValueError(f"f: must be of the shape of u, {u.shape}, got {f.shape}")

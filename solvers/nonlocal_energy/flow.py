@@ -118,7 +118,7 @@ def gradient_flow(
 
 
 def _slack(problem: EnergyProblem) -> Array:
-    """Bound on the rounding errors of an energy, including those of its gradient."""
+    """Bound the rounding errors of an energy, including those of its gradient."""
     f = problem.f - problem.f.mean(axis=0)
     return 1e-13 * ((problem.weights.degrees + problem.fidelity) * f**2).sum(axis=0)
 
@@ -183,12 +183,14 @@ def _hessian(problem: EnergyProblem) -> csr_array:
 
 
 def _move_by_eigenvectors(problem: EnergyProblem, time: float) -> Array:
+    """Return ``u(t) - f`` by the eigenvectors of the Hessian."""
     curvatures, vectors = eigh(_hessian(problem).toarray())
     spans = -exprel(-time * curvatures.clip(min=0))[:, None] * time
     return np.asarray(vectors @ (spans * (vectors.T @ problem.gradient(problem.f))))
 
 
 def _move_by_products(problem: EnergyProblem, time: float) -> Array:
+    """Return ``u(t) - f`` by products with the Hessian."""
     n_tokens, n_features = problem.f.shape
     # An extra state for each column carries the constant term.
     drive = csr_array(problem.gradient(problem.f))

@@ -192,6 +192,7 @@ def _check_length(u: Array, f: Array) -> None:
 
 
 def _sum_of_differences(u: Array, weights: Weights) -> float:
+    """Return ``1/4 sum_ij K_ij |u_i - u_j|^2``."""
     K = weights.matrix
     if issparse(K):
         edges = K.tocoo()

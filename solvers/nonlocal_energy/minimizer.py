@@ -122,7 +122,7 @@ def minimize_energy(
 
 
 def _count_worthwhile(n_tokens: int, n_features: int) -> int:
-    """Number of iterations that cost as much as a Cholesky factor; 0 if too few to converge.
+    """Return how many iterations cost as much as a Cholesky factor; 0 if too few to converge.
 
     The operation counts give ``n_tokens / (6 n_features)``. With few columns it is less, as
     products then wait for memory.
@@ -132,7 +132,7 @@ def _count_worthwhile(n_tokens: int, n_features: int) -> int:
 
 
 def _conjugate_gradients(problem: EnergyProblem, tol: float, max_iter: int) -> tuple[Array, Array]:
-    """Run preconditioned conjugate gradients from u = f, separately for each column."""
+    """Run preconditioned conjugate gradients from u = f, for each column by itself."""
     weights = problem.weights
     inverse = reciprocal(weights.degrees + problem.fidelity)
     u = problem.f.copy()
@@ -156,6 +156,7 @@ def _conjugate_gradients(problem: EnergyProblem, tol: float, max_iter: int) -> t
 
 
 def _factored_step(problem: EnergyProblem, residual: Array) -> Array:
+    """Return the step to the minimum by a Cholesky factor of the Hessian."""
     hessian = -problem.weights.matrix
     pivots = problem.weights.degrees + problem.fidelity
     np.fill_diagonal(hessian, np.where(pivots > 0, pivots, 1))

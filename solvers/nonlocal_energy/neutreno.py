@@ -207,6 +207,7 @@ class _Problem(NamedTuple):
         return self.transitions.product(u) + self.lam * (self.f - u) - u
 
     def gap(self, residual: Array) -> Array:
+        """Return the certified relative error of a state with this residual."""
         excess, f = self.transitions.excess, self.f
         if excess.any():
             f = np.vstack([f, -f])
@@ -223,7 +224,7 @@ class _Problem(NamedTuple):
         return np.abs(residual).max(axis=0), gap, residual
 
     def favours_factor(self, tol: float) -> bool:
-        """Whether an LU factor costs less than the safe iteration, which waits for memory."""
+        """Whether an LU factor costs less than the iteration, whose time goes to memory."""
         n_iter = float(np.log(2 / tol)) / float(np.log1p(self.lam.min()))
         dense = isinstance(self.transitions.matrix, np.ndarray)
         return dense and bool(len(self.f) < 3 * n_iter * max(16, self.f.shape[1]))
@@ -244,6 +245,7 @@ def _check(f: ArrayLike, A: Any, lam: float | ArrayLike) -> tuple[_Problem, Any]
 
 
 def _solve_by_factor(problem: _Problem) -> Array:
+    """Solve for the fixed point by an LU factor."""
     matrix = np.diag(1 + problem.lam[:, 0]) - problem.transitions.matrix
     try:
         return np.linalg.solve(matrix, problem.lam * problem.f)

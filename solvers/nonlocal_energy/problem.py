@@ -36,6 +36,7 @@ class EnergyProblem(NamedTuple):
         return relative_error(gradient * reciprocal(self.fidelity), self.f)
 
     def objective(self, u: Array, dual: Array) -> Array:
+        """Return the energy of u in each column, from the gradient `dual` of its smooth part."""
         difference = u - self.f
         doubled = (u - u.mean(axis=0)) * dual + difference * (difference * self.fidelity)
         return doubled.sum(axis=0) / 2
@@ -71,7 +72,7 @@ def check_energy_problem(
 
 
 def check_size(f: Array, weight: float) -> None:
-    """Refuse tokens whose energies overflow at this weight."""
+    """Raise a ValueError for tokens whose energies overflow at this weight."""
     largest = float(np.abs(f).max())
     if not np.isfinite(8 * max(weight, 1.0) * largest * largest):
         raise ValueError(
@@ -103,6 +104,6 @@ def reciprocal(x: Array) -> Array:
 
 
 def record(certify: Certify, trajectory: list[Array]) -> dict[str, Array]:
-    """History of a run: its states u_0 to u_n with their certificates."""
+    """Return the history of a run: its states u_0 to u_n with their certificates."""
     objective, gap, _ = zip(*map(certify, trajectory), strict=True)
     return {"coef": np.stack(trajectory), "objective": np.stack(objective), "gap": np.stack(gap)}

@@ -188,7 +188,7 @@ def random_walk_rate(A: Any) -> float:
 
 
 def _closed_class(matrix: Any) -> Array:
-    """Tokens of the class that the walk cannot leave, which must be unique."""
+    """Return the tokens of the class that the walk cannot leave, which must be unique."""
     edges = _edges(matrix)
     _, labels = connected_components(edges, connection="strong")
     pairs = edges.tocoo()
@@ -203,7 +203,7 @@ def _closed_class(matrix: Any) -> Array:
 
 
 def _period(matrix: Any) -> int:
-    """Greatest common divisor of the lengths of all cycles in the closed class."""
+    """Return the greatest common divisor of the lengths of all cycles in the closed class."""
     closed = _closed_class(matrix)
     edges = _edges(matrix[closed][:, closed])
     levels = shortest_path(edges, unweighted=True, indices=0).astype(int)

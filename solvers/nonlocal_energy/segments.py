@@ -83,16 +83,16 @@ class Segments:
         self.pushes = self.sums(np.diff(jumps, axis=1))
 
     def sums(self, x: Array) -> Array:
-        """Sum of x over each segment."""
+        """Return the sum of x over each segment."""
         return np.add.reduceat(x.ravel(), self._first) if len(self._first) else np.empty(0)
 
     def spread(self, values: Array) -> Array:
-        """A value for each segment, at its samples."""
+        """Return each segment's value at all of its samples."""
         return np.repeat(values, self.sizes).reshape(self._shape)
 
 
 def _certify(u: Array, f: Array, lam: Array) -> tuple[Array, Array, Array]:
-    """Objective, relative gap and dual point of each row, for any u."""
+    """Return objective, relative gap and dual point of each row, for any u."""
     sums = np.cumsum(u - f, axis=1)[:, :-1]
     p = sums.clip(-lam[:, None], lam[:, None])
     residual = u - f - np.diff(p, axis=1, prepend=0, append=0)

@@ -46,6 +46,7 @@ def largest_moduli(
 
 
 def _is_triangular(matrix: Any) -> bool:
+    """Whether all entries lie on one side of the diagonal."""
     if matrix is None:
         return False
     if issparse(matrix):

@@ -40,7 +40,7 @@ def irreducible_distribution(P: Any) -> Array:
 
 
 def _reduce_states(P: Array) -> Array:
-    """Weights of the states, each as accurate in relative terms as the moves; overwrites P.
+    """Return the states' weights, each as accurate, relatively, as the moves; overwrites P.
 
     States are removed from the walk one block at a time, the last states first. The moves through
     removed states are added to the direct moves (Grassmann, Taksar and Heyman 1985).

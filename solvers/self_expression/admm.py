@@ -112,6 +112,7 @@ def admm_self_expression(
 def _admm(
     X: Array, mu: float, p: float, affine: bool, circulated: bool, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
+    """Run the ADMM of the paper or of the circulated code."""
     n = len(X)
     data = mu * X @ X.T
     inverse = np.linalg.inv(data + p * np.eye(n) + p * affine)
@@ -133,12 +134,12 @@ def _admm(
 
 
 def how_admm_ended(n_iter: int, stopped: bool) -> str:
-    """Sentence that says which rule ended an ADMM of the literature."""
+    """Return a sentence that says which rule ended an ADMM of the literature."""
     if stopped:
         return f"ADMM was stopped by its own rule after {n_iter} iterations"
     return f"ADMM ended at max_iter={n_iter}, before its own rule stopped it"
 
 
 def cure(solver: str) -> str:
-    """Advice for an ADMM that stopped short of the optimum."""
+    """Return advice for an ADMM that stopped short of the optimum."""
     return f"decrease tol, increase max_iter, or take `{solver}`, which solves the problem"

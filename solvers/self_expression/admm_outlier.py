@@ -115,7 +115,7 @@ def admm_outlier_self_expression(
 def _paper_form(
     X: Array, lam: float, lam_outlier: float, p: float, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
-    """ADMM of the paper, on X - E in place of E."""
+    """Run the ADMM of the paper, on X - E in place of E."""
     n, mu = len(X), 2 / lam
     inverse = np.linalg.inv(mu * X @ X.T + p * np.eye(n))
     C, L = np.zeros((2, n, n))
@@ -135,7 +135,7 @@ def _paper_form(
 def _circulated_form(
     X: Array, lam: float, lam_outlier: float, p: float, tol: float, max_iter: int
 ) -> tuple[Array, int, bool]:
-    """ADMM of the circulated code, on the dictionary ``[X; I / g]``.
+    """Run the ADMM of the circulated code, on the dictionary ``[X; I / g]``.
 
     Z, C and L belong to the atoms X, and Ze, F and Le to the unit vectors. Y is the multiplier of
     ``X = C X + E``. ``YX = Y X^T`` is updated along with Y, which leaves two products with X in an

@@ -254,7 +254,7 @@ def certify_affine(
 
 
 def affine_scale(Y: Array, D: Array, penalty: Penalty) -> Array:
-    """``|y - mean(D)|^2 + lam r``, to which the gap of each row is relative."""
+    """Return ``|y - mean(D)|^2 + lam r``, to which the gap of each row is relative."""
     return squared_norms(Y - D.mean(axis=0)) + 2 * penalty.half
 
 
@@ -265,7 +265,7 @@ def _scale_to_sum_one(C: csr_array) -> csr_array:
 
 
 def _lift(X: Array, affine: bool) -> tuple[Array, Array]:
-    """X and centred X, both with a constant feature of their size appended; X twice if not affine.
+    """Return X and centred X, both with a constant feature of their size; X twice if not affine.
 
     If all points are equal, the centred rows are zero up to rounding. The constant is then the
     largest entry of X.
@@ -290,7 +290,7 @@ def _restore_dual(dual: Array, uncentred: Array, centred: Array) -> Array:
 
 
 def _project_on_span(points: Array, uncentred: Array, dtype: np.dtype) -> tuple[Array, Array]:
-    """Project points on their span without rounding errors; say which are in the others' span.
+    """Project points on their span; say which rows lie in the span of the others.
 
     Directions count as rounding errors if `uncentred`, rounded to `dtype`, may have such parts.
     """
@@ -302,7 +302,7 @@ def _project_on_span(points: Array, uncentred: Array, dtype: np.dtype) -> tuple[
 
 
 def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, Array, float]:
-    """Least-squares representation of row i on its support, a feasible dual point, and their gap.
+    """Return row i's least-squares codes on its support, a feasible dual point, and their gap.
 
     The dual point is the better of `nu` and the point nearest to it at which the atoms of the
     support are tight. The latter is optimal if the support is.

@@ -37,7 +37,7 @@ def solve_huber(
     max_rounds: int,
     n_jobs: int | None,
 ) -> tuple[csr_array, Array]:
-    """Codes of the rows of Y in the rows of X, and the number of Newton steps of each."""
+    """Return codes of the rows of Y in the rows of X, and the number of Newton steps of each."""
     tasks = [(Y[rows], X, penalty[rows], lam_outlier, tol, max_rounds) for rows in _blocks(len(Y))]
     with one_blas_thread:
         blocks = list(spread(_solve_block, tasks, n_jobs))
@@ -81,28 +81,31 @@ def _certify(
 def _solve_block(
     Y: Array, X: Array, penalty: Penalty, lam_outlier: float, tol: float, max_rounds: int
 ) -> tuple[csr_array, Array]:
+    """Solve a block of rows: Newton steps on working sets, until each row is certified."""
     C, n_iter = np.zeros((len(Y), len(X))), np.zeros(len(Y), dtype=int)
-    left, work = np.arange(len(Y)), new_work(2 * _ADD, 0, 0)
+    open_rows, work = np.arange(len(Y)), new_work(2 * _ADD, 0, 0)
     for _ in range(max_rounds):
-        certified, R, correlation = _certify(Y[left], X, C[left], penalty[left], lam_outlier)
+        certified, R, correlation = _certify(
+            Y[open_rows], X, C[open_rows], penalty[open_rows], lam_outlier
+        )
         gap = certified[1]
         for at in np.flatnonzero(gap > tol).tolist():
-            code, h = C[left[at]], penalty.half[left[at]]
+            code, h = C[open_rows[at]], penalty.half[open_rows[at]]
             working = _working_set(code, correlation[at], h)
             if len(working) > len(work.x):
                 work = new_work(2 * len(working), 0, 0)
             atoms = np.ascontiguousarray(X[working].T)
             x, steps = _newton(atoms, code[working], R[at], h, lam_outlier / 2, 0.1 * tol, work)
             code[working] = x
-            n_iter[left[at]] += steps
-        left = left[gap > tol]
-        if len(left) == 0:
+            n_iter[open_rows[at]] += steps
+        open_rows = open_rows[gap > tol]
+        if len(open_rows) == 0:
             break
     return csr_array(C), n_iter
 
 
 def _working_set(code: Array, correlation: Array, h: float) -> Array:
-    """Working set: the support, then the atoms that violate optimality most."""
+    """Return the support, then the atoms that violate optimality most."""
     support = np.flatnonzero(code)
     size = np.abs(correlation)
     size[support] = 0
@@ -175,7 +178,7 @@ def _count(gram: Array, a: Array, sign: float) -> None:
 
 @jit_reordered
 def _line_search(r: Array, change: Array, x: Array, move: Array, h: float, t: float) -> float:
-    """The length in [0, 1] that minimises the objective, convex, at x + length * move."""
+    """Return the length in [0, 1] that minimises the convex objective at x + length * move."""
     if _slope(1.0, r, change, x, move, h, t) <= 0.0:
         return 1.0
     low, high = 0.0, 1.0
@@ -192,7 +195,7 @@ def _line_search(r: Array, change: Array, x: Array, move: Array, h: float, t: fl
 def _slope(
     length: float, r: Array, change: Array, x: Array, move: Array, h: float, t: float
 ) -> float:
-    """Half the left derivative of the objective with respect to the length."""
+    """Return half the left derivative of the objective with respect to the length."""
     slope = 0.0
     for j in range(r.size):
         slope -= min(max(r[j] - length * change[j], -t), t) * change[j]

@@ -94,11 +94,11 @@ def proximal_self_expression(
     def residual(
         C: Array, copies: list[Array], subgradients: list[Array]
     ) -> tuple[float, float, Array]:
-        missed = points - C @ points
-        stationarity = float(np.linalg.norm(2 * missed @ points.T - sum(subgradients)) / scale)
+        errors = points - C @ points
+        stationarity = float(np.linalg.norm(2 * errors @ points.T - sum(subgradients)) / scale)
         size = max(float(np.linalg.norm(C)), 1.0)
-        apart = max(float(np.linalg.norm(copy - C)) / size for copy in copies)
-        return float((missed**2).sum()), max(stationarity, apart), 2 * missed
+        disagreement = max(float(np.linalg.norm(copy - C)) / size for copy in copies)
+        return float((errors**2).sum()), max(stationarity, disagreement), 2 * errors
 
     solution = _consensus(X, proxes, lam, residual, tol, max_iter)
     warn_unless_converged(solution)
@@ -235,9 +235,9 @@ def _consensus(
 def _balance(
     C: Array, copies: list[Array], previous: list[Array], duals: list[Array], rho: float
 ) -> float:
-    """Factor for the penalty that makes the relative primal and dual residuals more equal."""
-    apart = np.linalg.norm([C - copy for copy in copies]) * np.linalg.norm(duals)
+    """Return a factor for the penalty that makes primal and dual residuals more equal."""
+    disagreement = np.linalg.norm([C - copy for copy in copies]) * np.linalg.norm(duals)
     change = rho * np.linalg.norm(np.subtract(copies, previous)) * np.linalg.norm(copies)
     # Both are zero at the optimum, and as long as C is zero.
-    ratio = np.sqrt(apart / change) if change > 0 else np.inf if apart > 0 else 1.0
+    ratio = np.sqrt(disagreement / change) if change > 0 else np.inf if disagreement > 0 else 1.0
     return float(np.clip(ratio, 0.2, 5)) if not 0.5 < ratio < 2 else 1.0

@@ -127,7 +127,7 @@ def check_coefficients(coef: ArrayLike, n: int) -> Array:
 
 
 def _leave_one_out(U: Array, s: Array, lam: float) -> Array:
-    """``-P_ij / P_ii`` with P times `lam`, a sum of projections, so that a tiny lam is harmless.
+    """Return ``-P_ij / P_ii``; P is computed times `lam`, so that a tiny lam is harmless.
 
     The entries of P carry errors of the rounding of its largest terms. A sample that is nearly
     alone in its direction has a smaller P_ii than these leave right: it is regressed by itself.
@@ -148,7 +148,7 @@ def _leave_one_out(U: Array, s: Array, lam: float) -> Array:
 
 
 def _regress_on_others(X: Array, i: int, lam: float) -> Array:
-    """Ridge regression of row i of X on the other rows, but for directions at rounding level."""
+    """Regress row i of X on the other rows, without directions at rounding level."""
     U, s, Vt = np.linalg.svd(np.delete(X, i, axis=0), full_matrices=False)
     real = s > len(X) * np.finfo(s.dtype).eps * s[0]
     s, U, Vt = s[real], U[:, real], Vt[real]

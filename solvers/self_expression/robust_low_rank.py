@@ -134,7 +134,7 @@ def _admm(
 
 
 def _balance(primal: Array, of: Array, change: Array, dual: Array) -> float:
-    """Factor for the penalty that makes the relative primal and dual residuals more equal."""
+    """Return a factor for the penalty that makes primal and dual residuals more equal."""
     tiny = np.finfo(np.float64).tiny
     primal_residual = np.linalg.norm(primal) / max(np.linalg.norm(of), tiny)
     dual_residual = np.linalg.norm(change) / max(np.linalg.norm(dual), tiny)

@@ -153,6 +153,7 @@ def implicit_codes(
 
 
 def _replace_rows(codes: Any, rows: Array, by: csr_array) -> csr_array:
+    """Return codes with some rows replaced."""
     order = np.arange(codes.shape[0])
     order[rows] = codes.shape[0] + np.arange(len(rows))
     return csr_array(vstack([codes, by], format="csr")[order])
@@ -161,6 +162,7 @@ def _replace_rows(codes: Any, rows: Array, by: csr_array) -> csr_array:
 def _factor(
     Y: Array, atoms: Atoms, codes: csr_array, penalty: Penalty, n_jobs: int | None
 ) -> Supports:
+    """Factor the systems of all rows' supports."""
     sizes = np.diff(codes.indptr).astype(np.int64)
     factor_at = np.concatenate([[0], np.cumsum(sizes * (sizes + 1) // 2)])
     supports = Supports(
@@ -184,7 +186,7 @@ def _factor(
 def _certify(
     Y: Array, atoms: Atoms, codes: csr_array, penalty: Penalty, supports: Supports
 ) -> tuple[Array, Array, Array]:
-    """Gap and margin of each row, and the largest relative violation of its optimality."""
+    """Return gap and margin of each row, and the largest relative violation of its conditions."""
     gap, margin, violation = np.empty((3, len(Y)))
     for rows in row_blocks(len(Y)):
         own, C, residual = penalty[rows], codes[rows], supports.residual[rows]

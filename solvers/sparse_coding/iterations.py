@@ -240,7 +240,7 @@ def coordinate_descent(
 
 
 def repeated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
-    """``C_0, C_1, ...`` with ``C_k = move(C_{k-1}, step_k)``."""
+    """Yield ``C_0, C_1, ...`` with ``C_k = move(C_{k-1}, step_k)``."""
     yield C
     for step in steps:
         C = move(C, step)
@@ -248,7 +248,7 @@ def repeated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
 
 
 def accelerated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
-    """`repeated` with the momentum of FISTA: each move starts at extrapolated codes."""
+    """Yield the codes of `repeated` with FISTA's momentum: moves start at extrapolated codes."""
     yield C
     ahead, t = C, 1.0
     for step in steps:
@@ -288,7 +288,7 @@ class _Problem(NamedTuple):
         return certify(self.Y, self.D, C, self.penalty)
 
     def proximal_step(self, C: Array, step: float | Array) -> Array:
-        """``prox_step(C + step (Y - C D) D^T)``."""
+        """Return ``prox_step(C + step (Y - C D) D^T)``."""
         n_atoms, n_features = self.D.shape
         # Take the order of products with fewer operations.
         narrow = 2 * n_features < n_atoms
@@ -296,7 +296,7 @@ class _Problem(NamedTuple):
         return self.penalty.prox(C + step * (self.correlation - explained), step)
 
     def support_step(self, C: Array, step: float | Array) -> Array:
-        """Step ``1 / |D_S|_2^2`` for rows that then keep their support S, `step` for the others."""
+        """Step by ``1 / |D_S|_2^2`` in rows that then keep their support S, else by `step`."""
         on = C != 0
         steps = [1 / self._square_norm(np.flatnonzero(S)) if S.any() else step for S in on]
         long = self.proximal_step(C, np.array(steps)[:, None])
@@ -304,7 +304,7 @@ class _Problem(NamedTuple):
         return np.where(same_support[:, None], long, self.proximal_step(C, step))
 
     def _square_norm(self, S: Array) -> float:
-        """``|D_S|_2^2``, from the smaller Gram matrix of D_S."""
+        """Return ``|D_S|_2^2``, from the smaller Gram matrix of D_S."""
         small = len(S) <= self.D.shape[1]
         gram = self.gram[np.ix_(S, S)] if small else self.D[S].T @ self.D[S]
         return float(np.linalg.eigvalsh(gram.astype(np.float64))[-1])

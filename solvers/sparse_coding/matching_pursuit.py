@@ -45,7 +45,7 @@ def pursue_rows(
 
 
 def _pursue(Y: Array, D: Array, own: Array, most: int, tol: float) -> tuple[Array, Array, Array]:
-    """Support, coefficients and number of atoms of each row; row i may not use atom own[i]."""
+    """Return support, coefficients and number of atoms of each row; row i avoids atom own[i]."""
     norms, sizes = np.linalg.norm(D, axis=1), np.linalg.norm(Y, axis=1)
     basis = np.empty((len(Y), most, D.shape[1]))
     triangle = np.empty((len(Y), most, most))
@@ -118,7 +118,7 @@ def _subtract(c: float, b: Array, out: Array) -> None:
 
 @jit
 def _coefficients(signals: Array, basis: Array, triangle: Array, counts: Array) -> Array:
-    """Coefficients c with ``triangle c = basis signal``, by back substitution."""
+    """Return the c with ``triangle c = basis signal``, by back substitution."""
     values = np.zeros(basis.shape[:2])
     for b in range(len(signals)):
         for i in range(counts[b] - 1, -1, -1):

@@ -40,7 +40,7 @@ class CodingParameters(NamedTuple):
 
 
 def coded_by(Y: Array, layers: Iterable[CodingParameters], similar: Array | None = None) -> Array:
-    """Codes of the rows of Y: start from zero, apply one iteration for each layer.
+    """Return the codes of the rows of Y: from zero, one iteration for each layer.
 
     Without `similar`, S_t is the soft threshold. With it, S_t shrinks each entry z_i of its
     argument (row i, one atom) to ::
@@ -82,7 +82,7 @@ def _shrink_groups(z: Array, layer: CodingParameters, similar: Array) -> Array:
 
 
 def _gate(size: Array, threshold: Array | float) -> Array:
-    """``max(1 - threshold / size, 0)``, and 1 if the threshold is 0."""
+    """Return ``max(1 - threshold / size, 0)``, and 1 if the threshold is 0."""
     largest = np.maximum(size, threshold)
     return 1 - np.divide(threshold, largest, out=np.zeros_like(largest), where=largest > 0)
 
@@ -107,7 +107,7 @@ class ExpertParameters(NamedTuple):
 
 
 def left_by(Y: Array, layers: Iterable[ExpertParameters]) -> Array:
-    """Residuals of the rows of Y after one step for each layer.
+    """Return the residuals of the rows of Y after one step for each layer.
 
     Examples
     --------
@@ -361,7 +361,7 @@ def denoise_pursuit(
 
 
 def patch_side(D: Array, image: ArrayLike, channel_axis: int | None) -> int:
-    """Side of the square patches whose atoms are the rows of D.
+    """Return the side of the square patches that are the rows of D.
 
     Raises
     ------

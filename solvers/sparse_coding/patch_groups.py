@@ -100,13 +100,13 @@ def denoise_low_rank(
 
 
 def _grid(down: int, across: int, stride: int) -> Array:
-    """Positions (top, left) a stride apart, and the last ones along each axis."""
+    """Return positions (top, left) a stride apart, and the last ones along each axis."""
     tops, lefts = (np.union1d(np.arange(0, n, stride), n - 1) for n in (down, across))
     return np.stack(np.meshgrid(tops, lefts, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Array]:
-    """Groups (n_groups, n_similar, d) with shrunk singular values, and the weight of each group."""
+    """Shrink singular values of groups (n, n_similar, d); return also each group's weight."""
     n = groups.shape[1]
     means = groups.mean(axis=1, keepdims=True)
     U, s, Vt = np.linalg.svd(groups - means, full_matrices=False)
@@ -117,7 +117,7 @@ def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Arr
 
 
 def _sum_patches(rows: Array, shape: tuple[int, ...], size: int) -> Array:
-    """Image of the sums of the rows of `patch_rows` at their positions."""
+    """Return the image of summed patches, the rows of `patch_rows`, at their positions."""
     channels, height, width = shape
     grid = rows.reshape(height - size + 1, width - size + 1, channels, size, size)
     total = np.zeros(shape)

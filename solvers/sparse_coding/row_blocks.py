@@ -55,7 +55,7 @@ class Atoms:
         return (self.rows / self.largest).astype(np.float32)
 
     def rounding(self, C: csr_array, norm: Array) -> Array:
-        """Bound on the rounding of correlations with the residuals ``y - c D`` of rows.
+        """Bound the rounding of correlations with the residuals ``y - c D`` of rows.
 
         Those with a residual of k atoms, rounded in two orders, differ by at most ``(2 k + p + 4) u
         max_j |d_j| (|y| + sum_j |c_j| |d_j|)``. Here p is the number of features, u half the
@@ -66,7 +66,7 @@ class Atoms:
         return np.asarray(n_terms * 2.0**-53 * self.largest * sizes)
 
     def gram(self, n_signals: int) -> Array:
-        """The Gram matrix if it pays to store it, else an empty matrix."""
+        """Return the Gram matrix if it pays to store it, else an empty matrix."""
         m = len(self.rows)
         if self._gram.size == 0 and m <= MOST_STORED and n_signals >= m // 4:
             with one_blas_thread:  # so that sums have one order
@@ -74,7 +74,7 @@ class Atoms:
         return self._gram
 
     def cells(self, n_signals: int) -> Cells | None:
-        """Cells of the atoms, or None if they cannot pay."""
+        """Return the cells of the atoms, or None if they cannot pay."""
         m = len(self.rows)
         enough = m >= _FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
         if self._cells is None and enough:
@@ -169,7 +169,7 @@ def solve_rows(
 
 
 def row_bounds(n: int) -> list[tuple[int, int]]:
-    """First row of each block, and the row after its last row."""
+    """Return the first row of each block, and the row after its last row."""
     n_blocks = max(-(-n // _MOST_ROWS), min(n // _FEWEST_ROWS, _BLOCKS), 1)
     edges = [n * block // n_blocks for block in range(n_blocks + 1)]
     return list(pairwise(edges))
@@ -228,7 +228,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
-    """Name of a solve: a hash of all that its blocks depend on, including the source code."""
+    """Return a hash of all that a solve's blocks depend on, including the source code."""
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
     inputs = {name: array for name, array in arrays.items() if name not in derived}
     choices = arrays["gram"].size > 0, derived[-1] in arrays
@@ -237,6 +237,7 @@ def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
 
 @cache
 def _hash_code() -> str:
+    """Return a hash of the source of the kernels."""
     modules = (compiled, active_set, cell_rows, cells, row_pool, selection, slots)
     files = [Path(str(module.__file__)) for module in modules]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -248,7 +249,7 @@ def _seal_block(folder: Path, rows: tuple[int, int], block: bytes) -> bytes:
 
 
 def _read_block(folder: Path | None, rows: tuple[int, int]) -> Codes | None:
-    """Read a stored block; None if it is missing, damaged, or of other rows or another solve."""
+    """Read a stored block; None if it is missing, damaged, or not of these rows and this solve."""
     if folder is None or not (path := folder / f"{rows[0]}.block").is_file():
         return None
     content = path.read_bytes()
@@ -283,6 +284,7 @@ def _write_block(folder: Path | None, rows: tuple[int, int], codes: Codes) -> No
 
 
 def _join_blocks(blocks: list[Codes], m: int) -> Rows:
+    """Join the codes of blocks to those of all rows."""
     joined = Codes(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
     indptr = np.concatenate([[0], np.cumsum(joined.nnz)])
     coef = narrow(csr_array((joined.value, joined.atom, indptr), shape=(joined.nnz.size, m)))

@@ -134,7 +134,7 @@ def attention_spectrum(A: ArrayLike) -> tuple[Array, Array]:
 
 
 def centre(X: Array) -> tuple[Array, Array]:
-    """Mean of the rows and the remainder, in float64; the remainder of equal rows is exactly 0."""
+    """Return the mean of the rows and the remainder, in float64; equal rows leave exactly 0."""
     high = X - X[0].astype(np.float64)
     shift = high.mean(axis=0)
     high -= shift

@@ -166,7 +166,7 @@ def scale_frequencies(Y: ArrayLike, s: float | ArrayLike, t: float | ArrayLike) 
 
 
 def _uniform_rows(visible: ArrayLike | None, shape: tuple[int, ...]) -> Array:
-    """Rows that are uniform over the visible keys."""
+    """Return rows that are uniform over the visible keys."""
     if visible is None:
         return np.full(shape, 1 / shape[1])
     try:

@@ -216,7 +216,7 @@ def high_frequency_gain_bound(n_tokens: int, alpha: float, *, n_layers: int = 1)
 
 @jit_reordered
 def _largest_l1_distance(A):  # type: ignore[no-untyped-def]
-    """Largest distance between two rows of A, by blocks of rows that fit the cache."""
+    """Return the largest l1 distance between two rows of A, by blocks that fit the cache."""
     n, m = A.shape
     largest = 0.0
     for start in range(0, n, _BLOCK_ROWS):

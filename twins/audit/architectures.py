@@ -132,6 +132,11 @@ def find_architecture(name: str) -> Architecture:
     """Return the architecture of a model type ("mamba") or a class ("BertModel") of transformers.
 
     A model type means its causal language model if it has one.
+
+    Raises
+    ------
+    ValueError
+        If transformers has neither.
     """
     import transformers
     from transformers.models.auto import configuration_auto, modeling_auto

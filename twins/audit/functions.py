@@ -110,7 +110,12 @@ class Adapter(nn.Module):
         return {name.strip(): (made or name).strip() for name, _, made in words}
 
     def quantities(self, x: Tensor) -> dict[str, Tensor]:
-        """Split features into (batch, heads, tokens, width) or (batch, heads, tokens), by name."""
+        """Split features into (batch, heads, tokens, width) or (batch, heads, tokens), by name.
+
+        Parameters
+        ----------
+        x : Tensor of shape (batch, tokens, width)
+        """
         found = {"lam": self.lam}
         for name, part in self.parts.items():
             value = x[..., part].unflatten(-1, (self.heads, -1)).transpose(1, 2)

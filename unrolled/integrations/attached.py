@@ -13,10 +13,7 @@ ATTACHED = {False: "twinsolve", True: "twinsolve_attached_positional"}
 def operator_of(module: nn.Module) -> Operator:
     """Return ``module.operator``: the attached operator, or ``torch.compile`` of it.
 
-    Raises
-    ------
-    ValueError
-        If it is anything else, or missing.
+    A ValueError says if it is anything else, or missing.
     """
     operator: Any = getattr(module, "operator", None)
     if isinstance(plain(operator), Operator):
@@ -39,13 +36,7 @@ def is_attached(module: nn.Module) -> bool:
 
 
 def list_attached(model: nn.Module) -> dict[str, Any]:
-    """Return the attention modules with an attached operator, by name.
-
-    Raises
-    ------
-    ValueError
-        If one of them would not run its operator.
-    """
+    """Return the modules with an attached operator, by name; an error if one would not run it."""
     attached = {name: module for name, module in model.named_modules() if is_attached(module)}
     for module in attached.values():
         check_runs(module)
@@ -64,13 +55,7 @@ def check_runs(module: Any, _: Any = None) -> None:
 
 
 def keep_operator(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let a checkpoint from before the replacement load: the operator keeps its parameters.
-
-    Raises
-    ------
-    ValueError
-        If ``module.operator`` is no operator.
-    """
+    """Let checkpoints from before the replacement load: the operator keeps its parameters."""
     operator_prefix, operator = f"{prefix}operator.", operator_of(module)
     if not any(key.startswith(operator_prefix) for key in state_dict):
         state_dict.update(

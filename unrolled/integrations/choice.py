@@ -31,10 +31,7 @@ def takes_name(operator: Chooser) -> bool:
 def choose(operator: Chooser, name: str, num_heads: int, head_dim: int) -> Operator | None:
     """Return a new operator for the layer called `name`, or None to leave the layer alone.
 
-    Raises
-    ------
-    ValueError
-        If `operator` is of no allowed kind, or does not return an operator.
+    A ValueError says if `operator` is of no allowed kind, or does not return an operator.
     """
     chosen: Any = operator
     if takes_name(operator):

@@ -20,10 +20,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def name_class(kind: type) -> str:
     """Return the import path ``module:Name`` of a class.
 
-    Raises
-    ------
-    ValueError
-        If the path does not lead back to the class, as for one of a script or of a function.
+    A ValueError says if it does not lead back to the class, as for one of a script or of a
+    function.
     """
     places = [
         place for place in _PUBLIC if getattr(sys.modules.get(place), kind.__name__, 0) is kind
@@ -39,13 +37,7 @@ def name_class(kind: type) -> str:
 
 
 def import_class(path: str, base: type) -> Any:
-    """Import the class with the path ``module:Name``.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or it is no subclass of `base`.
-    """
+    """Import the class with the path ``module:Name``, which must be a subclass of `base`."""
     try:
         kind = pkgutil.resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
@@ -106,10 +98,8 @@ def _encode(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 def make_described(description: Any, tensors: dict[str, Tensor]) -> Operator:
     """Make the operator of a description, at its initial parameters.
 
-    Raises
-    ------
-    ValueError
-        If its class cannot be imported, is no operator or does not take the arguments.
+    A ValueError says if its class cannot be imported, is no operator or does not take the
+    arguments.
     """
     try:
         kind = import_class(description["class"], Operator)

@@ -25,13 +25,7 @@ def of_queries(features: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def expand_features(features: Tensor, tokens: Tensor, name: str) -> Tensor:
-    """Expand features to the batch and heads of the tokens.
-
-    Raises
-    ------
-    ValueError
-        If they do not broadcast; the message starts with `name`.
-    """
+    """Expand features to the batch and heads of the tokens; errors call the features `name`."""
     front, present = tokens.shape[:-1], features.shape[:-1]
     tail = front[len(front) - len(present) :]
     fits = len(present) <= len(front) and present[-1] == front[-1]
@@ -171,10 +165,8 @@ class Grid:
     def on(self, k: Tensor, context: Context | None) -> tuple[int, int]:
         """Return the number of columns of the grid of these keys, and of class tokens.
 
-        Raises
-        ------
-        ValueError
-            If the model's grid differs from this one, or does not fit the number of keys.
+        A ValueError says if the model's grid differs from this one, or does not fit the number of
+        keys.
         """
         if context is None or context.grid is None:
             return self.width or 1, self.n_class_tokens

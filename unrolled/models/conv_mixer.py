@@ -109,7 +109,13 @@ class ConvMixer(nn.Module):
             xavier_(self.head)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Return the features (batch, dim, height, width) of the last layer."""
+        """Return the features (batch, dim, height, width) of the last layer.
+
+        Raises
+        ------
+        ValueError
+            If images have another number of channels or are not a multiple of the patches.
+        """
         channels, patch = self.patch_embedding.in_channels, self.patch_embedding.kernel_size
         sizes = ("batch", channels, "height", "width")
         check_input(images, "images", sizes, self.patch_embedding.weight)

@@ -125,11 +125,6 @@ class LanguageModel(nn.Module):
         Returns
         -------
         Tensor of shape (batch, length, vocab_size)
-
-        Raises
-        ------
-        ValueError
-            If shapes do not fit.
         """
         check_ids(ids, "ids", self.max_length, self.embedding.weight)
         positions = self.positions()

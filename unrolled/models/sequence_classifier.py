@@ -117,11 +117,6 @@ class SequenceClassifier(nn.Module):
         Returns
         -------
         Tensor of shape (batch, num_classes), or (batch, dim) without a head
-
-        Raises
-        ------
-        ValueError
-            If shapes do not fit.
         """
         x = self.norm(self.intermediates(tokens, key_padding_mask)[-1])
         return self.head(mean_token(x, key_padding_mask))

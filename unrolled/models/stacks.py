@@ -11,7 +11,7 @@ from .tokens import Positions
 
 
 def layer_settings(depth: int, **options: Any) -> list[dict[str, Any]]:
-    """Return each layer's options: a list or tuple has one value a layer, others are for all."""
+    """Return each layer's options: a list has one value for each layer, others serve all."""
     for name, value in options.items():
         if isinstance(value, list | tuple) and len(value) != depth:
             raise ValueError(
@@ -76,7 +76,9 @@ def prepare_positions(
 ) -> bool | None:
     """Let the positions be trained that a model reads, and no others; return `add_positions`.
 
-    A parameter without gradient would stop the training on several processes.
+    A parameter without gradient would stop the training on several processes. `stages` holds
+    positions, each with the operators of all layers that may read them. A ValueError says if an
+    operator reads positions where there are none.
     """
     if add_positions not in (None, True, False):
         raise ValueError(f"add_positions: must be True, False or None, got {add_positions!r}")

@@ -224,13 +224,7 @@ def mean_token(x: Tensor, hidden: Tensor | None) -> Tensor:
 
 
 def check_ids(ids: Tensor, name: str, max_length: int, weight: Tensor) -> None:
-    """Refuse ids that are not integers (batch, length) which the embedding's `weight` has.
-
-    Raises
-    ------
-    ValueError
-        The message starts with `name`.
-    """
+    """Raise a ValueError unless ids are integers (batch, length) that index rows of `weight`."""
     if not isinstance(ids, Tensor):
         raise ValueError(f"{name}: must be a Tensor, got {type(ids).__name__}")
     if ids.ndim != 2 or ids.dtype not in (torch.int64, torch.int32):
@@ -251,7 +245,7 @@ def check_ids(ids: Tensor, name: str, max_length: int, weight: Tensor) -> None:
 
 
 def size_pair(size: Any, name: str) -> tuple[int, int]:
-    """Return height and width, from one number or two."""
+    """Return height and width, from one whole number >= 1 or two; errors call them `name`."""
     pair = tuple(size) if isinstance(size, list | tuple) else (size, size)
     if len(pair) != 2:
         raise ValueError(f"{name}: must be one number or (height, width), got {size!r}")

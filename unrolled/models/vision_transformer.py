@@ -206,11 +206,6 @@ class VisionTransformer(nn.Module):
         Returns
         -------
         Tensor of shape (batch, num_classes), or (batch, dim) without a head
-
-        Raises
-        ------
-        ValueError
-            If shapes do not fit.
         """
         x = self.forward_features(images, patch_padding_mask)
         if self.class_token is not None:

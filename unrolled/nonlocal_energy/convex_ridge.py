@@ -177,6 +177,15 @@ class ConvexRidge(nn.Module):
 
         ``|u - u*| / sqrt(n) <= |grad F(u)| / ((1 - rho') sqrt(n))``, with ``rho' <= rho`` from the
         potentials as they are. Computed in float64, for any `denoised`.
+
+        Parameters
+        ----------
+        noisy, denoised : Tensor of shape (batch, channels, height, width)
+
+        Returns
+        -------
+        Tensor of shape (batch, channels)
+            In grey levels, float64.
         """
         check_images(noisy, "noisy", self.filter_size)
         if denoised.shape != noisy.shape:

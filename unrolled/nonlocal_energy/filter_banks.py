@@ -65,16 +65,7 @@ def norm_bound(filters: Tensor, weights: Tensor) -> Tensor:
     It is the largest value of the weighted sum of squares of the filters' Fourier transforms, a
     polynomial of cosines of degree ``size - 1`` along each axis, on a grid of n x n frequencies,
     over ``cos(pi (size - 1) / n)`` for each axis (Ehlich and Zeller, 1964).
-
-    Parameters
-    ----------
-    filters : Tensor of shape (n_filters, size, size)
-    weights : Tensor of shape (n_filters,)
-        Not negative.
-
-    Returns
-    -------
-    Tensor of shape ()
+    The filters have shape (n_filters, size, size), and the weights are not negative.
 
     References
     ----------
@@ -199,14 +190,7 @@ def _differentiate(
 
 
 def influence(z: Tensor, weights: Tensor, knots: Sequence[float]) -> Tensor:
-    """Apply the influence functions phi_i of `filter_gradient` to the responses of filters.
-
-    Parameters
-    ----------
-    z : Tensor of shape (n_windows, n_filters)
-    weights : Tensor of shape (n_filters, n_knots)
-    knots : sequence of float
-        Positive.
+    """Apply the influence functions phi_i of `filter_gradient` to responses (n_windows, n_filters).
 
     Examples
     --------

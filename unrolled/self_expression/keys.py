@@ -9,7 +9,7 @@ from ..attention import largest_eigenvalue, padding_mask
 
 
 def check_pair(queries: Tensor, keys: Tensor | None) -> Tensor:
-    """Return the keys, or the queries if `keys` is None, after a check of their shapes."""
+    """Return the keys or, without keys, the queries, after a check that both have one width."""
     other = queries if keys is None else keys
     if min(queries.ndim, other.ndim) < 2 or other.shape[-1] != queries.shape[-1]:
         shape = None if keys is None else tuple(keys.shape)

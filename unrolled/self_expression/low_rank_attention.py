@@ -162,7 +162,11 @@ class _FilterGradient(torch.autograd.Function):
 
 
 class _Filter:
-    """The function g of `_SpectralFilter` at eigenvalues w, with its divided differences."""
+    """The function g of `_SpectralFilter` at eigenvalues w, with its divided differences.
+
+    Between active eigenvalues they are written without a quotient of differences, so that equal
+    eigenvalues do not divide by zero.
+    """
 
     def __init__(self, w: Tensor, threshold: Tensor) -> None:
         self.w, self.t = w, threshold

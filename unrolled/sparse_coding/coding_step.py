@@ -76,19 +76,15 @@ class CodingStep(nn.Module):
     def forward(
         self, signals: Tensor, codes: Tensor | None = None, unit: Tensor | None = None
     ) -> Tensor:
-        """Take one step from `codes`, or from zero.
+        """Take one step from `codes`, or from zero, to codes in units of this step's `threshold`.
+
         Parameters
         ----------
-        signals : Tensor of shape (n_signals, d)
-        codes : Tensor of shape (n_signals, n_atoms), optional
+        signals : Tensor of shape (n_signals, d) codes : Tensor of shape (n_signals, n_atoms),
+        optional
             In units of `unit`.
         unit : Tensor of shape (n_atoms,), optional
             Unit of `codes`: the thresholds of the step that they come from.
-
-        Returns
-        -------
-        Tensor of shape (n_signals, n_atoms)
-            In units of this step's `threshold`.
         """
         return F.softshrink(self.unshrunk(signals, codes, unit), 1.0)
 
@@ -155,19 +151,7 @@ class GroupCodingStep(CodingStep):
         codes: Tensor | None = None,
         unit: Tensor | None = None,
     ) -> Tensor:
-        """Take one step from `codes`, or from zero, as `CodingStep` does.
-
-        Parameters
-        ----------
-        signals : Tensor of shape (n_signals, d)
-        similar : Similar
-        codes : Tensor of shape (n_signals, n_atoms), optional
-        unit : Tensor of shape (n_atoms,), optional
-
-        Returns
-        -------
-        Tensor of shape (n_signals, n_atoms)
-        """
+        """Take one step from `codes`, or from zero, as in `CodingStep`, by `similar` patches."""
         z = self.unshrunk(signals, codes, unit)
         squares, share = z.square(), self.sharing.to(z.dtype)
         energy = torch.addcmul(

@@ -34,7 +34,12 @@ class SparsePenalty(NamedTuple):
     hidden: Tensor | None = None
 
     def prox(self, z: Tensor, step: Tensor | float) -> Tensor:
-        """Return ``argmin_c |c - z|^2 / step + penalty(c)``; steps multiply half the gradient."""
+        """Return ``argmin_c |c - z|^2 / step + penalty(c)``; steps multiply half the gradient.
+
+        References
+        ----------
+        EQUATIONS SE-15, SE-15n, CL-2.
+        """
         threshold = step * self.lam * (self.l1_ratio / 2)
         codes = (z - threshold).clamp(min=0) if self.nonnegative else soft_threshold(z, threshold)
         if self.l1_ratio < 1:
@@ -54,18 +59,9 @@ def lam_max_of(products: Tensor, hidden: Tensor | None = None) -> Tensor:
 
 
 def strongest_key(q: Tensor, k: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """Index of the allowed key with the largest ``|q_i . k_j|``, of equal ones the first.
+    """Return the index of the allowed key with the largest ``|q_i . k_j|``; of equals the first.
 
-    Parameters
-    ----------
-    q : Tensor of shape (..., n_queries, d)
-    k : Tensor of shape (..., n_keys, d)
-    allowed : bool Tensor broadcastable to (..., n_queries, n_keys), optional
-
-    Returns
-    -------
-    Tensor of int64 of shape (..., n_queries, 1)
-        -1 for a query without allowed keys.
+    It has shape (..., n_queries, 1), and is -1 for a query without allowed keys.
     """
     with torch.no_grad():
         size = (q @ k.mT).abs()
@@ -76,19 +72,10 @@ def strongest_key(q: Tensor, k: Tensor, allowed: Tensor | None = None) -> Tensor
 
 
 def lam_max(q: Tensor, k: Tensor, strongest: Tensor) -> Tensor:
-    """``2 max_j |q_i . k_j|``, the smallest penalty for which the code of query i is zero.
+    """Return the smallest penalty for which the code of query i is zero: ``2 max_j |q_i . k_j|``.
 
-    Parameters
-    ----------
-    q : Tensor of shape (..., n_queries, d)
-    k : Tensor of shape (..., n_keys, d)
-    strongest : Tensor of int64 of shape (..., n_queries, 1)
-        From `strongest_key`; gradients flow through the products with these keys alone.
-
-    Returns
-    -------
-    Tensor of shape (..., n_queries, 1)
-        1 where it is below 1e-30, as for zero queries, whose code is zero for any penalty.
+    `strongest` comes from `strongest_key`: gradients flow through the products with these keys
+    alone. It is 1 where it is below 1e-30, as for zero queries, whose code is zero for any penalty.
 
     References
     ----------
@@ -158,7 +145,11 @@ def _sum_squares(rows: Tensor, k: Tensor, start: int) -> Tensor:
 
 
 def curvature(k: Tensor, support: Tensor) -> Tensor:
-    """Return ``|K_S|_2^2`` of the keys in each row's support S, in the dtype of `k`."""
+    """Return ``|K_S|_2^2`` of the keys in each row's support S, of shape (..., n_queries, 1).
+
+    It is zero for an empty support. Its gradient is exact where the largest singular value is
+    simple, and a subgradient where it is multiple.
+    """
     products = (k[..., :, None] * k[..., None, :]).flatten(-2)  # (..., n_keys, d * d)
     # (..., n_queries, d, d)
     grams = (support.to(k.dtype) @ products).unflatten(-1, (k.shape[-1], k.shape[-1]))
@@ -184,12 +175,22 @@ Move = Callable[[Tensor, Any], Tensor]
 def proximal_step(
     codes: Tensor, pull: Tensor, step: Tensor | float, penalty: SparsePenalty
 ) -> Tensor:
-    """Return ``prox_step( C + step G )``, where the pull G is half the negative gradient."""
+    """Return ``prox_step( C + step G )``, where the pull G is half the negative gradient.
+
+    References
+    ----------
+    EQUATIONS SE-15, SE-15n; the printed iterations have faults E3-d to E3-h.
+    """
     return penalty.prox(codes + step * pull, step)
 
 
 def proximal_map(q: Tensor, k: Tensor, penalty: SparsePenalty) -> Move:
-    """Return the `proximal_step` on ``|q - C k|_F^2 + penalty`` as a map of codes and step."""
+    """Return the `proximal_step` on ``|q - C k|_F^2 + penalty`` as a map of codes and step.
+
+    References
+    ----------
+    EQUATIONS SE-18 and FF-9 (the order ``(C k) k^T``).
+    """
     return lambda codes, step: proximal_step(codes, (q - codes @ k) @ k.mT, step, penalty)
 
 

@@ -145,6 +145,10 @@ class SparseMixtureOfExperts(nn.Module):
 
         f_j is the share of all choices that fall on expert j, p_j its mean softmax score. The loss
         is 1 where all experts are used alike, and M where all tokens go to one.
+
+        References
+        ----------
+        Fedus et al., "Switch Transformers" (2022).
         """
         tokens = self._flatten_tokens(x)
         _, chosen = self.route(tokens)

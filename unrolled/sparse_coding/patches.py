@@ -38,14 +38,10 @@ def patch_rows(images: Tensor, patch_size: int) -> Tensor:
 
 
 def average_patches(rows: Tensor, shape: torch.Size) -> Tensor:
-    """Images of this shape from patches; each pixel is the mean over the patches that contain it.
+    """Return images (batch, channels, height, width) in which patches are averaged.
 
-    Parameters
-    ----------
-    rows : Tensor of shape (n_patches, channels * patch_size^2)
-        In the order of `patch_rows`.
-    shape : torch.Size
-        (batch, channels, height, width).
+    The patches are `rows`, in the order of `patch_rows`. Each pixel is the mean over the patches
+    that contain it.
 
     Examples
     --------
@@ -94,10 +90,6 @@ _PHOTOGRAPHS = Path(__file__).with_name("photograph_dictionary.npz")
 
 def cosine_dictionary(patch_size: int, n_frequencies: int, channels: int = 1) -> Tensor:
     """Overcomplete DCT dictionary, that of `twinsolve.solvers.sparse_coding.dct_dictionary`.
-
-    Returns
-    -------
-    Tensor of shape (channels * (n_frequencies^2 - 1), channels * patch_size^2)
 
     Examples
     --------

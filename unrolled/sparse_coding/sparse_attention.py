@@ -185,7 +185,30 @@ class SparseCoding(Operator):
         return repeated(self.iteration(call), zero, range(self.n_iter)).to(call.q.dtype)
 
     def iteration(self, call: Call) -> Callable[..., Tensor]:
-        """Return the map of codes that the layer iterates, from zero codes on."""
+        """Return the map of codes that the layer iterates, from zero codes on.
+
+        Parameters
+        ----------
+        call : Call
+            Its values are not read.
+
+        Returns
+        -------
+        callable
+            ``iterate(codes, t=0)`` takes and returns codes of shape (..., n_queries, n_keys), in
+            float64 with the step "support" and in at least float32 without, with the parameters
+            of iteration t. Differentiable in them, q, k and the parameters. Each row of the result
+            depends on that row of the codes alone.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from twinsolve.unrolled import Call, SparseCoding
+        >>> call = Call(torch.tensor([[3.0, 0.5]]), torch.eye(2), torch.eye(2))
+        >>> iterate = SparseCoding(2.0).iteration(call)
+        >>> iterate(torch.tensor([[2.0, 0.0]]))
+        tensor([[2., 0.]])
+        """
         lam, relative_step = self._list_parameters()
         visible = call.hiding("SparseCoding").pairs()
         return self._make_map(call.q, call.k, lam, relative_step, visible, 0)

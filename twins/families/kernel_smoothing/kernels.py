@@ -94,7 +94,10 @@ def squared_features(x: torch.Tensor) -> torch.Tensor:
 
 
 class Landmarks(torch.nn.Module):
-    """Features that nearby tokens share: Gaussians around given points, and a small constant."""
+    """Features that nearby tokens share: Gaussians around given points, and a small constant.
+
+    Without the constant, weights of tokens far from all points would be rounding.
+    """
 
     def __init__(self, points: Array, bandwidth: float) -> None:
         super().__init__()

@@ -131,7 +131,10 @@ def _high_frequency_size(x: Array) -> float:
 
 
 def _bound_one_layer(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """Compare both sides of ``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and of the bound by logits."""
+    """Compare both sides of ``|HC[A v]|_F <= |H A H|_2 |HC v|_F``, and of the bound by logits.
+
+    The first bound is attained along the singular vectors of H A H, the second by two tokens.
+    """
     sides = Inequalities()
     for _, (queries, keys, values, smoothed) in heads((q, k, v, layer(q, k, v))):
         sharp = high_frequency_gain(attention_matrix(layer, queries, keys))

@@ -218,7 +218,10 @@ def _bound_energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequal
 
 
 def _bound_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """Compare ``|u_n - u*|`` with ``rate^n |u_0 - u*|`` in the norm of the degrees."""
+    """Compare ``|u_n - u*|`` with ``rate^n |u_0 - u*|`` in the norm of the degrees.
+
+    Along eigenvectors e, ``<e, u_n - u*> = (mu - lam)^n <e, u_0 - u*>``.
+    """
     sides = Inequalities()
     states, limits = _run_iterates(layer, q, k, v, v), _limits(layer, q, k, v)
     for head, (x,) in heads((q,)):

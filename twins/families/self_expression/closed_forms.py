@@ -177,7 +177,10 @@ def _bound_objective(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequal
 
 
 def _bound_small_penalty(layer: LowRank, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
-    """Compare ``|C - C_0|_2`` with ``min(1, lam / (2 s_r^2))``."""
+    """Compare ``|C - C_0|_2`` with ``min(1, lam / (2 s_r^2))``.
+
+    C_0 is the noiseless solution and s_r the smallest s > 0. At 1 its direction is lost.
+    """
     sides = Inequalities()
     for head, (C, X) in heads((layer(q, k, identity_values(k)), k)):
         bound = min(1.0, penalty(layer, X, head) / (2 * _singular_values(X)[-1] ** 2))
