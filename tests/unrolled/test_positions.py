@@ -81,9 +81,9 @@ def test_stored_position_logits_change_nothing(distances, per_head):
     assert not stored.bias.requires_grad
     with pytest.raises(ValueError, match="bias: is for 9 queries and 9 keys, got 9 queries and 8"):
         stored(q, k[..., :8, :], v[..., :8, :])
-    with pytest.raises(ValueError, match="context: needs projected positions"):
+    with pytest.raises(ValueError, match="context: must hold projected positions"):
         layer.precompute(Context())
-    with pytest.raises(ValueError, match="context: needs projected positions"):
+    with pytest.raises(ValueError, match="context: must hold projected positions"):
         Bilateral(math.inf).precompute(context)
 
 

@@ -47,7 +47,7 @@ def test_regressions_are_the_solvers_at_the_penalty_that_its_docstring_says():
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("local", "reads positions of tokens"), ("twicing", "needs as many queries as keys")],
+    [("local", "reads positions, and new points"), ("twicing", "needs as many queries as keys")],
 )
 def test_operators_of_places_or_of_all_points_cannot_predict(name, why):
     X, _ = data()

@@ -26,7 +26,7 @@ BAD_SETTINGS = [
     (NETWORK, {"hidden_features": (8, 0)}, "hidden_features: must be"),
     (ATTENTION, {"operator": "attention"}, "operator: must be one of"),
     (ATTENTION, {"operator": 3}, "operator: must be a name, an Operator"),
-    (ATTENTION, {"operator": "bilateral"}, r"operator: \w+ needs \w+"),
+    (ATTENTION, {"operator": "bilateral"}, r"operator: must not need .* but \w+ needs \w+"),
     (ATTENTION, {"temperature": 0}, "temperature: must be"),
     (DEEP, {"gamma": 1.0}, "gamma: must be > 1"),
     (DEEP, {"n_layers": -1}, "n_layers: must be"),

@@ -276,7 +276,7 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_written(tmp_path)
             model.save_pretrained(tmp_path / "folder")
     with pytest.raises(ValueError, match=r"has no attached operators; model.save_pretrained saves"):
         save_huggingface(build("bert"), tmp_path / "folder")
-    with pytest.raises(ValueError, match=r"push_to_hub: save to a folder"):
+    with pytest.raises(ValueError, match=r"push_to_hub: must be False; save to a folder"):
         attached().save_pretrained(tmp_path / "folder", push_to_hub=True)
     assert not (tmp_path / "folder").exists()
 
