@@ -16,7 +16,10 @@ _FUTILE = 50  # blocks without an expression of the length
 
 @dataclass(frozen=True)
 class _Level:
-    """Nodes of one depth, in order: the arguments of an operator stand next to each other."""
+    """Nodes of one depth, in order: the arguments of an operator stand next to each other.
+
+    For each node: its tree, its content (a digit or an operator), and its number of arguments.
+    """
 
     trees: np.ndarray  # the expression of each
     content: np.ndarray  # a digit, or the number of an operator

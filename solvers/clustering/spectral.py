@@ -153,9 +153,10 @@ def eigengap_n_clusters(
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedGraph:
-    """A graph ready for clustering: leading eigenvectors or components of its connected points.
+    """A graph ready for clustering: an `embedding` of its `connected` points, or their components.
 
-    `tied` says that the embedding is arbitrary: its last eigenvalue cannot be told from the next.
+    `part` numbers the component of each connected point. `tied` says that the embedding is
+    arbitrary: its last eigenvalue cannot be told from the next.
     """
 
     n_clusters: int

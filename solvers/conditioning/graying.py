@@ -118,7 +118,7 @@ def _gray_dct(X: Array, eps: float) -> tuple[Array, float]:
 
 
 def _power_law(size: Array, eps: float, rounding: float) -> Array:
-    """Return ``size^eps`` in place, 0 at rounding level; new memory costs more than the powers."""
+    """Divide by the largest entry, zero rounding errors, and raise to the power eps, in place."""
     size /= size.max() or 1.0
     size[size <= rounding * EPS] = 0
     return np.power(size, eps, out=size)

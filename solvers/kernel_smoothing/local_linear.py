@@ -141,6 +141,8 @@ def local_linear_residual(
 
 
 class _Problem(NamedTuple):
+    """Checked arguments of the regression, in float64, with the `weights` of keys for queries."""
+
     weights: Weights
     queries: Array
     keys: Array
@@ -204,7 +206,7 @@ def _solve(scatter: Array, right: Array, reg: float, n_keys: int, grain: Array) 
 
 
 def _gradient_rows(problem: _Problem, estimate: Array, rows: slice) -> Array:
-    """Return the norms of half the gradients in a of some queries."""
+    """Return the norms of half the gradients with respect to a, of some queries."""
     gradients = np.empty_like(estimate[rows])
     weights = normalised_rows(problem.weights, rows)
     for i, (w, q, a) in enumerate(zip(weights, problem.queries[rows], estimate[rows], strict=True)):

@@ -199,6 +199,8 @@ def neutreno_fixed_point(
 
 
 class _Problem(NamedTuple):
+    """The fixed point ``(1 + lam) u = A u + lam f``, with A the `transitions` and lam a column."""
+
     f: Array
     transitions: Transitions
     lam: Array  # (n_tokens, 1)

@@ -19,7 +19,7 @@ _ROUNDING = 1e-10  # largest relative violation that counts as rounding
 
 
 class CodeGradients(NamedTuple):
-    """Gradients of a function of the codes, in what the codes depend on."""
+    """Gradients of a loss with respect to what codes depend on, and their relative error."""
 
     signals: Array  # (n, p)
     dictionary: Array  # (m, p)
@@ -38,9 +38,9 @@ class ImplicitCodes:
 
     With S the support, ``B = D_S``, s the signs and ``M = B B^T + ridge I``: ``c_S = (y B^T - lam/2
     s) M^-1``. Where `margin` is positive, the optimality conditions confirm support and signs. For
-    w the gradient of a loss in c, ``h = w_S M^-1`` and ``r = y - c D``, the gradient of the loss is
-    h B in y, ``h^T r - c_S^T h B`` in the rows S of D, ``-1/2 h.s`` in lam and ``-h.c_S`` in the
-    ridge.
+    w the gradient of a loss with respect to c, ``h = w_S M^-1`` and ``r = y - c D``, the gradient
+    of the loss is h B in y, ``h^T r - c_S^T h B`` in the rows S of D, ``-1/2 h.s`` in lam and
+    ``-h.c_S`` in the ridge.
 
     Attributes
     ----------
@@ -48,10 +48,9 @@ class ImplicitCodes:
     gap : ndarray of shape (n_signals,)
         As in `duality_gap`, of `coef`.
     margin : ndarray of shape (n_signals,)
-        How far each row is from a point where it is not differentiable: the smaller of
-        ``1 - |2 r.d_j| / lam`` over the atoms off the support and of ``2 |c_j| |d_j|^2 / lam`` over
-        those on it, less a bound on their rounding and the relative error of ``2 r.d_j = lam s_j``
-        on the support. It is -inf if M is singular.
+        A lower bound on the distance of each row from non-differentiability. It is the smallest
+        slack of the conditions, ``1 - |2 r.d_j| / lam`` off the support and ``2 |c_j| |d_j|^2 /
+        lam`` on it, minus rounding and the error of ``2 r.d_j = lam s_j``. -inf if M is singular.
 
     References
     ----------
@@ -67,7 +66,7 @@ class ImplicitCodes:
     _n_jobs: int | None
 
     def gradients(self, upstream: Array) -> CodeGradients:
-        """Gradients of a loss whose gradient in the codes is `upstream`, a dense matrix."""
+        """Return the gradients of a loss; `upstream` is its gradient with respect to the codes."""
         D, supports = self._atoms.rows, self._supports
         upstream = np.ascontiguousarray(upstream, dtype=np.float64)
         pulled, error = np.empty(self.coef.nnz), np.empty(len(self.gap))

@@ -260,6 +260,8 @@ def accelerated(move: Move, C: Array, steps: Iterable[Any]) -> Iterator[Array]:
 
 
 class _Problem(NamedTuple):
+    """Checked signals Y, atoms D and penalty, with ``gram = D D^T``, ``correlation = Y D^T``."""
+
     Y: Array
     D: Array
     penalty: Penalty

@@ -256,7 +256,11 @@ def certificate(
 
 @dataclass(frozen=True, eq=False)
 class Energies:
-    """The parts of the duality gaps that do not depend on correlations with the atoms."""
+    """The parts of duality gaps of codes c that do not depend on correlations with the atoms.
+
+    With the residual ``r = y - c D`` of each row: its `objective`; ``energy = |r|^2 + ridge
+    |c|^2``; ``norm = |y|^2`` and ``along = y . r``.
+    """
 
     objective: Array
     energy: Array
@@ -269,7 +273,7 @@ class Energies:
         return cls(square + penalty.value(C), square + penalty.squares(C), norm, along)
 
     def gap(self, most: Array) -> tuple[Array, Array]:
-        """Relative gaps at the best multiples of the residuals, and these multiples, <= `most`."""
+        """Return relative gaps at the best multiples of residuals, at most `most`, and these."""
         scale = np.clip(self.along / np.where(self.energy > 0, self.energy, 1), 0, most)
         dual_objective = scale * (2 * self.along - scale * self.energy)
         excess = (self.objective - dual_objective).clip(min=0)

@@ -256,9 +256,9 @@ def _solve_diffusing(layer: Residual, X: Array) -> Array:
 def _snr_bound(layer: Residual, X: Tensor) -> Inequalities:
     """Compare the gain in SNR by a residual connection with its bound.
 
-    The noise is a tenth of the tokens X. For noise along an eigenvector e of A the gain equals the
-    bound. A factor on the output would leave the gain as it is; so its parts are compared too:
-    ``<x, x + A x> = (1 + a b) |x|^2`` and ``<e, e + A e> = (1 + g) |e|^2``.
+    The noise is a tenth of the tokens X. Along an eigenvector of A, noise e attains the bound. A
+    factor on the output would leave the gain as it is; so ``<x, x + A x>`` and ``<e, e + A e>`` are
+    compared too.
     """
     sides = Inequalities()
     bound, gain, *_ = _snr_gain(layer, X, np.random.default_rng(0).standard_normal(X.shape))

@@ -70,7 +70,7 @@ def _certify(twin: Twin, layer: LocallyLinear, inputs: Tensors) -> float:
 def _build(
     q: Array, k: Array, v: Array, *, n_neighbors: int = _N_NEIGHBORS, **settings: Any
 ) -> LocallyLinear:
-    """Build with this number of neighbours."""
+    """Build the layer with this number of neighbours."""
     return LocallyLinear(n_neighbors, **settings)
 
 

@@ -39,7 +39,7 @@ _FLAT, _LITTLE = 5.0, 1e-3  # of a bandwidth's logarithm, and of maps
 
 
 def _build(q: Array, k: Array, v: Array) -> AttnScale:
-    """Build with weights omega from 0.4 to -0.6 over the heads."""
+    """Build the layer with weights omega from 0.4 to -0.6 over the heads."""
     layer = _build_initial(q, k, v)
     weights = torch.linspace(0.4, -0.6, len(q), dtype=torch.float64)
     layer.omega.data = weights.reshape(-1, 1, 1)
@@ -47,7 +47,7 @@ def _build(q: Array, k: Array, v: Array) -> AttnScale:
 
 
 def _build_shared(q: Array, k: Array, v: Array) -> AttnScale:
-    """Build with omega = -0.3 for all heads."""
+    """Build the layer with omega = -0.3 for all heads."""
     layer = AttnScale(build_gaussian(q, k, v), dtype=torch.float64)
     layer.omega.data.fill_(-0.3)
     return layer
@@ -144,7 +144,7 @@ def _build_wiener_layer(X: Array) -> LayerScale:
 
 
 def _build_feat_scale(X: Array) -> FeatScale:
-    """Build with weights that differ between features."""
+    """Build the layer with weights that differ between features."""
     layer = FeatScale(X.shape[1], dtype=torch.float64)
     layer.s.data = torch.linspace(-0.5, 1.0, layer.dim, dtype=torch.float64)
     layer.t.data = torch.linspace(0.6, -0.2, layer.dim, dtype=torch.float64)
@@ -227,7 +227,7 @@ def _feat_scale_bound(layer: FeatScale, X: Tensor) -> Inequalities:
 
 
 def _build_layer_scale(X: Array) -> LayerScale:
-    """Build with factors from 0.2 to 1.5."""
+    """Build the layer with factors from 0.2 to 1.5."""
     layer = LayerScale(X.shape[1], dtype=torch.float64)
     layer.gamma.data = torch.linspace(0.2, 1.5, layer.dim, dtype=torch.float64)
     return layer

@@ -129,7 +129,7 @@ class _Eigenvector(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient in G: ``y u^T`` with ``y = (w I - G)^+ gradient``.
+        """Return the gradient with respect to G: ``y u^T`` with ``y = (w I - G)^+ gradient``.
 
         On the complement of u, ``w I - G + u u^T`` has the same inverse, and it is not singular.
         """

@@ -168,7 +168,7 @@ def _differentiate(
     knots: tuple[float, ...],
     of_parameters: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gradients in u, filters and weights; the last two only if `of_parameters`."""
+    """Return gradients by u, filters and weights; of the last two only if `of_parameters`."""
     size = math.isqrt(filters.shape[-1])
     to_u, to_filters, to_weights = (torch.zeros_like(x) for x in (u, filters, weights))
     for images, rows in _split_blocks(u, size):

@@ -236,7 +236,7 @@ def _recompute_codes(
 
 
 class _Gradients(NamedTuple):
-    """Gradients in the inputs of `_SparseAttention`, added block by block."""
+    """Gradients with respect to the inputs of `_SparseAttention`, added block by block."""
 
     q: Tensor
     k: Tensor
@@ -255,9 +255,9 @@ class _Gradients(NamedTuple):
         codes: list[Tensor],
         dB: Tensor,
     ) -> None:
-        """Go back through a block's iterations, from dB, the gradient in its last codes.
+        """Go back through a block's iterations from dB, the gradient of its last codes.
 
-        The gradient in v is added elsewhere.
+        The gradient of v is added elsewhere.
         """
         gq, gm, gt = (block.of(x) for x in (self.q, self.m, self.t))
         gk = block.keys(self.k)

@@ -62,13 +62,13 @@ def without_cache(model: Model, inputs: Tensor) -> Pair:
 
 
 def step_after(model: Model, inputs: Tensor, cache: Any, n: int) -> Tensor:
-    """The output of token n after a cache of the n tokens before it."""
+    """Return the output of token n after a cache of the n tokens before it."""
     positions = torch.full((len(inputs), 1), n)
     return model(inputs[:, n : n + 1], cache=cache, positions=positions)[0]
 
 
 def step_anew(model: Model, inputs: Tensor, n: int) -> Tensor:
-    """The output of token n after a new cache, so that only what is done with a cache differs."""
+    """Return the output of token n after a new cache."""
     return step_after(model, inputs, model(inputs[:, :n])[1], n)
 
 

@@ -31,7 +31,7 @@ def generate(model: Model, ids: Tensor, n: int, **given: Any) -> Any:
 
 
 def scores_of(model: Model, generated: Any, lengths: Sequence[int]) -> Pair:
-    """What `generate` scored its tokens with, and the full passes of rows of these lengths."""
+    """Return the scores that `generate` gave its tokens, and those of full passes."""
     found, ids = torch.stack(generated.logits, 1), generated.sequences
     n = found.shape[1]
     rows = [ids[i : i + 1, -n - length : -1] for i, length in enumerate(lengths)]

@@ -20,7 +20,7 @@ WHY = "what differences can show"
 
 
 def aim(slope: Tensor, draw: torch.Generator) -> Tensor:
-    """A random direction and that of the slope, so that the loss moves far beyond rounding."""
+    """Draw a random direction, plus that of the slope: the loss then moves far beyond rounding."""
     return torch.randn(
         slope.shape, generator=draw
     ) / slope.numel() ** 0.5 + slope / slope.norm().clamp(1e-99)
@@ -29,9 +29,9 @@ def aim(slope: Tensor, draw: torch.Generator) -> Tensor:
 def differences_along(
     evaluate: Callable[[], Tensor], weights: Sequence[Tensor], along: Sequence[Tensor]
 ) -> Tensor:
-    """Central differences of four sizes along a direction, and of half of each.
+    """Return central differences of four step sizes along a direction, and of half of each.
 
-    A choice, as of experts, or a kink may stand within larger ones, and float32 inside a network
+    A choice, as of experts, or a kink may stand within larger steps, and float32 inside a network
     rounds smaller ones.
     """
     sizes, values, at = [2.0**-i for i in (10, 11, 13, 14, 17, 18, 21, 22)], [], 0.0
@@ -45,12 +45,15 @@ def differences_along(
 
 
 def weights_of(model: Model, inputs: Tensor) -> list[Tensor]:
-    """What a network has gradients by: its weights, and inputs that are no ids."""
+    """Return the tensors with gradients: the network's weights, and inputs that are no ids."""
     return [x for x in [*model.network.parameters(), inputs] if x.requires_grad]
 
 
 def differ(model: Model, inputs: Tensor, evaluate: Callable[[], Tensor]) -> Measured:
-    """Derivatives along three directions: of the slopes, the nearest of differences, and all."""
+    """Return the derivative along three directions: exact, the nearest difference, all differences.
+
+    The exact one comes from backward passes of `evaluate`.
+    """
     weights, rows = weights_of(model, inputs), []
     slopes = torch.autograd.grad(evaluate(), weights, allow_unused=True, materialize_grads=True)
     if not is_finite(model, inputs, torch.float64) and is_finite(model, inputs, torch.float32):
@@ -68,7 +71,7 @@ def differ(model: Model, inputs: Tensor, evaluate: Callable[[], Tensor]) -> Meas
 
 
 def is_finite(model: Model, inputs: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the gradient of the outputs in this dtype is."""
+    """Whether the gradient of the outputs is finite in this dtype."""
     other, x = convert(model, dtype), cast(inputs.detach(), dtype)
     weights = weights_of(other, x.requires_grad_(inputs.requires_grad))
     total = other(x)[0].sum()
@@ -77,7 +80,7 @@ def is_finite(model: Model, inputs: Tensor, dtype: torch.dtype) -> bool:
 
 
 def weigh(output: Tensor) -> Tensor:
-    """A loss: the sum of the outputs times factors without a pattern."""
+    """Return a loss: the sum of the outputs times factors without a pattern."""
     return (output * torch.arange(output.numel()).to(output).square().sin().view_as(output)).sum()
 
 
@@ -99,7 +102,7 @@ def gradients_with_padding(model: Model, inputs: Tensor) -> Measured:
 
 
 def slopes_in_pieces(model: Model, inputs: Tensor, ends: Sequence[int]) -> Tensor:
-    """The gradient of a loss on the outputs of these pieces."""
+    """Return the gradient of a loss on outputs that are computed in these pieces."""
     weights = weights_of(model, inputs)
     loss = weigh(in_pieces(model, inputs, ends, positions=count_positions(inputs)))
     slopes = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)

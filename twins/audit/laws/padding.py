@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pad_left(inputs: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The inputs behind n tokens of padding (id 0, or features), their mask and positions."""
+    """Return the inputs behind n tokens of padding (id 0, or features), mask and positions."""
     mask = F.pad(torch.ones(inputs.shape[:2], dtype=torch.long), (n, 0))
     padding = inputs[:, -n:] if inputs.is_floating_point() else torch.zeros_like(inputs[:, :n])
     return torch.cat([padding, inputs], 1), mask, (mask.cumsum(1) - 1).clamp(min=0)
@@ -55,7 +55,7 @@ def content_of_padding(model: Model, inputs: Tensor) -> Pair:
 
 
 def hidden_in_pieces(model: Model, inputs: Tensor, start: int, ends: Sequence[int]) -> Pair:
-    """Outputs of rows with four tokens of padding, in pieces, and those that rows have alone."""
+    """Return outputs in pieces of rows with four tokens of padding, and of rows without any."""
     padded, mask, positions = hide(inputs, start, 4)
     found = in_pieces(model, padded, ends, positions=positions, mask=mask)
     return found[mask == 1][None], read_texts_alone(model, inputs, 4)

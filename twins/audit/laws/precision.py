@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def jostle(model: Model, inputs: Tensor, draw: int) -> Tensor:
-    """The output where weights and features move by noise, of the size of rounding to bfloat16."""
+    """Return the output with noise on weights and features, as large as rounding to bfloat16."""
     chance = torch.Generator(inputs.device).manual_seed(draw)
     other = convert(model, torch.float32)
     if inputs.is_floating_point():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rebuild(network: Any, **changes: Any) -> Any:
-    """A network of the same weights, whose configuration has other values."""
+    """Return a network of the same weights, with other values in its configuration."""
     config = copy.deepcopy(network.config)
     for name, value in changes.items():
         owner = config if hasattr(config, name) else config.get_text_config(decoder=True)
@@ -26,7 +26,7 @@ def rebuild(network: Any, **changes: Any) -> Any:
 
 
 def load(network: Any, weights: dict[str, Tensor]) -> Any:
-    """The network with these weights."""
+    """Load these weights into the network and return it."""
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
@@ -64,7 +64,7 @@ def chunk_sizes(model: Model, inputs: Tensor) -> Pair:
 def compare_implementations(
     model: Model, inputs: Tensor, names: Sequence[str], n_padding: int
 ) -> Pair:
-    """The last outputs of two implementations of attention, behind so much padding."""
+    """Return the last outputs of two implementations of attention, behind padding."""
     given: dict[str, Any] = {}
     if n_padding and "mask" not in model.offers:
         raise NotApplicable("needs mask")

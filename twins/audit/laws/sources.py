@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def pad_source(model: Model) -> Model:
-    """The model, with padding for the last three tokens of all rows of its source but the first."""
+    """Return the model with padding for the last three source tokens of all rows but the first."""
     source, mask = model.source.clone(), torch.ones_like(model.source)
     source[1:, -3:] = mask[1:, -3:] = 0
     return model.reading(source, mask)
 
 
 def read_alone(model: Model, inputs: Tensor) -> Tensor:
-    """The outputs of rows one by one, whose sources are as long as `pad_source` leaves them."""
+    """Return the outputs of rows one by one, with sources as long as `pad_source` leaves them."""
     shorter = model.reading(model.source[:, :-3], None)
     later = [shorter(row[None])[0] for row in inputs[1:]]
     return torch.cat([model(inputs[:1])[0], *later])

@@ -63,7 +63,7 @@ def in_pieces(
     mask: Tensor | None = None,
     cache: Any = None,
 ) -> Tensor:
-    """The outputs of consecutive pieces that end at `ends`, each after the cache of the last."""
+    """Return the outputs of pieces that end at `ends`, each run after the cache of the last."""
     outputs = []
     for start, end in pairwise([0, *ends]):
         first = start if model.mask_of_call else 0

@@ -109,7 +109,7 @@ def _build_spatial(q: Array, k: Array, v: Array) -> SpatialGaussian:
 
 
 def _build_spatial_heads(q: Array, k: Array, v: Array) -> SpatialGaussian:
-    """Build with a learned bandwidth for each head, on a grid with class tokens."""
+    """Build the layer with a learned bandwidth for each head, on a grid with class tokens."""
     return move_parameters(
         SpatialGaussian(
             1.2, width=5, n_class_tokens=2, num_heads=len(q), learnable=True, dtype=torch.float64
@@ -211,7 +211,7 @@ _WINDOW = 1.2  # width of a window's Gaussian, in pixels
 def _build_logistic(
     q: Array, k: Array, v: Array, *, negative_slope: float | None, of_heads: bool = True
 ) -> Logistic:
-    """Build with weights that make the largest terms 2, and with a negative bias."""
+    """Build the layer with weights that make the largest terms 2, and with a negative bias."""
     layer = Logistic(
         q.shape[-1],
         num_heads=len(q) if of_heads else None,

@@ -61,7 +61,7 @@ def _student_weights(r: Array) -> Array:
 def _build_kernel(
     q: Array, k: Array, v: Array, *, kernel: str | LogKernel, learned: bool = False
 ) -> Kernel:
-    """Build with this kernel and, if `learned`, a bandwidth for each head."""
+    """Build the layer with this kernel and, if `learned`, a bandwidth for each head."""
     settings: dict[str, Any] = {"num_heads": len(q), "learnable": True} if learned else {}
     layer = Kernel(kernel, local_bandwidth(q, k), dtype=torch.float64, **settings)
     return move_parameters(layer) if learned else layer

@@ -72,7 +72,7 @@ def _alibi_logits(layer: ALiBi, call: HeadCall) -> Array:
 
 
 def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
-    """Build with random projections of positions."""
+    """Build the layer with random projections of positions."""
     layer = Tupe(len(q) * q.shape[-1], len(q), dtype=torch.float64, **settings)
     shape = tuple(layer.position_weight.shape)
     drawn = np.random.default_rng(0).standard_normal(shape) / np.sqrt(shape[1])
@@ -188,7 +188,7 @@ _elliptical(
 def _build_bilateral(
     q: Array, k: Array, v: Array, *, positions: bool, distances: bool
 ) -> Bilateral:
-    """Build with a bandwidth for each head, as training leaves them."""
+    """Build the layer with a bandwidth for each head, as training leaves them."""
     return move_parameters(
         Bilateral(
             1.5 * q.shape[-1] ** 0.25 if positions else float("inf"),

@@ -91,7 +91,7 @@ def build_gaussian(q: Array, k: Array, v: Array) -> Gaussian:
 
 
 def build_gaussian_heads(q: Array, k: Array, v: Array) -> Gaussian:
-    """Build with a learned bandwidth for each head."""
+    """Build the layer with a learned bandwidth for each head."""
     bandwidth = local_bandwidth(q, k)
     return move_parameters(
         Gaussian(bandwidth, num_heads=len(q), learnable=True, dtype=torch.float64)
@@ -163,7 +163,7 @@ def _build_mahalanobis(X: Array) -> Attention:
 
 
 def _build_biased_mahalanobis(X: Array) -> Attention:
-    """Build with random projections and biases and the default bandwidth."""
+    """Build the layer with random projections and biases and the default bandwidth."""
     dim, generator = X.shape[-1], torch.Generator().manual_seed(1)
     layer = Attention(dim, 1, operator=Gaussian(), dtype=torch.float64)
     with torch.no_grad():

@@ -113,7 +113,7 @@ def build_mixing(q: Array, k: Array, v: Array) -> Softmax:
 
 
 def build_local(q: Array, k: Array, v: Array) -> Softmax:
-    """Build with the logits of Gaussian attention, which are largest for nearby keys."""
+    """Build the layer with the logits of Gaussian attention, which are largest for nearby keys."""
     return Softmax(scale=local_bandwidth(q, k) ** -2)
 
 

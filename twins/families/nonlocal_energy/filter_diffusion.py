@@ -112,7 +112,7 @@ _AROUND: dict[str, Any] = {"window": 2, "n_similar": 4}
 
 
 def _build_shared(image: Array, **settings: Any) -> NonlocalFilterDiffusion:
-    """Build with weights of the similar windows that differ from the initial ones."""
+    """Build the layer with weights of the similar windows that differ from the initial ones."""
     return _move_sharing(image_builder(NonlocalFilterDiffusion, **_STEP)(image, **settings))
 
 

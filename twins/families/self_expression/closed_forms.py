@@ -108,13 +108,13 @@ def _list_options(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_low_rank(q: Array, k: Array, v: Array) -> LowRank:
-    """Build so that half of the directions of the first head's keys are active."""
+    """Build the layer so that half of the directions of the first head's keys are active."""
     s = np.linalg.svd(k[0], compute_uv=False)
     return LowRank(2 * float(np.median(s[s > 1e-6 * s[0]])) ** 2, dtype=torch.float64)
 
 
 def build_near_limit(q: Array, k: Array, v: Array) -> LowRank:
-    """Build so that the weakest direction of the keys is halved."""
+    """Build the layer so that the weakest direction of the keys is halved."""
     s = np.concatenate([_singular_values(keys)[[0, -1]] for keys in k])
     return LowRank(max(float(s.min()), 1e-3 * float(s.max())) ** 2, dtype=torch.float64)
 
@@ -125,7 +125,7 @@ def build_relative(q: Array, k: Array, v: Array) -> LowRank:
 
 
 def build_heads(q: Array, k: Array, v: Array) -> LowRank:
-    """Build with learned penalties for each head."""
+    """Build the layer with learned penalties for each head."""
     lam = build_low_rank(q, k, v).lam.initial
     return move_parameters(LowRank(lam, num_heads=len(q), learnable=True, dtype=torch.float64))
 

@@ -36,7 +36,7 @@ def _build(q: Array, k: Array, v: Array, **settings: Any) -> UnrolledSelfExpress
 
 
 def _build_learned(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
-    """Build with a feature map and with penalties that differ between iterations."""
+    """Build the layer with a feature map and with penalties that differ between iterations."""
     layer, generator = _build(q, k, v), torch.Generator().manual_seed(0)
     features = torch.nn.Linear(q.shape[-1], q.shape[-1], dtype=torch.float64)
     with torch.no_grad():
@@ -130,7 +130,7 @@ def _logit_range(layer: UnrolledSelfExpression, q: Array, k: Array, v: Array) ->
 
 
 def _build_mapped(q: Array, k: Array, v: Array) -> UnrolledSelfExpression:
-    """Build with a user's feature map and half the safe step."""
+    """Build the layer with a user's feature map and half the safe step."""
     return _build(q, k, v, features=torch.nn.Tanh(), relative=True, relative_step=0.5)
 
 

@@ -25,7 +25,7 @@ from ...relations import Identity
 
 
 def _build(X: Array, **settings: Any) -> SparseMixtureOfExperts:
-    """Build with random weights."""
+    """Build the layer with random weights."""
     generator = torch.Generator().manual_seed(0)
     layer = SparseMixtureOfExperts(X.shape[1], 6, 5, dtype=torch.float64, **settings)
     with torch.no_grad():

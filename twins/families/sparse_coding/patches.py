@@ -147,7 +147,7 @@ def _denoise_ista(layer: PatchCodingDenoiser, image: Array) -> Array:
 
 
 def _build(images: Array, n_frequencies: int = 5, **settings: Any) -> PatchSparseCoding:
-    """Build with a cosine dictionary of patches of 4 x 4."""
+    """Build the layer with a cosine dictionary of patches of 4 x 4."""
     channels = images.shape[1]
     D = dct_dictionary(4, n_frequencies, channels)
     return PatchSparseCoding(D, **({"lam": 0.3, "n_iter": 2} | settings), channels=channels)

@@ -76,7 +76,7 @@ def solve_ista(layer: SparseCoding, call: HeadCall) -> Array:
 
 
 def build_heads(q: Array, k: Array, v: Array, **settings: Any) -> SparseCoding:
-    """Build with learned penalties and steps for each head."""
+    """Build the layer with learned penalties and steps for each head."""
     layer = build_sparse_coding(q, k, v, num_heads=len(q), learnable=True, **settings)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -150,7 +150,7 @@ def _make_cosines(X: Tensor) -> Tensor:
 
 
 def _build_cosines(X: Array) -> SparseCoding:
-    """Build with cosines of windows as keys."""
+    """Build the layer with cosines of windows as keys."""
     atoms = _make_cosines(torch.from_numpy(X)).numpy()
     return build_sparse_coding(
         X[None], atoms[None], atoms[None], share=_SHARE, zero_diagonal=False, nonnegative=True
