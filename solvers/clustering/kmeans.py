@@ -202,8 +202,8 @@ def _assign(
     for i in range(len(X)):
         if upper[i] < lower[i]:
             continue
-        own = _squared_distance(X[i], centres[labels[i]])
-        upper[i] = np.sqrt(own)
+        square = _squared_distance(X[i], centres[labels[i]])
+        upper[i] = np.sqrt(square)
         if upper[i] < lower[i]:
             continue
         scores[:] = squares

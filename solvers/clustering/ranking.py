@@ -97,10 +97,10 @@ def rand_indices(labellings: Sequence[ArrayLike | None]) -> Array:
             for member in members
         ]
     )
-    own = np.diag(together)
-    largest = (own[:, None] + own) / 2
+    n_pairs = np.diag(together)
+    largest = (n_pairs[:, None] + n_pairs) / 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        expected = np.outer(own, own) / pairs(np.float64(n_samples))
+        expected = np.outer(n_pairs, n_pairs) / pairs(np.float64(n_samples))
         return np.where(largest > expected, (together - expected) / (largest - expected), 1.0)
 
 

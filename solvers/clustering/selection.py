@@ -234,17 +234,18 @@ def equal_estimators(first: Any, second: Any) -> bool:
     """Whether two estimators have the same class and equal parameters."""
     if type(first) is not type(second):
         return False
-    own, other = first.get_params(deep=False), second.get_params(deep=False)
+    parameters, others = first.get_params(deep=False), second.get_params(deep=False)
     return all(
-        value is other[name] or np.array_equal(value, other[name]) for name, value in own.items()
+        value is others[name] or np.array_equal(value, others[name])
+        for name, value in parameters.items()
     )
 
 
 def check_distinct(X: Array | csr_array, n_clusters: int | None, name: str) -> None:
     """Raise a ValueError for fewer distinct points than clusters: all answers would be equal."""
     line = np.sort(X @ np.random.default_rng(0).standard_normal(X.shape[1]))
-    apart = np.diff(line) > _SAME * np.abs(line).max()
-    distinct = 1 + int(apart.sum())
+    differs = np.diff(line) > _SAME * np.abs(line).max()
+    distinct = 1 + int(differs.sum())
     if n_clusters is not None and distinct < n_clusters:
         raise ValueError(
             f"{name}: has {distinct} distinct point{'s' if distinct > 1 else ''}, fewer than "
@@ -298,8 +299,8 @@ def _score_of_fitted(estimator: Any, order: Array) -> float:
     affinity = check_dense_or_sparse(estimator.affinity_matrix_, "affinity")
     coef = getattr(estimator, "coef_", affinity)
     pairs = check_dense_or_sparse(coef, "coef") if np.shape(coef) == affinity.shape else affinity
-    if own := trivial_share(reordered(pairs, order)):
-        return -own
+    if share := trivial_share(reordered(pairs, order)):
+        return -share
     n_clusters = getattr(estimator, "n_clusters", None)
     if n_clusters is None:
         n_clusters = len(np.unique(estimator.labels_))

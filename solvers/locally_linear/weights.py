@@ -223,10 +223,10 @@ def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: flo
     weights = np.ones(indptr[-1] - first)
     for i in range(len(points)):
         start, stop = indptr[i], indptr[i + 1]
-        own, h = indices[start:stop], weights[start - first : stop - first]
-        largest = _subtract(points[i], X, own, local)
+        neighbors, h = indices[start:stop], weights[start - first : stop - first]
+        largest = _subtract(points[i], X, neighbors, local)
         if largest > 0.0:
-            _fill_gram(local, gram, largest, reg, len(own))
+            _fill_gram(local, gram, largest, reg, len(neighbors))
             _solve(gram, h)
         h /= h.sum()
     return weights

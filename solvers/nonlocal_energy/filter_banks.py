@@ -288,8 +288,10 @@ class NonlocalFilterBank(FilterBank):
         It is the bound of `FilterBank` with the weights multiplied by ``|W_i|_1 |W_i|_inf``, which
         is at least ``|W_i|_2^2``.
         """
-        own, shared = np.abs(1 - self.sharing), np.abs(self.sharing)
-        rows, columns = (own + shared * self.means.sum(axis=axis).max() for axis in (1, 0))
+        kept_share, shared_share = np.abs(1 - self.sharing), np.abs(self.sharing)
+        rows, columns = (
+            kept_share + shared_share * self.means.sum(axis=axis).max() for axis in (1, 0)
+        )
         return super().norm_bound(weights * rows * columns)
 
     def _mix_responses(self, responses: Array, means: csr_array) -> Array:

@@ -159,9 +159,9 @@ def _circulated_form(
         YX -= mu / g * (by_right * right_e - by_fit * explained)
         C = soft_threshold(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
-        apart, missed = _step(X, fit, diagonal, S, Le, Y, mu, g, p, by_fit, by_right)
+        disagreement, missed = _step(X, fit, diagonal, S, Le, Y, mu, g, p, by_fit, by_right)
         L += p * (Z - C)
-        if max(np.abs(Z - C).max(), apart) < tol and missed < tol:
+        if max(np.abs(Z - C).max(), disagreement) < tol and missed < tol:
             return C, iteration, True
     return C, max_iter, False
 
@@ -187,7 +187,7 @@ def _step(
     Returns ``max |Ze - F|`` and the largest ``|x - e - z X|`` of a row relative to ``|x - e|``.
     """
     n, d = X.shape
-    apart, missed = 0.0, 0.0
+    disagreement, missed = 0.0, 0.0
     for i in range(n):
         error, norm = 0.0, 0.0
         for j in range(d):
@@ -200,8 +200,8 @@ def _step(
             Y[i, j] += mu * left
             Le[i, j] += p * (Ze - F)
             S[i, j] = p * F - Le[i, j]
-            apart = max(apart, abs(Ze - F))
+            disagreement = max(disagreement, abs(Ze - F))
             error += left * left
             norm += clean * clean
         missed = max(missed, np.sqrt(error / norm) if norm > 0 else np.sqrt(error))
-    return apart, missed
+    return disagreement, missed

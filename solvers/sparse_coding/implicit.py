@@ -188,21 +188,21 @@ def _certify(
     """Return gap and margin of each row, and the largest relative violation of its conditions."""
     gap, margin, violation = np.empty((3, len(Y)))
     for rows in row_blocks(len(Y)):
-        own, C, residual = penalty[rows], codes[rows], supports.residual[rows]
+        row_penalty, C, residual = penalty[rows], codes[rows], supports.residual[rows]
         Q = residual @ atoms.rows.T
         on = np.repeat(np.arange(len(residual)), np.diff(C.indptr)), C.indices
         strength = np.full(len(residual), np.inf)
         np.minimum.at(strength, on[0], np.abs(C.data) * atoms.lengths[C.indices] ** 2)
-        Q[on] -= own.ridge[on[0]] * C.data
+        Q[on] -= row_penalty.ridge[on[0]] * C.data
         missed = np.zeros(len(residual))
-        np.maximum.at(missed, on[0], np.abs(Q[on] - own.half[on[0]] * np.sign(C.data)))
-        largest = own.largest(Q)
-        Q[on] = -np.inf if own.nonnegative else 0
-        slack = own.half - own.largest(Q)
-        energies = Energies.of(Y[rows], C, residual, replace(own, own=None, hidden=None))
-        gap[rows] = energies.gap(own.dual_scale(largest))[0]
+        np.maximum.at(missed, on[0], np.abs(Q[on] - row_penalty.half[on[0]] * np.sign(C.data)))
+        largest = row_penalty.largest(Q)
+        Q[on] = -np.inf if row_penalty.nonnegative else 0
+        slack = row_penalty.half - row_penalty.largest(Q)
+        energies = Energies.of(Y[rows], C, residual, replace(row_penalty, own=None, hidden=None))
+        gap[rows] = energies.gap(row_penalty.dual_scale(largest))[0]
         rounding = atoms.rounding(C, energies.norm)
-        margin[rows] = (np.minimum(slack, strength) - rounding - missed) / own.half
-        violation[rows] = missed / own.half
+        margin[rows] = (np.minimum(slack, strength) - rounding - missed) / row_penalty.half
+        violation[rows] = missed / row_penalty.half
     margin[np.isinf(supports.inverse)] = -np.inf
     return gap, margin, np.maximum(violation, -margin)

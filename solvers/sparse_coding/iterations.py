@@ -313,13 +313,13 @@ class _Problem(NamedTuple):
 
     def sweep(self, C: Array, _: float) -> Array:
         """Minimise over one column after another."""
-        C, own = C.copy(), self.penalty.own is not None
+        C, zero_diagonal = C.copy(), self.penalty.own is not None
         for j, norm in enumerate(self.gram.diagonal()):
             if norm == 0:
                 continue
             pull = self.correlation[:, j] - C @ self.gram[:, j] + norm * C[:, j]
             C[:, j] = self.penalty.shrink(pull[:, None], 1.0)[:, 0] / norm
-            if own:
+            if zero_diagonal:
                 C[j, j] = 0
         return C
 

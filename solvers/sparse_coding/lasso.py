@@ -249,17 +249,17 @@ def _certify_by(
     """
     objective, gap, dual = np.empty(len(Y)), np.empty(len(Y)), np.empty(Y.shape)
     for rows in row_blocks(len(Y)):
-        signals, C, largest, own = Y[rows], codes[rows], correlation[rows], penalty[rows]
+        signals, C, largest, row_penalty = Y[rows], codes[rows], correlation[rows], penalty[rows]
         residual = signals - C @ atoms.rows
-        energies = Energies.of(signals, C, residual, own)
-        lower_gap, scale = energies.gap(own.dual_scale(largest))
+        energies = Energies.of(signals, C, residual, row_penalty)
+        lower_gap, scale = energies.gap(row_penalty.dual_scale(largest))
         objective[rows], dual[rows] = energies.objective, 2 * scale[:, None] * residual
         rounding = atoms.rounding(C, energies.norm)
-        upper_gap, _ = energies.gap(own.dual_scale(largest + rounding))
+        upper_gap, _ = energies.gap(row_penalty.dual_scale(largest + rounding))
         gap[rows] = lower_gap
         unsure = np.flatnonzero(upper_gap - lower_gap > _NEGLIGIBLE * tol)
         if unsure.size:
-            exact = certify(signals[unsure], atoms.rows, C[unsure], own[unsure])
+            exact = certify(signals[unsure], atoms.rows, C[unsure], row_penalty[unsure])
             for array, values in zip((objective, gap, dual), exact, strict=True):
                 array[rows][unsure] = values
     return objective, gap, dual

@@ -131,7 +131,7 @@ def audit(
 @contextmanager
 def _working_on(device: str) -> Iterator[None]:
     """Make tensors on the device, without the TF32 of cuDNN, which hides errors below 1e-3."""
-    if device == "cpu":  # torch has it by default, and is slower where it is told
+    if device == "cpu":  # the default device; a context that sets it would make torch slower
         yield
         return
     before = torch.backends.cudnn.allow_tf32

@@ -92,14 +92,14 @@ class Adapter(nn.Module):
         self.heads, self.dim, self.parts = heads, dim, {}
         self.width = 0
         words = " ".join(self.arguments.values()).replace("-", "").split()
-        known = dict.fromkeys(self.wide + self.gates)
+        allowed = dict.fromkeys(self.wide + self.gates)
         for name in dict.fromkeys(x for x in words if x not in ("log", "lam", "mask")):
-            if name not in known:
-                names = ", ".join(known)
+            if name not in allowed:
+                names = ", ".join(allowed)
                 raise ValueError(f"arguments: must get {names}, lam or mask, got {name!r}")
-            each = dim if name in self.wide or (per_key and name == "forget") else 1
-            self.parts[name] = slice(self.width, self.width + heads * each)
-            self.width += heads * each
+            width = dim if name in self.wide or (per_key and name == "forget") else 1
+            self.parts[name] = slice(self.width, self.width + heads * width)
+            self.width += heads * width
         self.lam: Tensor
         self.register_buffer("lam", torch.linspace(0.5, 2.0, dim).repeat(heads, 1))
 

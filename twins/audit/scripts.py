@@ -301,12 +301,12 @@ def _objects_of(thing: Any) -> list[Any]:
     """Return the functions and classes of ours that a function uses, and the function last."""
     if not isinstance(thing, FunctionType):
         return [thing]
-    known = map(thing.__globals__.get, _names_of(thing.__code__))
-    parts = (x for x in known if isinstance(x, FunctionType | type) and x is not thing)
+    used = map(thing.__globals__.get, _names_of(thing.__code__))
+    parts = (x for x in used if isinstance(x, FunctionType | type) and x is not thing)
     home = thing.__module__
     homes = _WRITTEN if home.startswith(_WRITTEN) else (home,)
-    own = [x for x in parts if f"{x.__module__}.".startswith(tuple(f"{home}." for home in homes))]
-    return [*dict.fromkeys(y for x in own for y in _objects_of(x)), thing]
+    ours = [x for x in parts if f"{x.__module__}.".startswith(tuple(f"{home}." for home in homes))]
+    return [*dict.fromkeys(y for x in ours for y in _objects_of(x)), thing]
 
 
 def _names_of(code: CodeType) -> list[str]:

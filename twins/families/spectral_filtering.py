@@ -313,11 +313,13 @@ def _base_maps(layer: ReAttention, given: AllHeads) -> Array:
     """
     base, maps = exact_twin(layer.base), []
     for head in range(layer.num_heads):
-        own = head % len(given.queries)
-        q, k = given.queries[own], given.keys[own]
+        base_head = head % len(given.queries)
+        q, k = given.queries[base_head], given.keys[base_head]
         A = base.solve(layer.base, HeadCall(q, k, np.eye(len(k)), head))
-        weights = A if given.bias is None else A * np.exp(given.bias[own])
-        weights = weights if given.visible is None else np.where(given.visible[own], weights, 0)
+        weights = A if given.bias is None else A * np.exp(given.bias[base_head])
+        weights = (
+            weights if given.visible is None else np.where(given.visible[base_head], weights, 0)
+        )
         total = weights.sum(axis=1, keepdims=True)
         maps.append(weights / np.where(total > 0, total, 1))
     return np.stack(maps)

@@ -94,8 +94,8 @@ class _ModelCheck:
         if isinstance(holder, Attention):
             return None  # projections, judged with the shell
         leaf = next(module.children(), None) is None
-        own = next(module.parameters(recurse=False), None) is not None
-        if not (leaf or own) or isinstance(module, nn.Identity | nn.ModuleList):
+        has_parameters = next(module.parameters(recurse=False), None) is not None
+        if not (leaf or has_parameters) or isinstance(module, nn.Identity | nn.ModuleList):
             return None
         if name not in self.ran:
             return "did not run on this batch"

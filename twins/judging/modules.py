@@ -158,11 +158,11 @@ class ModuleJudge:
         generator: np.random.Generator,
     ) -> Judgement:
         """Judge some tokens; each is solved in the sequence of the tokens that it sees."""
-        rows, own = draw_indices(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
+        rows, copied = draw_indices(len(X), self.n_rows, generator), copy.deepcopy(layer).cpu()
         rows = rows[visible[rows, rows]]
         places = [int(visible[i, :i].sum()) for i in rows]
         expected = [
-            twin.solve(own, as_array(X)[visible[i]])[place]
+            twin.solve(copied, as_array(X)[visible[i]])[place]
             for i, place in zip(rows, places, strict=True)
         ]
         tolerance = tolerance_in(X.dtype, twin.relation.tolerance)
@@ -208,8 +208,8 @@ def _judge_relation(
         return measure(twin, copied.double(), tuple(x.double() for x in inputs))
 
     with torch.autocast("cpu", enabled=False):
-        own = None if dtype.itemsize < 4 else measure(twin, copied, inputs)
-        return judge_dtypes(twin, dtype, own, measure_in_float64, inputs[0].shape[-2])
+        measured = None if dtype.itemsize < 4 else measure(twin, copied, inputs)
+        return judge_dtypes(twin, dtype, measured, measure_in_float64, inputs[0].shape[-2])
 
 
 def measure(twin: Twin, layer: nn.Module, inputs: tuple[Tensor, ...]) -> Measurement:

@@ -183,9 +183,9 @@ def _origins_of_layer(source: Any, X: Any, context: Context | None) -> Iterator[
     layer = copy.deepcopy(source).cpu().double().eval()
     data = as_tensor(layer, X).double()
     subject, inputs = _queries_and_keys(layer, data)
-    own = _fitted_twin(subject, same_points=subject is layer)
-    if own is not None:
-        yield _fit_heads(own, subject, inputs, _layer_matrix(own, subject, inputs))
+    fitted = _fitted_twin(subject, same_points=subject is layer)
+    if fitted is not None:
+        yield _fit_heads(fitted, subject, inputs, _layer_matrix(fitted, subject, inputs))
         return
     targets = _operator_matrix(layer, subject, data, inputs, context)
     for twin, problem in _list_families(inputs):

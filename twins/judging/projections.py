@@ -47,10 +47,10 @@ def judge_projections(
         exact_output = F.linear(out.transpose(0, 1).flatten(1), *copied.out_proj.parameters())
         return _measure_projections(copied, exact_pairs, out, exact_output, rows)
 
-    own = _measure_projections(shell, pairs, operated, output, rows)
-    if not own.holds:
-        return Judgement(_PROJECTIONS, own, dtype_name(output.dtype), len(rows["q"]))
-    return judge_dtypes(_PROJECTIONS, output.dtype, own, exact, len(rows["q"]))
+    measured = _measure_projections(shell, pairs, operated, output, rows)
+    if not measured.holds:
+        return Judgement(_PROJECTIONS, measured, dtype_name(output.dtype), len(rows["q"]))
+    return judge_dtypes(_PROJECTIONS, output.dtype, measured, exact, len(rows["q"]))
 
 
 def _measure_projections(

@@ -112,8 +112,10 @@ def _make_subject_of(
     def solve(
         layer: nn.Module, inputs: Tensors, context: Context | None, masks: Masks, rows: Array | None
     ) -> Array:
-        own = twin if context is None else twin.with_context(lambda *_: context)
-        return solver_output(own, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows)
+        twin_in_context = twin if context is None else twin.with_context(lambda *_: context)
+        return solver_output(
+            twin_in_context, layer, inputs, visible=masks.visible, bias=masks.bias, rows=rows
+        )
 
     inexact = isinstance(twin.relation, Limit | Rate)
     subject = Subject(
@@ -153,8 +155,8 @@ def broken_laws(layer: nn.Module, inputs: Tensors) -> list[Finding]:
     twin = add_base_contexts(judging_twin(layer), layer)
     if not is_exact(twin) or twin.numerics.promised is not None:
         return []
-    own = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
-    subject = _draw_like(twin, own, inputs)
+    copied = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
+    subject = _draw_like(twin, copied, inputs)
     broken: dict[str, list[tuple[Trial, Measurement]]] = {}
     with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")

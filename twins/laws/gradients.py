@@ -344,9 +344,9 @@ class Gradients:
         moved = self._moved(at)
         if "parameters" in direction:
             layer = copy.deepcopy(moved.layer)
-            own = (x for x in layer.parameters() if x.requires_grad)
+            trained = (x for x in layer.parameters() if x.requires_grad)
             with torch.no_grad():
-                for parameter, value in zip(own, at["parameters"], strict=True):
+                for parameter, value in zip(trained, at["parameters"], strict=True):
                     parameter.copy_(value)
             moved = replace(moved, layer=layer)
         out = moved.expected(self.masks, self.rows)

@@ -69,7 +69,7 @@ def _compare_batch(first: Subject, second: Subject) -> Measurement:
         masks, of_each = hiding(seen), [hiding(keys[0]) for keys in seen]
     outputs = both.output(masks)
     parts = zip((first, second), outputs, of_each, strict=True)
-    return worst([first.judge(out, alone.output(own)) for alone, out, own in parts])
+    return worst([first.judge(out, alone.output(masks_alone)) for alone, out, masks_alone in parts])
 
 
 @operator_law

@@ -82,10 +82,12 @@ def place_positions(
         raise ValueError(f"positions: the model has no parameter or buffer {positions!r}")
     for name, tensor in tensors.items():
         if name == positions or tensor is positions:
-            if apart := [type(operator).__name__ for operator in made if operator.positions_apart]:
+            if as_features := [
+                type(operator).__name__ for operator in made if operator.positions_apart
+            ]:
                 warnings.warn(
-                    f"positions: {apart[0]} takes them as a separate feature, but a model that "
-                    f"adds {name!r} to its tokens still does so, and they count twice; pass a "
+                    f"positions: {as_features[0]} takes them as a separate feature, but a model "
+                    f"that adds {name!r} to its tokens still does so, and they count twice; pass a "
                     "copy and set the model's own to zero",
                     stacklevel=3,
                 )

@@ -80,8 +80,8 @@ class NonlocalEnergyStep(nn.Module):
 
     def reset_parameters(self) -> None:
         """Return lam and the step to their values at construction; the base stays as it is."""
-        for own in (self.lam, self.step):
-            own.reset_parameters()
+        for parameter in (self.lam, self.step):
+            parameter.reset_parameters()
 
     def forward(self, u: Tensor, f: Tensor) -> Tensor:
         """Step from u, with the noisy images f and their weights.

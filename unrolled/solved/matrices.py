@@ -208,9 +208,9 @@ def _shrink(X: Array, lam: Array) -> Proved:
         inner = _flip(U) @ w @ _flip(Vt)
         turned = _divide(kept[..., :, None] + kept[..., None, :], s[..., :, None] + s[..., None, :])
         above = kept > 0
-        apart = above[..., :, None] != above[..., None, :]
+        on_two_sides = above[..., :, None] != above[..., None, :]
         difference = kept[..., :, None] - kept[..., None, :]
-        bent = np.where(apart, _divide(difference, s[..., :, None] - s[..., None, :]), 0)
+        bent = np.where(on_two_sides, _divide(difference, s[..., :, None] - s[..., None, :]), 0)
         bent += above[..., :, None] & above[..., None, :]
         core = bent * (inner + _flip(inner)) / 2 + turned * (inner - _flip(inner)) / 2
         ratio = _divide(kept, s)[..., None, :]
@@ -219,8 +219,8 @@ def _shrink(X: Array, lam: Array) -> Proved:
         to_X += (U * ratio) @ (left - inner @ Vt)
         trace = (np.diagonal(inner, axis1=-2, axis2=-1) * above).sum(axis=-1)
         lowest = np.where(above, s, np.inf).min(axis=-1, initial=np.inf)
-        apart = lowest - np.where(above, 0, s).max(axis=-1, initial=0)
-        return to_X, -trace[..., None, None], _measure_error(X, U, s, Vt) / apart
+        distance = lowest - np.where(above, 0, s).max(axis=-1, initial=0)
+        return to_X, -trace[..., None, None], _measure_error(X, U, s, Vt) / distance
 
     weight, axes = lam[..., 0, 0], (-2, -1)
     Y = X - Z

@@ -83,9 +83,11 @@ def _build_tupe(q: Array, k: Array, v: Array, **settings: Any) -> Tupe:
 
 def _project_positions(layer: Tupe, call: HeadCall) -> list[Array]:
     """Project the positions of queries and of keys for one head."""
-    own = slice(call.head * call.q.shape[1], (call.head + 1) * call.q.shape[1])
+    head_features = slice(call.head * call.q.shape[1], (call.head + 1) * call.q.shape[1])
     weights = np.split(as_array(layer.position_weight), 2)
-    return [call.positions[p] @ w[own].T for p, w in zip(call.places, weights, strict=True)]
+    return [
+        call.positions[p] @ w[head_features].T for p, w in zip(call.places, weights, strict=True)
+    ]
 
 
 def _solve_tupe(layer: Tupe, call: HeadCall) -> Array:

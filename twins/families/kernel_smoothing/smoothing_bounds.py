@@ -222,9 +222,9 @@ def _attain_stability(sides: Inequalities, layer: Softmax, like: Tensor) -> None
     """
     k = torch.eye(_N_KEYS, dtype=like.dtype)[None]
     one = _FAR / scale_of(layer, as_array(k)) * k
-    two, apart = one + one.roll(-1, -1), (one - one.roll(-1, -1)) / _FAR
+    two, direction = one + one.roll(-1, -1), (one - one.roll(-1, -1)) / _FAR
     t = torch.linspace(0.1, 0.6, _N_KEYS, dtype=like.dtype)[:, None]
-    moved = two + t * apart
+    moved = two + t * direction
 
     def distance(a: Tensor, b: Tensor) -> Array:
         difference = layer(a, k, identity_values(k)) - layer(b, k, identity_values(k))

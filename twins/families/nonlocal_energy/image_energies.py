@@ -144,8 +144,12 @@ def _certify(twin: Twin, layer: NonlocalEnergyStep, inputs: Tensors) -> float:
     f, stepped = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
     u, K = pixels_of(upside_down(f)), pixel_weights(layer.base, f)
     s, lam = head_value(layer.step, 0), head_value(layer.lam, 0)
-    own = np.eye(len(K))
-    weights = [s * K / K.sum(axis=1, keepdims=True), s * lam * own, (1 - s - s * lam) * own]
+    identity = np.eye(len(K))
+    weights = [
+        s * K / K.sum(axis=1, keepdims=True),
+        s * lam * identity,
+        (1 - s - s * lam) * identity,
+    ]
     after = pixels_of(stepped)
     return gradient_residual(
         lambda moved: pair_energies(

@@ -270,8 +270,8 @@ def _bound_safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> I
     limit = _limits(layer, q, k, v)
     size = np.abs(limit).max()
     start = torch.from_numpy(limit + size).to(q.dtype)
-    apart = np.stack([u - limit for u in _run_iterates(layer, q, k, start, v)], axis=1)
-    sides.attained(apart[:, 1:], apart[:, :1] * powers[..., None, None], scale=size)
+    differences = np.stack([u - limit for u in _run_iterates(layer, q, k, start, v)], axis=1)
+    sides.attained(differences[:, 1:], differences[:, :1] * powers[..., None, None], scale=size)
     return sides
 
 

@@ -52,15 +52,15 @@ def nearest_patches(
     choice up to the rounding of the layer's dtype.
     """
     fewest = math.prod(min(window, side - size) + 1 for side in planes.shape[1:])
-    own = similar_patches(planes, size, window, min(n_similar, fewest))
+    exact_choice = similar_patches(planes, size, window, min(n_similar, fewest))
     dtype = next(layer.parameters()).dtype
     images = torch.from_numpy(np.ascontiguousarray(planes))[None].to(dtype)
     chosen = Similar.around(images, size, window, n_similar).indices.numpy()
     windows = sliding_window_view(planes, (size, size), axis=(1, 2))
-    rows = np.moveaxis(windows, 0, 2).reshape(len(own), -1)
+    rows = np.moveaxis(windows, 0, 2).reshape(len(exact_choice), -1)
     slack = _ROUNDINGS * torch.finfo(dtype).eps * float((planes**2).sum())
-    apart = np.abs(_distances(rows, own) - _distances(rows, chosen)).max(axis=1)
-    return np.where(apart[:, None] <= slack, chosen, own)
+    difference = np.abs(_distances(rows, exact_choice) - _distances(rows, chosen)).max(axis=1)
+    return np.where(difference[:, None] <= slack, chosen, exact_choice)
 
 
 def _distances(rows: Array, indices: Array) -> Array:
