@@ -25,6 +25,7 @@ VERDICTS = (
     "out of reach", "no claim",
 )  # fmt: skip
 _WITHOUT_OURS = ("not run", "out of reach", "no claim")
+Rows = list[tuple[Row, str, str]]  # a row of an item, our number, the verdict on it
 _HEAD = ("", "printed", "ours", "verdict")
 _NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 
@@ -42,15 +43,17 @@ def read_papers() -> dict[str, Row]:
 def page() -> str:
     """Return the whole page in Markdown."""
     known, papers = read_runs(), read_papers()
-    parts = [known["head"], _count_items(papers, known)]
+    listed = [item for paper in papers.values() for item in paper["item"]]
+    found = {item["id"]: rows_of(item, known) for item in listed}
+    parts = [known["head"], _count_items(papers, found)]
     for paper in papers.values():
-        items = [_write_item(item, known) for item in paper["item"]]
+        items = [_write_item(item, found[item["id"]], known) for item in paper["item"]]
         parts += [f"## {paper['title']}", paper["about"], *items]
     parts += ["## Runs", _list_runs(known)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def rows_of(item: Row, known: Row) -> list[tuple[Row, str, str]]:
+def rows_of(item: Row, known: Row) -> Rows:
     """Return the rows of an item, each with our number and the verdict on it.
 
     The verdict is that of the row, or what the number says. A printed effect counts where the run
@@ -74,9 +77,9 @@ def kind_of(verdict: str) -> str:
     return verdict.partition(" at ±")[0]
 
 
-def verdict_on(item: Row, known: Row) -> str:
+def verdict_on(rows: Rows) -> str:
     """Return the verdict on an item, which is mixed if those on its rows differ."""
-    kinds = {kind_of(verdict) for _, _, verdict in rows_of(item, known)}
+    kinds = {kind_of(verdict) for _, _, verdict in rows}
     told = kinds.difference(_WITHOUT_OURS)
     if not told:
         return next(kind for kind in _WITHOUT_OURS if kind in kinds)
@@ -85,7 +88,7 @@ def verdict_on(item: Row, known: Row) -> str:
     return told.pop() if len(told) == 1 else "mixed"
 
 
-def _write_item(item: Row, known: Row) -> str:
+def _write_item(item: Row, rows: Rows, known: Row) -> str:
     """Write an item: what is claimed, the printed table, and a line for each row."""
     name = item["id"].partition("-")[2].replace("-", " ")
     text = [f"### {item['id'].partition('-')[0]} {name}: {item['subject']}", "", item["claim"]]
@@ -94,7 +97,7 @@ def _write_item(item: Row, known: Row) -> str:
     if "printed" in item:
         lines = [tuple(map(str, line)) for line in item["printed"]["rows"]]
         text += ["", "As printed:", "", *markdown(item["printed"]["columns"], lines)]
-    lines = [_write_line(*each, known) for each in rows_of(item, known)]
+    lines = [_write_line(*each, known) for each in rows]
     return "\n".join([*text, "", *markdown(_HEAD, lines)])
 
 
@@ -122,11 +125,11 @@ def _list_runs(known: Row) -> str:
     return "\n".join(markdown(("run", "data", "command"), lines))
 
 
-def _count_items(papers: dict[str, Row], known: Row) -> str:
+def _count_items(papers: dict[str, Row], found: dict[str, Rows]) -> str:
     """Write a table of the numbers of items by verdict, with a line for each paper."""
     counts = {}
     for key, paper in papers.items():
-        kinds = Counter(verdict_on(item, known) for item in paper["item"])
+        kinds = Counter(verdict_on(found[item["id"]]) for item in paper["item"])
         measured = sum(any("ours" in row for row in item["rows"]) for item in paper["item"])
         counts[key] = [len(paper["item"]), measured, *(kinds[kind] for kind in VERDICTS)]
     counts["all"] = [sum(column) for column in zip(*counts.values(), strict=True)]
