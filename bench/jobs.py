@@ -96,7 +96,7 @@ class Options:
         check_integer(self.seed, "seed", minimum=0)
         check_integer(self.seeds, "seeds", minimum=1)
         if not isinstance(self.n_jobs, Integral) or self.n_jobs == 0:
-            raise ValueError(f"n_jobs: must be a whole number but 0, got {self.n_jobs!r}")
+            raise ValueError(f"n_jobs: must be a whole number other than 0, got {self.n_jobs!r}")
 
     @property
     def shared(self) -> dict[str, Any]:

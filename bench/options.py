@@ -27,7 +27,7 @@ def results_folder(folder: Path | None) -> Path | None:
     Raises
     ------
     BadParameter
-        If the folder, or its closest existing parent, is no folder or is not writable.
+        If the folder, or its closest existing parent, is not a folder or is not writable.
     """
     if folder is None:
         return None
@@ -40,7 +40,7 @@ def results_folder(folder: Path | None) -> Path | None:
 
 def _find_refusal(folder: Path) -> str:
     if not folder.is_dir():
-        return "is no folder"
+        return "is not a folder"
     try:
         if os.access(folder, os.W_OK | os.X_OK):
             TemporaryDirectory(dir=folder).cleanup()  # system folders refuse even root
@@ -69,7 +69,11 @@ def count_cores(n_jobs: int) -> int:
 
 Rows = Annotated[
     list[str] | None,
-    typer.Option("--row", metavar="NAME", help="Run this row beside softmax; may be given again."),
+    typer.Option(
+        "--row",
+        metavar="NAME",
+        help="Train this row, a network, beside softmax; may be given again.",
+    ),
 ]
 Methods = Annotated[
     list[str] | None,
@@ -84,25 +88,25 @@ Steps = Annotated[
 RecipeWords = Annotated[
     str | None,
     typer.Option(
-        "--recipe", metavar="NAME=VALUE,...", help="Settings in place of the data set's own."
+        "--recipe",
+        metavar="NAME=VALUE,...",
+        help="Sizes and training, in place of the data set's own.",
     ),
 ]
 Against = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="Compare all rows with this one [each with its own backbone]."
-    ),
+    typer.Option(metavar="NAME", help="Compare all rows with this one [each with its backbone]."),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, to see that it works.")]
 Jobs = Annotated[
     int, typer.Option(help="Processor cores to use; -1 is all of them.", callback=count_cores)
 ]
-Rounds = Annotated[int, typer.Option(min=1, help="How often each runs; they take turns.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds; in each one all take turns.")]
 DTYPE = "float32, float64 or bfloat16."
 DATA = "Use this data set instead of the command's own."
 SIGMA = "Standard deviation of the noise, in grey levels of 255."
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")]
-Colour = Annotated[bool, typer.Option("--colour", help="Pictures in colour.")]
+Colour = Annotated[bool, typer.Option("--colour", help="Keep pictures in colour.")]
 DataHome = Annotated[
     str | None, typer.Option(metavar="DIR", help="Folder of the data sets [$TWINSOLVE_DATA].")
 ]
@@ -115,7 +119,7 @@ Load = Annotated[
         metavar="MODULE", help="Import a module, or run a file, that registers your own parts."
     ),
 ]
-ListAll = Annotated[bool, typer.Option("--list", help="List all names and end.")]
+ListAll = Annotated[bool, typer.Option("--list", help="List all names and exit.")]
 
 
 def load_modules(sources: list[str] | None) -> None:
@@ -172,7 +176,7 @@ def refuse_others(context: typer.Context, option: str, others: Collection[str]) 
         words = (
             name.upper() if name in arguments else f"--{name.replace('_', '-')}" for name in more
         )
-        raise typer.BadParameter(f"leaves no choice of {', '.join(words)}", param_hint=option)
+        raise typer.BadParameter(f"cannot be combined with {', '.join(words)}", param_hint=option)
 
 
 @contextmanager

@@ -132,13 +132,15 @@ def read_settings(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(folder) / SETTINGS
     if not path.is_file():
-        raise FileNotFoundError(f"{folder}: is no folder of a training run, has no {SETTINGS}")
+        raise FileNotFoundError(
+            f"{folder}: is not the folder of a training run: it has no {SETTINGS}"
+        )
     try:
         known = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path}: is damaged ({error})") from error
     if not ("n_steps" in known and {"recipe", "model", "task"} <= known["settings"].keys()):
-        raise ValueError(f"{folder}: is no folder of a training run, but of another command")
+        raise ValueError(f"{folder}: is not the folder of a training run, but of another command")
     return known
 
 
@@ -210,7 +212,7 @@ def find_class(name: str) -> type[nn.Module]:
     """
     found = find_object(name, "model: no class")
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ValueError(f"model: {name!r} is no torch.nn.Module")
+        raise ValueError(f"model: {name!r} is not a torch.nn.Module")
     return found
 
 

@@ -189,7 +189,7 @@ def _read_object(thing: Any) -> Any:
     except Exception as error:  # pickling may raise anything
         if _find_source(thing) is None:
             raise ValueError(
-                f"a user's function or object holds a {type(thing).__name__}, which cannot be "
-                "pickled, so that kept results cannot be told from those of another"
+                f"a function or object of yours holds a {type(thing).__name__}, which cannot be "
+                "pickled: its kept results could not be told from those of another"
             ) from error
     return thing.__getstate__()

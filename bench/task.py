@@ -80,7 +80,9 @@ def change_settings(
         if name not in known or name == "candidates":
             raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, known)}")
         if type(value) is not type(known[name]) and type(value) is not int:
-            raise ValueError(f"recipe: {name} is {known[name]!r} by default, got {value!r}")
+            raise ValueError(
+                f"recipe: {name} must be of the type of its default, {known[name]!r}; got {value!r}"
+            )
     return {**known, **(recipe or {})}
 
 

@@ -160,7 +160,7 @@ def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> No
 def _pictures_in(folder: Path) -> list[Path]:
     """Return the paths of the pictures in a folder and its subfolders, sorted."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: is no folder of pictures")
+        raise FileNotFoundError(f"{folder}: is not a folder of pictures")
     pictures = (file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
     if files := sorted(file for file in pictures if file.is_file()):
         return files

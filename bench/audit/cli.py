@@ -27,7 +27,8 @@ def audit(
         bool, typer.Option("--own-weights", help="Audit a module at its own weights.")
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every known architecture and layer that is installed.")
+        bool,
+        typer.Option("--all", help="Audit every known architecture and layer that is installed."),
     ] = False,
     package: Annotated[
         list[str] | None,
@@ -40,17 +41,30 @@ def audit(
 ) -> None:
     """Test whether networks that others wrote keep the laws that they promise.
 
-    A law says, for example, that decoding token by token gives the outputs of the full pass, that a
-    row of a batch has the outputs that it has alone, or that tokens under a mask change nothing. An
-    architecture of transformers is built tiny, with weights that bite: at a library's own
-    initialisation, layers do nearly nothing, which hides faults. The weights of a folder are its
-    own. "module:callable" is called without arguments; it returns a network, or a pair of a network
-    and its inputs. A network takes features (batch, tokens, width) or ids (batch, tokens); it
-    returns outputs, or a pair of outputs and a state that it takes back as `state`.
+    ```
+    twinsolve audit bert
+    twinsolve audit my_module:build_network
+    twinsolve audit --list
+    ```
+
+    Examples of laws: decoding token by token gives the outputs of the full pass; a row of a batch
+    has the outputs that it has alone; tokens under a mask change nothing.
+
+    **NETWORK** is one of
+
+    - a model type or class of transformers, such as mamba or BertModel: it is built tiny, with
+      random weights large enough to show faults (at a library's own initialisation, layers do
+      nearly nothing)
+    - a folder that save_pretrained wrote, with its own weights
+    - module:callable, called without arguments: it returns a network, or a pair of a network and
+      its inputs
+
+    A network takes features (batch, tokens, width) or ids (batch, tokens). It returns outputs, or a
+    pair of outputs and a state; it takes the state back as the argument state.
 
     For each broken law, DIR/scripts gets a program of plain torch that shows it. Where one known
-    cause breaks several laws, the first has the program. DIR also gets table.json, summary.md and
-    settings.json. The status is 1 if a law is broken.
+    cause breaks several laws, only the first has a program. DIR also gets table.json, summary.md
+    and settings.json. The status is 1 if a law is broken.
     """
     from ...twins.audit import LAWS
     from ..devices import find_device
@@ -96,7 +110,9 @@ def _list_installed(packages: list[str]) -> list[str]:
     unknown = set(packages) - set(AUDITED)
     if unknown:
         known = ", ".join(sorted(AUDITED))
-        raise typer.BadParameter(f"--package: no {sorted(unknown)[0]!r}; there are: {known}")
+        raise typer.BadParameter(
+            f"--package: there is no {sorted(unknown)[0]!r}; must be among {known}"
+        )
     installed = set(find_versions()) & set(packages or AUDITED)
     names = [name for name in PEERS if name.partition("/")[0] in installed]
     if "transformers" in installed:  # it loads triton, before which fla-core must set a variable

@@ -35,30 +35,42 @@ def check(
     output: Output = Path("results/check"),
     load: Load = None,
 ) -> None:
-    """Compare every layer of this package with its solver on data, or a layer of yours.
+    """Compare every layer of this package with its solver, or check a layer of yours.
 
-    Without LAYER it runs our twins. With LAYER it does what twinsolve.check does in Python: it
-    judges your layer by its solver on drawn tokens, and by the laws that it declares, prints the
-    report and exits with status 1 if a finding is broken. A function may return a pair of a layer
-    and its tokens, or of a model and its batch. Only --seed and --load go with LAYER.
+    ```
+    twinsolve check --quick
+    twinsolve check --family sparse_coding --data digits
+    twinsolve check my_module:MyLayer
+    ```
 
-    A twin is a learnable attention layer and the classical solver that it unrolls. Both run on
-    clustering and on vision data. Their outputs may differ by at most a tolerance. It depends on
-    what relates them: the same numbers (identity, or init at the initial parameters alone), the
-    same iterates (iterate), the same limit or its proved rate (limit), or a proved inequality
-    (bound). Both must also reach the same quality: the adjusted Rand index of the clusters, or the
-    PSNR of the image in dB. The laws are tested on small random inputs with heads that differ. They
-    cover causal, padding and pair masks, fewer queries than keys, the explicit matrix, gradients,
-    other options, sizes and dtypes. Inputs that a layer must refuse have to raise an error. --quick
-    tests the laws, and one data set of each task in float64. Repeat --data for several data sets;
-    "drawn" stands for the random inputs of the laws.
+    **Without LAYER** the command checks all twins of this package. A twin is a learnable attention
+    layer and the classical solver that it unrolls. Both run on clustering and on vision data. Their
+    outputs may differ by at most a tolerance, which depends on how they are related:
 
-    With packaged data and two idle cores the check takes more than a minute. It also uses
-    Extended Yale B and Set12, if the environment variable TWINSOLVE_DATA names a folder that holds
-    them. It prints a line for each twin that is done, with the row closest to its tolerance, and
-    at the end the coverage and the processor time. It writes table.json with every row, summary.md,
-    settings.json and deviations.png to DIR, relative to the current folder unless absolute. It
-    exits with status 1 if a row is broken.
+    - identity: the same numbers; init: the same numbers before training
+    - iterate: the same iterates
+    - limit: the same limit, or its proved rate
+    - bound: a proved inequality
+
+    Both must also reach the same quality: the adjusted Rand index of the clusters, or the PSNR of
+    the image in dB.
+
+    Layers must keep laws too, on small random inputs with heads that differ. The laws cover causal,
+    padding and pair masks, fewer queries than keys, the attention matrix, gradients, other options,
+    sizes and dtypes. A layer must raise an error on inputs that it cannot take. --quick tests the
+    laws, and one data set of each task in float64. Repeat --data for several data sets; "drawn"
+    stands for the random inputs of the laws.
+
+    With packaged data and two idle cores the check takes more than a minute. If the environment
+    variable TWINSOLVE_DATA names a folder with Extended Yale B and Set12, it uses these too. It
+    prints a line for each twin, with the row closest to its tolerance, then the coverage and the
+    processor time. It writes table.json with every row, summary.md, settings.json and
+    deviations.png to DIR. The status is 1 if a row is broken.
+
+    **With LAYER** the command does what twinsolve.check does in Python. It compares your layer with
+    its solver on drawn tokens, tests the laws that the layer declares, and prints the report. The
+    status is 1 if a finding is broken. A function may return a pair of a layer and its tokens, or
+    of a model and its batch. Only --seed and --load go with LAYER.
     """
     if layer is not None:
         if twin or family or data or quick:

@@ -47,7 +47,9 @@ def check_layer(name: str, *, seed: int = 0) -> Report:
                 given = given(**options)
         layer, *tokens = given if isinstance(given, tuple) else (given,)
         if not isinstance(layer, nn.Module):
-            raise ValueError(f"layer: {name!r} makes no module, but a {type(layer).__name__}")
+            raise ValueError(
+                f"layer: {name!r} must make a torch.nn.Module, got a {type(layer).__name__}"
+            )
         X = tokens[0] if tokens else _draw(layer, np.random.default_rng(seed))
         try:
             return check(layer, X)

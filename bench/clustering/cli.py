@@ -40,11 +40,14 @@ def cluster(
     method: Methods = None,
     features: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Features of the points, [unit]; may be given again."),
+        typer.Option(metavar="NAME", help="Features of the points [unit]; may be given again."),
     ] = None,
     affinity: Annotated[
         list[str] | None,
-        typer.Option(metavar="CHAIN", help="Chain of affinity steps; may be given again."),
+        typer.Option(
+            metavar="CHAIN",
+            help="Affinity steps, such as 'keep-largest 3, symmetrize'; may be given again.",
+        ),
     ] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Run the studies of this preset.")
@@ -53,7 +56,7 @@ def cluster(
     seeds: Seeds = 10,
     n_jobs: Jobs = 1,
     n_clusters: Annotated[
-        int | None, typer.Option(min=1, help="Number of clusters in files, needed without labels.")
+        int | None, typer.Option(min=1, help="Number of clusters, for files without labels.")
     ] = None,
     auto: Annotated[
         bool,
@@ -64,60 +67,69 @@ def cluster(
     load: Load = None,
     list_all: ListAll = False,
 ) -> None:
-    """Cluster data sets by solved and learned coefficients, and compare.
+    """Cluster data sets by solved and learned coefficients, and compare the methods.
 
-    A pipeline has four parts: features of the points, a method that represents points by each
-    other, a chain of affinity steps, and the spectral step. That one clusters by k-means, or by
-    pivoted QR if the chain ends in cluster-qr. Coefficients are computed once for each problem,
-    method and setting. All chains and all seeds of k-means use the same coefficients, so that
-    solvers and affinity steps are judged separately. Seeds vary k-means; the first one also draws
-    data, subsets and fits. Without DATA and --method, the command runs the preset quick: every
-    method but the slowest on packaged and generated data, in a few minutes.
+    ```
+    twinsolve cluster --list
+    twinsolve cluster digits:n_points=300 --method SSC --method k-means
+    twinsolve cluster mine.csv --auto --n-clusters 6
+    ```
 
-    --method takes one of three forms: a name of --list; a name with fixed settings, such as
-    SSC:gamma=10 or SENet:device=cuda; or package.module:Class, installed or in the current folder.
-    The class needs a fit_predict. If its fit sets coef_ (row i represents point i), the affinity
-    steps apply. If it sets affinity_matrix_ alone, only the spectral step applies. --method
-    replaces the methods of a preset.
+    A method represents each point by other points, with coefficients. Affinity steps turn the
+    coefficients into a graph. The last step cuts the graph by k-means of its eigenvectors, or by
+    pivoted QR if the steps end in cluster-qr. All chains of steps and all seeds of k-means use the
+    same coefficients, so that methods and steps are judged separately. The first seed also draws
+    data, subsets and fits. Without DATA and --method, the command runs --preset quick: every method
+    but the slowest on packaged and generated data, in a few minutes.
 
-    DATA is a name of --list or a file with points and labels: .npz, .mat, .csv, .h5, or the IDX
-    file of the points next to the IDX file of the labels. Settings follow a colon:
-    synthetic:noise=0.3,angle=0.5 for a generator, digits:n_points=500 for a random subset,
-    coil20:classes=1-10,n_classes=6 for random classes, and mnist:subset=test for a part of a data
-    set. For a file, mine.mat:data_key=X,target_key=y names the arrays, transpose=True takes columns
-    as points, and --n-clusters gives the number of clusters. A column of row numbers in a .csv file
-    is left out; mine.csv:drop=id or drop=[id,3] leaves out more columns, by name or number from 0.
-    The command says what it found. Labels are found by the names y, target, label, class, gnd, gt
-    and s, in capitals or not; target_key=False ignores them. Points without labels need the number
-    of clusters. The command then writes labels.csv: the number of each point in the file, from 0,
-    and its cluster in the row of largest score.
+    **DATA** is a name of --list or a file of points. Settings follow a colon:
 
-    --auto chooses method, affinity steps and setting together, without labels, for one DATA with
-    labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
+    - synthetic:noise=0.3,angle=0.5 sets a generator
+    - digits:n_points=500 draws a random subset
+    - coil20:classes=1-10,n_classes=6 draws random classes
+    - mnist:subset=test takes a part of a data set
+    - mine.mat:data_key=X,target_key=y names the arrays of a file
+    - mine.npz:transpose=True takes columns as points
+    - mine.csv:drop=[id,3] leaves out columns, by name or number from 0
+
+    A file is .npz, .mat, .csv, .h5, or the IDX file of the points next to the IDX file of the
+    labels. Labels are found by the names y, target, label, class, gnd, gt and s, in capitals or
+    not; target_key=False ignores them. A column of row numbers in a .csv file is left out. The
+    command says what it found. A file without labels needs --n-clusters. Its clusters, in the row
+    of largest score, are written to labels.csv, with the number of each point in the file from 0.
+
+    **--method** takes a name of --list; a name with fixed settings, such as SSC:gamma=10 or
+    SENet:device=cuda; or package.module:Class, installed or in the current folder. Your class needs
+    fit_predict. If its fit sets coef_ (row i represents point i), the affinity steps apply. If it
+    sets affinity_matrix_ alone, only the spectral step applies. With --preset, --method replaces
+    the methods of the preset.
+
+    **--auto** chooses method, affinity steps and setting together, without labels, for one DATA
+    with labels or --n-clusters. Candidates are SSC, EnSC, LSR and LRSC with all their settings and
     steps, clustered by k-means but not by cluster-qr. Above 5,000 points, the methods LSR and LRSC
     and the steps low-rank, svd-power and softmax-rows are left out. --method and --affinity name
-    other candidates, of which none is left out. The choice is the candidate whose clusters agree
-    best with those of all candidates: by the mean adjusted Rand index, in which each counts by the
+    other candidates; none of these is left out. The choice is the candidate whose clusters agree
+    best with those of all candidates, by the mean adjusted Rand index; each candidate counts by the
     24th power of its score. The command prints the choice and the next best. It writes labels.csv
     (the number of each point in the whole data set, and its cluster), choice.json, candidates.csv
     and, up to 2,000 points, matrices.png: the coefficients of the best candidate of each of three
-    methods. Labels are only used to tell the error of the choice, and to sort the figure.
+    methods. Labels only serve to tell the error of the choice, and to sort the figure.
 
     Without --auto, the command prints a row for each method, with the affinity steps of largest
-    score. With --affinity each chain gets a row. All others are in clusters.csv. A row has the
+    score; with --affinity, a row for each chain. All rows are in clusters.csv. A row has the
     clustering error in % (averaged over trials; mean, standard deviation and range over seeds),
-    NMI, ARI and ME-3 (the connectivity of the worst true cluster). Its score, which needs no
-    labels, chooses one setting for all trials of a data set. A second table has time as a ratio to
-    SSC in the same run, memory, certified gap and, for methods that approximate a solved problem,
-    the distance to its solution.
+    NMI, ARI and ME-3 (the connectivity of the worst true cluster). The score needs no labels; it
+    chooses one setting for all trials of a data set. A second table has time as a ratio to SSC in
+    the same run, memory, certified gap and, for methods that approximate a solved problem, the
+    distance to its solution.
 
-    The command writes to DIR the table of each study, such as clusters.json.gz, its lines by all
-    steps as .csv and .tex, settings.json, summary.md, and figures as .png and .pdf: errors, and
-    coefficients and affinities of the best methods, with points sorted by class. The default of DIR
-    ends in -PRESET with --preset, and in -auto with --auto. DIR/runs keeps finished jobs, so that
-    an interrupted run can continue, and DIR/runs/fits keeps fits, which serve any number of seeds
-    of k-means. The status is 1 if a method failed on a problem: its row has the error in place of
-    numbers, and all other rows are complete.
+    DIR gets the table of each study, such as clusters.json.gz, its rows by all steps as .csv and
+    .tex, settings.json, summary.md and figures as .png and .pdf: errors, and coefficients and
+    affinities of the best methods, with points sorted by class. The default of DIR ends in -PRESET
+    with --preset, and in -auto with --auto. DIR/runs keeps finished jobs, so that an interrupted
+    run can continue; DIR/runs/fits keeps fits, which serve any number of seeds. If a method fails
+    on a problem, its row has the error in place of numbers, all other rows are complete, and the
+    status is 1.
     """
     from dataclasses import replace
 

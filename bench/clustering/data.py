@@ -84,16 +84,16 @@ class Data:
             problem = self.source.make(self, trial, seed)
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"data: no problem {self.name} with trial {trial!r}: {error}"
+                f"data: cannot make trial {trial!r} of {self.name}: {error}"
             ) from error
         if self.part:
             draw = int(trial) if trial.isdecimal() else 0
             problem = take_part(problem, seed, draw, **self.part)
         if problem.labelled and problem.n_clusters == 1 and "n_clusters" not in self.settings:
             raise ValueError(
-                f"data: all labels of {self.name} are of one class, so that there is nothing to "
-                "tell apart: take points of two classes at least, name other labels by target_key, "
-                "or say how many clusters to look for by n_clusters"
+                f"data: all labels of {self.name} are of one class. Take points of two or more "
+                "classes, name other labels by target_key, or give the number of clusters by "
+                "n_clusters"
             )
         return replace(problem, name=self.name, trial=trial)
 
@@ -123,7 +123,7 @@ def find_data(name: str, data_home: str | None = None) -> Data:
     part = {} if source.generated else {n: settings.pop(n) for n in _PART if n in settings}
     if unknown := set(settings) - source.settings:
         words = ", ".join(map(repr, sorted(unknown)))
-        raise ValueError(f"data: no problem {name}: {base} has no setting {words}")
+        raise ValueError(f"data: {base} has no setting {words}, got {name!r}")
     for key, value in settings.items():
         if key == "drop" and isinstance(value, list):
             settings[key] = tuple(value)
@@ -203,7 +203,8 @@ class _OwnFile(DataSet):
         elif bunch.target is None:
             raise ValueError(
                 f"{self.path}: holds no labels: name them by target_key, or say how many clusters "
-                f"to look for by n_clusters, behind a colon. {bunch.DESCR}. Labels are known as "
+                f"to look for by n_clusters, as in {self.path}:n_clusters=3. {bunch.DESCR}. "
+                "Labels are known as "
                 f"{', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}, in capitals or not"
             )
         found = problem_of(bunch.data, labels, bunch.get("images"), n_clusters)

@@ -48,23 +48,29 @@ def language(
 ) -> None:
     """Train causal language models that differ in one part, and compare them over paired seeds.
 
-    DATA are the words of WikiText-2, from the data root, or a generated text, whose lines come from
-    one of eight Markov chains. WikiText-2 is read in its published parts where its training file is
-    there; without it the models learn from nine tenths of the validation file, which is no
-    standard, and the summary says so. n_words is the size of the vocabulary; other words count as
-    unknown. --quick takes the generated text and 200 steps.
+    ```
+    twinsolve language --quick
+    twinsolve language wikitext2:n_words=8000 --row LM:correction=twicing
+    ```
 
-    A row is a name of --list, or LM with settings after a colon, such as
-    LM:operator=NAME,correction=twicing,residual=boosting; an operator is a name, also one that
-    --load registers, and must be able to be causal. The learning rate of each row is chosen on the
-    validation part, among the same two. --recipe sets dim, depth, num_heads, mlp_ratio, dropout,
-    length (words of a window), batch_size, weight_decay, warm_up, ema_decay and precision.
+    **DATA** is wikitext2 (the words of WikiText-2, from --data-home) or generated (a text whose
+    lines come from one of eight Markov chains). n_words is the size of the vocabulary; other words
+    count as unknown. Without the training file of WikiText-2, the models learn from nine tenths of
+    the validation file; this is no standard, and the summary says so. --quick takes the generated
+    text and 200 steps.
 
-    Prints perplexities of the test part, as it is and with 2.5 % of the shown words swapped for
-    the unknown word, and differences to the row's own backbone or to --against, with 95 % intervals
-    over seeds and stretches of text and corrected verdicts. Writes table.json, means.csv and .tex,
-    settings.json, summary.md and differences.png. Finished and interrupted runs are kept in
-    DIR/runs.
+    **--row** names a network with its settings: a name of --list, or LM:NAME=VALUE,..., such as
+    LM:correction=twicing,residual=boosting. operator is the name of an operator that can be causal,
+    also of one that --load registers. The learning rate of each row is chosen on the validation
+    part, among the same two. --recipe changes dim, depth, num_heads, mlp_ratio, dropout, length
+    (words of a window), batch_size, weight_decay, warm_up, ema_decay and precision.
+
+    The command prints perplexities of the test part, as it is and with 2.5 % of the shown words
+    swapped for the unknown word. The difference of each row to its backbone (the same network
+    without the part that is tested), or to --against, has a 95 % interval over seeds and stretches
+    of text; verdicts are corrected for the number of comparisons. DIR gets table.json, means.csv
+    and .tex, settings.json, summary.md and differences.png. DIR/runs keeps finished and interrupted
+    runs.
     """
     from .report import text_study
     from .study import TEXT

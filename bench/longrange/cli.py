@@ -48,27 +48,36 @@ def longrange(
 ) -> None:
     """Train classifiers of long sequences that differ in one part, and compare them.
 
-    DATA are listops (values of nested expressions), pathfinder (whether two dots lie on one dashed
-    path, by pixels), both drawn anew and the same each time, or cifar-pixels (CIFAR-10 in grey, by
-    pixels, from the data root). Settings follow a colon: n_train; min_length, max_length, max_depth
-    and max_args of listops; size of pictures: listops:max_length=200, pathfinder:size=32. All are
-    shorter than in the Long Range Arena, so that two cores train them. --quick takes short
-    expressions and 300 steps.
+    ```
+    twinsolve longrange --quick
+    twinsolve longrange pathfinder:size=32 --row Sequence:operator=tupe
+    ```
 
-    A row is a name of --list, or Sequence:NAME=VALUE,... with the parts that classify knows, such
-    as Sequence:operator=tupe,correction=twicing,residual=boosting. Without --row these are softmax,
-    ALiBi, bilateral and sparse coding. With one seed all rows see the same batches, and start from
-    the same weights wherever they have them in common. Each row takes the learning rate that is
-    best on validation sequences. Settings for --recipe are dim, depth, num_heads, mlp_ratio,
-    batch_size, weight_decay, warm_up, ema_decay, label_smoothing, drop_path and precision.
+    **DATA** is one of these, each shorter than in the Long Range Arena, so that two cores train it:
 
-    Prints mean accuracies beside the share of the most frequent class, and differences to the row's
-    own backbone or to --against: 95 % intervals over seeds and test sequences, and verdicts that
-    are corrected for the number of rows; parameters, operations, speed, and the mean cosine of the
-    last tokens. A row that stays at the share of the most frequent class says nothing of its
-    method. Writes table.json (a line for each row and seed), means.csv and .tex, settings.json,
-    summary.md, and differences and curves (accuracy on validation sequences against steps) as .png
-    and .pdf. Finished and interrupted runs are kept in DIR/runs.
+    - listops: values of nested expressions, with the settings min_length, max_length, max_depth and
+      max_args, such as listops:max_length=200
+    - pathfinder: whether two dots lie on one dashed path, by pixels, with the setting size
+    - cifar-pixels: CIFAR-10 in grey, by pixels, from --data-home, with the setting size
+
+    listops and pathfinder are generated, the same each time. All three have the setting n_train.
+    --quick takes short expressions and 300 steps.
+
+    **--row** names a network with its settings: a name of --list, or Sequence:NAME=VALUE,... with
+    the parts that classify knows. Without --row these are softmax, ALiBi, bilateral and sparse
+    coding. With one seed all rows see the same batches, and start from the same weights wherever
+    they have them in common. Each row takes the learning rate that is best on validation sequences.
+    --recipe changes dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up, ema_decay,
+    label_smoothing, drop_path and precision.
+
+    The command prints mean accuracies beside the share of the most frequent class. A row that stays
+    at this share says nothing of its method. The difference of each row to its backbone (the same
+    network without the part that is tested), or to --against, has a 95 % interval over seeds and
+    test sequences; verdicts are corrected for the number of rows. Then come parameters, operations,
+    speed, and the mean cosine of the last tokens. DIR gets table.json (a line for each row and
+    seed), means.csv and .tex, settings.json, summary.md, and differences and curves (accuracy on
+    validation sequences against steps) as .png and .pdf. DIR/runs keeps finished and interrupted
+    runs.
     """
     from .report import sequences_study
     from .study import SEQUENCES

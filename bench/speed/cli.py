@@ -38,7 +38,7 @@ Peers = Annotated[
 ]
 Instructions = Annotated[
     str | None,
-    typer.Option(callback=_hold_to, help="avx2: no wider instructions, as without AVX-512."),
+    typer.Option(callback=_hold_to, help="avx2 allows no wider instructions, as without AVX-512."),
 ]
 
 
@@ -70,24 +70,28 @@ def _beside_peers(name: str, module: str, draw: str = "") -> Callable[[_Help], _
 def self_expression() -> None:
     """Express each row of a data set by few others, at a certified relative gap of 1e-6.
 
-    Our solver solves all rows; its time includes the Gram matrix and the certificate. A peer solves
-    a random sample of the rows, at its loosest tolerance whose worst certified gap on the sample is
-    at most 1e-6. The time of a Gram matrix that peers share is not counted. In each round all
-    solvers run once, one after another, and a ratio compares times of the same round. Memory is the
-    peak of our solver beyond the input, measured on Linux in a separate process. With more than one
-    core, peers that only use one are left out.
+    ```
+    twinsolve speed self-expression --case synthetic-1000 --peer celer
+    ```
 
-    Cases: synthetic-500, -1000, -2000, -5000, -10000 and -20000; yale-b, coil-20, coil-20-dense and
-    mnist-5000, if the environment variable TWINSOLVE_DATA names a folder with their files. Two
-    cases run only on request, once and without peers: synthetic-40000, and large (70,000 rows in
-    500 dimensions to a gap of 1e-4).
+    Our solver solves all rows; its time includes the Gram matrix and the certificate. A peer (a
+    solver of another package) solves a random sample of the rows. It runs at its loosest tolerance
+    whose worst certified gap on the sample is at most 1e-6. The time of a Gram matrix that peers
+    share is not counted. In each round all solvers run once, and a ratio compares times of the same
+    round. Memory is the peak of our solver beyond the input, measured on Linux in a separate
+    process. With more than one core, peers that only use one are left out.
 
-    Peers: scikit-learn (Lasso row by row), scikit-learn-gram (coordinate descent on the shared Gram
-    matrix), celer, skglm, spams-active-support (LARS on growing supports), spams-gram (LARS on the
-    shared Gram matrix).
+    **Cases**: synthetic-500, -1000, -2000, -5000, -10000 and -20000. If the environment variable
+    TWINSOLVE_DATA names a folder with their files, also yale-b, coil-20, coil-20-dense and
+    mnist-5000. Two cases run only on request, once and without peers: synthetic-40000, and large
+    (70,000 rows in 500 dimensions to a gap of 1e-4).
 
-    Writes table.json, settings.json, summary.md and, for synthetic cases, scaling.png to DIR.
-    DIR/runs keeps finished cases, which are read while settings and source stay the same.
+    **Peers**: scikit-learn (Lasso row by row), scikit-learn-gram (coordinate descent on the shared
+    Gram matrix), celer, skglm, spams-active-support (LARS on growing supports), spams-gram (LARS on
+    the shared Gram matrix).
+
+    DIR gets table.json, settings.json, summary.md and, for synthetic cases, scaling.png. DIR/runs
+    keeps finished cases, which are read while settings and source stay the same.
     """
 
 
@@ -95,14 +99,19 @@ def self_expression() -> None:
 def sparse_coding() -> None:
     """Code 1,000 signals in a random dictionary of 1,024 atoms, at a certified gap of 1e-6.
 
-    Timed as by the command self-expression. SPAMS, like our solver, computes its own Gram matrix.
+    ```
+    twinsolve speed sparse-coding --case dictionary-10
+    ```
 
-    Cases: dictionary-10 and dictionary-50. The penalty is the mean over the signals of the smallest
-    penalty whose code is zero, divided by 10 or 50. Peers: scikit-learn-cd and scikit-learn-lars
-    (sparse_encode), celer, skglm, spams (LARS).
+    Times are measured as by twinsolve speed self-expression. SPAMS, like our solver, computes its
+    own Gram matrix.
 
-    Writes table.json, settings.json and summary.md to DIR. DIR/runs keeps finished cases, which are
-    read while settings and source stay the same.
+    **Cases**: dictionary-10 and dictionary-50. The penalty is the smallest one whose code is zero,
+    as a mean over the signals, divided by 10 or 50. **Peers**: scikit-learn-cd and
+    scikit-learn-lars (sparse_encode), celer, skglm, spams (LARS).
+
+    DIR gets table.json, settings.json and summary.md. DIR/runs keeps finished cases, which are read
+    while settings and source stay the same.
     """
 
 
@@ -110,18 +119,24 @@ def sparse_coding() -> None:
 def lasso_layer() -> None:
     """Solve 1,000 Lassos of 64 features and 256 atoms, and pull a gradient back through them.
 
+    ```
+    twinsolve speed lasso-layer --case random-0.1
+    ```
+
     Gradients are those of signals, dictionary and penalty, in float64. A slow peer codes only some
     of the signals. In each round all layers run once, and a ratio compares times of a signal.
     Memory is the peak of ours beyond the input, measured on Linux in a separate process.
 
-    Cases: random-0.1, random-0.2, coherent-0.1 and coherent-0.2 (the penalty, for signals and atoms
-    of length one); on request, without peers, random-1024 and, with 10,000 signals of 256 features,
-    random-4096 and coherent-4096. Peers: an autograd loop of FISTA, unrolled ISTA and FixedPoint of
-    ISTA, which are here; jaxopt and cvxpylayers, at their own tolerance and at 1e-10, which brings
-    the error of their gradients below 1e-8.
+    **Cases**: random-0.1, random-0.2, coherent-0.1 and coherent-0.2. The number is the penalty, for
+    signals and atoms of length one. On request, without peers: random-1024 and, with 10,000 signals
+    of 256 features, random-4096 and coherent-4096.
 
-    Writes table.json, settings.json and summary.md to DIR. DIR/runs keeps finished cases, which are
-    read while settings and source stay the same.
+    **Peers**: an autograd loop of FISTA, unrolled ISTA and FixedPoint of ISTA, which are in this
+    package; jaxopt and cvxpylayers, at their own tolerance and at 1e-10, which brings the error of
+    their gradients below 1e-8.
+
+    DIR gets table.json, settings.json and summary.md. DIR/runs keeps finished cases, which are read
+    while settings and source stay the same.
     """
 
 
@@ -129,18 +144,31 @@ def lasso_layer() -> None:
 def filters() -> None:
     """Time image filters, smoothers and embeddings of points, and token graying.
 
-    In each round all methods of a case run once, one after another, on the same input, and a ratio
-    compares times of the same round. Denoisers also get PSNR and SSIM. Memory is the peak of our
-    method beyond the input, measured on Linux in a separate process.
+    ```
+    twinsolve speed filters --case nlm-7-21-float64 --peer scikit-image
+    ```
 
-    Cases: nlm-7-21, nlm-5-13 and nlm-gaussian-7-21 (non-local means: sides of patch and window),
-    bilateral-square-11 and regression (Nadaraya-Watson), each followed by -float64 or -float32;
-    bilateral-disk-11-float32; set12, if the environment variable TWINSOLVE_DATA names a folder with
-    its files; lle-weights, lle-3 and lle-50 (locally linear embedding: number of features);
-    graying-svd-224, graying-dct-224, graying-svd-64 and graying-dct-64 (token graying: width of the
-    images). Peers: numpy, opencv, scikit-image, scikit-learn, scipy, torch.
+    In each round all methods of a case run once on the same input, and a ratio compares times of
+    the same round. Denoisers also get PSNR and SSIM. Memory is the peak of our method beyond the
+    input, measured on Linux in a separate process.
 
-    Writes table.json, settings.json, summary.md and, for set12, quality.png to DIR. DIR/runs keeps
+    **Cases** in two precisions, as -float64 and -float32:
+
+    - nlm-7-21, nlm-5-13 and nlm-gaussian-7-21: non-local means, by sides of patch and window
+    - bilateral-square-11
+    - regression: Nadaraya-Watson
+
+    **Other cases**:
+
+    - bilateral-disk-11-float32
+    - set12, if the environment variable TWINSOLVE_DATA names a folder with its files
+    - lle-weights, lle-3 and lle-50: locally linear embedding, by number of features
+    - graying-svd-224, graying-dct-224, graying-svd-64 and graying-dct-64: token graying, by width
+      of the images
+
+    **Peers**: numpy, opencv, scikit-image, scikit-learn, scipy, torch.
+
+    DIR gets table.json, settings.json, summary.md and, for set12, quality.png. DIR/runs keeps
     finished cases, which are read while settings and source stay the same.
     """
 
@@ -159,16 +187,23 @@ def scale(
 ) -> None:
     """Self-expression of 10,000 to 1,000,000 rows, each certified at a relative gap of 1e-4.
 
-    Every number of rows is solved once, in a separate process. Measured are time, memory, the share
-    of products with all atoms that bounds made needless, and the worst gap of all rows.
+    ```
+    twinsolve speed scale --case subspaces-50 --size 10000
+    ```
 
-    Cases: subspaces-50, subspaces-200 and noisy-50 (20 subspaces of dimension 6 in 50 or 200
-    dimensions; noisy-50 has noise of 0.05 per coordinate), and mnist (scattering features on 200
-    principal directions), if the environment variable TWINSOLVE_DATA names a folder with its files.
-    They run up to 1,000,000, 300,000, 100,000 and 30,000 rows, unless --case names them.
+    Every number of rows is solved once, in a separate process. The command measures time, memory,
+    the share of products with all atoms that bounds made needless, and the worst gap of all rows.
 
-    Writes table.json, settings.json, summary.md and scale.png to DIR. DIR/runs keeps finished
-    cases, which are read while settings and source stay the same.
+    **Cases**, with their largest number of rows (no limit for those that --case names):
+
+    - subspaces-50, up to 1,000,000, and subspaces-200, up to 300,000: 20 subspaces of dimension 6
+      in 50 or 200 dimensions
+    - noisy-50, up to 100,000: the same in 50 dimensions with noise of 0.05 per coordinate
+    - mnist, up to 30,000: scattering features on 200 principal directions, if the environment
+      variable TWINSOLVE_DATA names a folder with its files
+
+    DIR gets table.json, settings.json, summary.md and scale.png. DIR/runs keeps finished cases,
+    which are read while settings and source stay the same.
     """
     _run_command(
         "scale", "scale", "draw_scale", output,
@@ -196,17 +231,21 @@ def attention(
 ) -> None:
     """Time every operator beside scaled dot-product attention, and beside its N x N matrix.
 
-    In each round an operator and scaled_dot_product_attention run in turns on the same tokens, in
+    ```
+    twinsolve speed attention --operator twicing --case tokens-1024
+    ```
+
+    In each round an operator and scaled_dot_product_attention take turns on the same tokens, in
     inference and in training, and a ratio compares times of the same round. The explicit matrix is
     timed on up to 1024 tokens, and bilateral attention with stored positions in inference. The
     table also has peak memory, its growth with the number of tokens, operations, parameters and the
-    kernel reached.
+    PyTorch kernel that ran.
 
-    Cases, as (batch, heads, tokens, width of a head): images-197 (8, 3, 197, 64), tokens-1024
+    **Cases**, as (batch, heads, tokens, width of a head): images-197 (8, 3, 197, 64), tokens-1024
     (1, 4, 1024, 64), tokens-4096 (1, 4, 4096, 64); and memory, from 256 to 4096 tokens.
 
-    Writes table.json, settings.json, summary.md and times.png to DIR. DIR/runs keeps finished
-    cases, which are read while settings and source stay the same.
+    DIR gets table.json, settings.json, summary.md and times.png. DIR/runs keeps finished cases,
+    which are read while settings and source stay the same.
     """
     load_modules(load)
     _run_command(

@@ -90,7 +90,7 @@ def time_scale(
     >>> table = time_scale(cases=["subspaces-50"], sizes=[1000])  # doctest: +SKIP
     """
     if min(sizes, default=0) < 100:
-        raise ValueError(f"sizes: must be one at least, none under 100, got {list(sizes)}")
+        raise ValueError(f"sizes: must be one or more numbers, each 100 or more, got {list(sizes)}")
     folder = check_folder(directory, "directory")
     named, options = cases is not None, Rounds(1, n_jobs, seed, folder, progress)
     entrants = {

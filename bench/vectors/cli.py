@@ -11,16 +11,20 @@ def vectors(
 ) -> None:
     """Write reference inputs and outputs to test kernels of any framework with.
 
-    Subjects are the recurrences of test-time regression (linear attention, delta rules, Mesa,
+    ```
+    twinsolve vectors --output vectors
+    ```
+
+    Covered are the recurrences of test-time regression (linear attention, delta rules, Mesa,
     Titans, Parallax), and every operator of this package that has an exact twin. Each has small
     cases: inputs, outputs, states and gradients in float64, and how far float64, float32 and
-    bfloat16 may differ. Beside plain cases there are those that break kernels: gates of exactly 0
-    and 1, equal and zero keys, reflections, one token, many tokens, lengths that fill no chunk,
-    hidden keys, large logits.
+    bfloat16 may differ. Some cases are plain. Others often break kernels: gates of exactly 0 and 1,
+    equal and zero keys, reflections, one token, many tokens, lengths that fill no chunk, hidden
+    keys, large logits.
 
-    Every number is computed twice, by the solver in NumPy and by a form in torch, and every
-    gradient is held to differences. Writes NAME.npz, NAME.safetensors and manifest.json in a
-    quarter of a minute. A run writes the same bytes as the run before.
+    Every number is computed twice, by the solver in NumPy and by a form in torch. Every gradient is
+    compared with finite differences. The command writes NAME.npz, NAME.safetensors and
+    manifest.json in a quarter of a minute, the same bytes in every run.
     """
     from .writing import write_vectors
 

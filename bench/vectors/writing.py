@@ -219,7 +219,8 @@ def _hold_to_differences(case: KernelCase, expected: Arrays) -> None:
     for name in case.by:
         if not (error := _slope_error(case, name, expected)) <= _SLOPE_TOLERANCE:
             raise ArithmeticError(
-                f"{case.name}, grad_{name}: differs from differences by {error:.1e} of its size"
+                f"{case.name}, grad_{name}: differs from finite differences by {error:.1e} of "
+                "its size"
             )
 
 

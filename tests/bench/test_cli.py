@@ -300,7 +300,7 @@ def test_help_explains_itself():
 WRONG = [
     (("nothing",), "No such command 'nothing'"),
     (("check", "--seed", "-1"), "Invalid value for .--seed."),
-    (("check", "--output", "file"), "--output: file: .*file is no folder"),
+    (("check", "--output", "file"), "--output: file: .*file is not a folder"),
     (("check", "--output", "locked"), "--output: locked: .* may not be written to"),
     *(
         ((*command, "--load", source), f"--load: '{source}' is neither a Python file nor a module")
@@ -340,20 +340,20 @@ WRONG = [
         "bare.csv: holds no labels: name them by target_key, or say how many clusters",
     ),
     (("cluster", "bare.csv:target_key=z"), "target_key: no column 'z'"),
-    (("cluster", "bare.csv:colour=z"), "no problem bare.csv:colour=z.*colour"),
+    (("cluster", "bare.csv:colour=z"), "bare.csv has no setting .colour.*bare.csv:colour=z"),
     (("cluster", "cut.h5"), "cut.h5: truncated, corrupted or no HDF5 file"),
     (("cluster", "my-images-idx3-ubyte"), "my-images-idx3-ubyte: is no IDX file"),
     (("cluster", "mnist:subset=rain"), "subset: must be 'train', 'test' or 'all', got 'rain'"),
     (("cluster", "mnist:part=test"), "mnist has no setting 'part'"),
-    (("cluster", "mnist:data_home=x"), "no problem mnist:data_home=x"),
+    (("cluster", "mnist:data_home=x"), "mnist has no setting .data_home."),
     (("cluster", "emnist:split=x"), "split: must be one of"),
-    (("cluster", "digits:subset=test"), "no problem digits:subset=test.*subset"),
+    (("cluster", "digits:subset=test"), "digits has no setting .subset"),
     (
         ("cluster", "digits:n_points=few"),
         "n_points: must be a whole number in .1, 1797., got 'few'",
     ),
     (("cluster", "digits:n_points=a b"), "cannot read 'a b'"),
-    (("cluster", "synthetic:noise=loud"), "no problem synthetic:noise=loud"),
+    (("cluster", "synthetic:noise=loud"), "cannot make trial .* of synthetic:noise=loud"),
     (("cluster", "digits", "--method", "SSD"), "method: must be package.module:Class or among"),
     (("cluster", "digits", "--method", "ssc"), "close ones are SSC"),
     (
@@ -363,8 +363,8 @@ WRONG = [
     (("cluster", "digits", "--method", "attention (softmx)"), "close ones are softmax"),
     (("cluster", "digits", "--method", "attention (ridge):gamma=1"), "it has temperature"),
     (("cluster", "digits", "--method", "sklearn.decomposition:PCA"), "has no fit_predict"),
-    (("cluster", "digits", "--preset", "quick"), "--preset quick: leaves no choice of DATA"),
-    (("cluster", "--affinity", "symmetrize"), "preset quick: leaves no choice of --affinity"),
+    (("cluster", "digits", "--preset", "quick"), "--preset quick: cannot be combined with DATA"),
+    (("cluster", "--affinity", "symmetrize"), "preset quick: cannot be combined with --affinity"),
     (("cluster", "digits", "--method", "./own:X"), "cannot make './own:X': TypeError"),
     (("cluster", "digits", "--method", "broken:X"), "cannot make 'broken:X': SyntaxError"),
     (
@@ -384,8 +384,8 @@ WRONG = [
         for name in ("self-expression", "sparse-coding", "filters", "attention", "scale")
     ),
     (("speed", "filters", "--rounds", "0"), "Invalid value for .--rounds."),
-    (("speed", "filters", "--output", "file"), "--output: file: .*file is no folder"),
-    (("speed", "scale", "--size", "10"), "sizes: must be one at least, none under 100"),
+    (("speed", "filters", "--output", "file"), "--output: file: .*file is not a folder"),
+    (("speed", "scale", "--size", "10"), "sizes: must be one or more numbers, each 100 or more"),
     *(
         (("speed", name, "--peer", "none"), "peers: must be among .*got .'none'.")
         for name in ("self-expression", "sparse-coding", "filters")

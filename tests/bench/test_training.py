@@ -235,7 +235,9 @@ def test_what_does_not_fit_the_run_of_a_folder_is_named(small, ran):
     with pytest.warns(UserWarning, match="rounding may differ"):
         run(small, ran)
     path.write_text('{"settings": {"images": "set12"}, "versions": {}}')
-    with pytest.raises(ValueError, match="is no folder of a training run, but of another command"):
+    with pytest.raises(
+        ValueError, match="is not the folder of a training run, but of another command"
+    ):
         run(small, ran)
 
 

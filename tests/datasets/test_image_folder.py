@@ -91,7 +91,7 @@ def test_names_keep_their_endings_where_two_would_be_the_same(folder):
 
 @pytest.mark.parametrize("load", [load_image_folder, pack_image_folder])
 def test_what_cannot_be_read_is_named(load, folder, cache):
-    with pytest.raises(FileNotFoundError, match="absent: is no folder"):
+    with pytest.raises(FileNotFoundError, match="absent: is not a folder"):
         load(folder / "absent")
     whole = (folder / "b.png").read_bytes()
     (folder / "b.png").write_bytes(whole[: len(whole) // 2])

@@ -53,35 +53,41 @@ def classify(
 ) -> None:
     """Train classifiers that differ in one part, and compare them over paired seeds.
 
-    DATA is digits (of scikit-learn) or cifar10 (from the data root), also with fewer training
-    images, digits:n_train=300; or a folder that has a folder of pictures for each class, all of one
-    size. If such folders lie in folders train, val and test, or in train and one of the others,
-    these are the parts. Parts that are not given are drawn from the training pictures, a fifth
-    each.
+    ```
+    twinsolve classify --list
+    twinsolve classify digits --row twicing --row ViT:operator=Local:radius=1
+    twinsolve classify my_pictures --row my_module:MyNet:width=8
+    ```
 
-    A row is a name of --list, or an architecture with settings after a colon, such as
-    ViT:operator=NAME,correction=twicing,residual=boosting,scale=FeatScale,attention_skip=False.
-    A value may have further settings: token_graying=dct:eps=0.9, correction=neutreno:lam=0.4,
-    operator=Local:radius=1. Architectures are ViT, Swin, CaiT, ConvMixer and SelfExpression, or a
-    network of your own, package.module:Class:NAME=VALUE,..., installed or in the current folder. It
-    returns a score for each class, and gets those of in_channels, num_classes and image_size that
-    its constructor names. An operator is given by name; --load may register more.
+    **DATA** is digits (of scikit-learn), cifar10 (from --data-home), or a folder with a folder of
+    pictures for each class, all of one size. digits:n_train=300 or cifar10:n_train=10000 train on
+    fewer images. The folders of classes may lie in folders train, val and test, or in train and one
+    of the others. Parts that are not given are drawn from the training pictures, a fifth each.
+
+    **--row** names a network with its settings: a name of --list; an architecture with settings
+    after a colon, ViT:correction=twicing,residual=boosting; or a class of yours,
+    package.module:Class:NAME=VALUE,..., installed or in the current folder. Architectures are ViT,
+    Swin, CaiT, ConvMixer and SelfExpression. Their settings include operator, correction, residual,
+    scale, attention_skip and token_graying. A value may have settings too:
+    token_graying=dct:eps=0.9, correction=neutreno:lam=0.4. Your class gets those of in_channels,
+    num_classes and image_size that its constructor names, and returns a score for each class.
 
     With one seed, all rows see the same batches and share the initial weights of common parts.
     Learning rate, number of steps and scale of positions of each row are chosen on validation
-    images, among the same candidates. Other settings are those of the data set, or of
-    --recipe: patch_size, dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up,
-    ema_decay, label_smoothing, drop_path, shift (pixels), flip, precision (float32 or bfloat16) and
-    erasing, mixup, cutmix (shares of the images, and of the batches). torchrun --no-python
-    twinsolve classify shares each batch between processes.
+    images, among the same candidates. --recipe changes other settings of the data set: patch_size,
+    dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up, ema_decay, label_smoothing,
+    drop_path, shift (pixels), flip, precision (float32 or bfloat16) and erasing, mixup, cutmix
+    (shares of the images, and of the batches). To share each batch between processes, type torchrun
+    --no-python twinsolve classify.
 
-    Prints means over seeds, and differences to the row's backbone (softmax for rows of a ViT, CaiT
-    for rows of a CaiT, symmetric for "symmetric + NeuTRENO") or to --against. They come with 95 %
-    intervals over seeds and test images, verdicts corrected for the number of rows, the difference
-    that such a run would find with 80 % power, and the claims of papers. Differences of the last
-    tokens' cosine and condition number follow. Writes table.json (a line per row and seed),
-    means.csv and .tex, settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps
-    finished and interrupted runs.
+    The command prints means over seeds, and the difference of each row to its backbone (the same
+    network without the part that is tested: softmax for a ViT, CaiT for a CaiT, symmetric for
+    "symmetric + NeuTRENO"), or to --against. Differences have 95 % intervals over seeds and test
+    images, verdicts corrected for the number of rows, the difference that such a run would find
+    with 80 % power, and the claims of papers. Differences of the cosine and the condition number of
+    the last tokens follow. DIR gets table.json (a line per row and seed), means.csv and .tex,
+    settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps finished and interrupted
+    runs.
     """
     from ...devices import processes
     from .report import images_study

@@ -82,7 +82,7 @@ def _build_network(
     with reporting(f"row: {architecture} cannot be made"):
         network = make(**given)
     if identity and not isinstance(network, VisionTransformer):
-        raise ValueError(f"row: parts of {architecture} cannot be the identity")
+        raise ValueError(f"row: identity is a setting of transformers only, got {architecture}")
     for part in identity:
         look_up(_IDENTITIES, part, "identity")(network)
     return network

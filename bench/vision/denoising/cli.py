@@ -37,7 +37,7 @@ def denoise(
         str,
         typer.Argument(
             metavar="IMAGES",
-            help="photographs, set12, held-out, or a folder of pictures; a picture with --noisy.",
+            help="photographs, set12, held-out, or a folder; with --noisy, a picture.",
         ),
     ] = "photographs",
     noisy: Annotated[
@@ -46,7 +46,7 @@ def denoise(
     save: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="With --noisy: save the picture there [NAME-denoised beside it]."
+            metavar="FILE", help="With --noisy: save here [NAME-denoised beside the picture]."
         ),
     ] = None,
     method: Methods = None,
@@ -64,39 +64,58 @@ def denoise(
 ) -> None:
     """Add noise to images, denoise them by solved methods and by networks, and compare.
 
-    With --noisy, IMAGES is one picture that is noisy already: twinsolve denoise photo.png --noisy
-    denoises it as it is and writes photo-denoised.png, with the same bits and alpha. The noise is
-    estimated unless --sigma gives it, and the method is filter-diffusion unless --method names one.
-    Only --sigma, --method, --save and --load go with it. PNG, TIFF and JPEG are written; the
-    picture itself is never overwritten.
+    ```
+    twinsolve denoise --list
+    twinsolve denoise my_pictures --method "non-local means" --sigma 50
+    twinsolve denoise photo.png --noisy
+    ```
 
-    Otherwise IMAGES is photographs (the middles of the two of scikit-learn), set12 (from the data
-    root), held-out (56 photographs on which no network was trained: the last 20 of train400, the
-    middles of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid), or a
-    folder of your own pictures. Pictures that cannot be read, or have a side under 16 pixels, are
-    left out. Without --colour, pictures become grey. All methods get the same white
-    Gaussian noise, of 25 or of each --sigma.
+    **With --noisy**, IMAGES is one picture that is noisy already. The command denoises it and
+    writes photo-denoised.png, with the same bits and alpha. It estimates the noise unless --sigma
+    gives it, and takes filter-diffusion unless --method names another method. Only --sigma,
+    --method, --save and --load go with it. It writes PNG, TIFF and JPEG, and never overwrites the
+    picture itself.
 
-    --method takes a name of --list, or the short name of a trained network, such as
+    **Otherwise IMAGES** is one of
+
+    - photographs: the middles of the two of scikit-learn
+    - set12, from --data-home
+    - held-out: 56 photographs on which no network was trained (the last 20 of train400, the middles
+      of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid)
+    - a folder of your own pictures, without those that cannot be read or have a side under 16
+      pixels
+
+    Without --colour, pictures become grey. All methods get the same white Gaussian noise, of 25 or
+    of each --sigma.
+
+    **--method** takes a name of --list; the short name of a trained network, such as
     filter-diffusion; package.module:function, your own function of the noisy image and the noise
-    level, both in grey levels of [0, 1]; or the folder of a run of train-denoiser. Kinds are solved
-    (by the solvers of this package), peer (other packages, if installed), start (networks before
-    training), trained (with weights that come with the package, for a noise of 25, of
-    FilterDiffusionDenoiser also of 50), and own. A method "NAME, solver" is the solver of
-    the network NAME at the start, and gives the same result; it runs only if it is named.
+    level, both in grey levels of [0, 1]; or the folder of a run of train-denoiser. Methods are of
+    these kinds:
 
-    Settings of solved methods and peers were chosen on the last 20 images of train400, on which
-    networks are validated too; no image of Set12 was used for that.
+    - solved: solvers of this package
+    - peer: other packages, if installed
+    - start: networks before training
+    - trained: networks with weights that come with the package, for a noise of 25
+      (FilterDiffusionDenoiser also for 50)
+    - own: methods of yours
 
-    Prints for each method the mean PSNR and its range over the images, SSIM, processor seconds per
-    megapixel, parameters, and operations per pixel. Prints for each trained network its difference
-    to the best solved method or peer, paired by images, with a 95 % interval and a verdict that is
-    corrected for the number of comparisons; the deviation of its first layers from its solver at
-    the trained parameters; and, if it is convex, the certified distance to the minimiser. Writes
-    table.json (a row for each method, image and noise), means.csv and .tex, settings.json,
+    The method "NAME, solver" is the solver of the untrained network NAME and gives the same result;
+    it runs only if it is named. Settings of solved methods and peers were chosen on the last 20
+    images of train400, which also validate networks; no image of Set12 was used for that.
+
+    The command prints for each method the mean PSNR and its range over the images, SSIM, processor
+    seconds per megapixel, parameters, and operations per pixel. For each trained network it prints
+
+    - its difference to the best solved method or peer, paired by images, with a 95 % interval and a
+      verdict that is corrected for the number of comparisons
+    - the deviation of its first layers from its solver at the trained parameters
+    - if it is convex, the certified distance to the minimiser
+
+    DIR gets table.json (a row for each method, image and noise), means.csv and .tex, settings.json,
     summary.md and figures as .png and .pdf: crops with the errors, quality against time and
     parameters, dB after K layers, learned parameters, and filters. DIR/runs keeps finished images.
-    Exits with status 1 if a picture was left out, a method failed on an image, or a network, at the
+    The status is 1 if a picture was left out, a method failed on an image, or a network, at the
     start or trained, does not give its solver's answer.
     """
     from ...jobs import Options
@@ -148,7 +167,7 @@ def _denoise_picture(
         if len(given) > 1:
             raise typer.BadParameter("give one with --noisy", param_hint=option)
     if not path.is_file():
-        raise typer.BadParameter(f"{path} is no file of a picture", param_hint="IMAGES")
+        raise typer.BadParameter(f"{path} is not a picture file", param_hint="IMAGES")
     options: dict[str, Any] = {"method": methods[0]} if methods else {}
     with report_mistakes():
         found, seconds, written = denoise_file(
@@ -166,14 +185,15 @@ def _denoise_picture(
 def train_denoiser(
     context: typer.Context,
     network: Annotated[
-        str | None, typer.Argument(metavar="NETWORK", help="Class; settings follow a colon.")
+        str | None,
+        typer.Argument(metavar="NETWORK", help="Class of the network; settings follow a colon."),
     ] = None,
     sigma: Annotated[float, typer.Option(min=0.1, help=SIGMA)] = 25.0,
     minutes: Annotated[
-        float | None, typer.Option(help="Budget of wall time [20 if --steps is not given].")
+        float | None, typer.Option(help="Train for this long [20, if --steps is not given].")
     ] = None,
     steps: Steps = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Patches of a step.")] = 16,
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of patches in a step.")] = 16,
     patch_size: Annotated[int, typer.Option(min=4, help="Side of a patch.")] = 48,
     learning_rate: Annotated[float, typer.Option(help="Highest learning rate.")] = 1e-3,
     precision: Annotated[
@@ -192,19 +212,26 @@ def train_denoiser(
 ) -> None:
     """Train a denoising network that starts as a few steps of a classical method.
 
-    NETWORK is a class of twinsolve.unrolled.models.denoisers; or package.module:Class, installed or
-    in the current folder, which must keep the arguments of its constructor as attributes. Settings
-    follow a colon: FilterDiffusionDenoiser:n_layers=5.
+    ```
+    twinsolve train-denoiser FilterDiffusionDenoiser --data my_pictures
+    twinsolve train-denoiser --like results/train-denoiser --output again
+    ```
 
-    --data is train400, or a folder of pictures. Its last 20 images are not used for training: they
-    measure the PSNR of the averaged weights. The number of steps that fit into --minutes is found
-    once, at the start. The same command continues an interrupted run. torchrun --no-python
-    twinsolve train-denoiser shares each batch between processes; OMP_NUM_THREADS sets torch's
-    number of threads.
+    **NETWORK** is a class of twinsolve.unrolled.models.denoisers, with settings after a colon; or a
+    class of yours, package.module:Class, installed or in the current folder. Yours must keep the
+    arguments of its constructor as attributes.
 
-    Writes to DIR settings.json, metrics.jsonl, start.safetensors, weights.safetensors (averaged)
-    and checkpoint.safetensors. --like FOLDER repeats a run from its settings, in as many processes;
-    it only allows --output, --data-home, --device, and --data (if pictures were moved) beside it.
+    **--data** is train400 or a folder of pictures. The last 20 images are not used for training:
+    they measure the PSNR of the averaged weights. The command measures once, at the start, how many
+    steps fit into --minutes. The same command continues an interrupted run. To share each batch
+    between processes, type torchrun --no-python twinsolve train-denoiser; OMP_NUM_THREADS sets
+    torch's number of threads.
+
+    **--like FOLDER** repeats a run from its settings, in as many processes. Beside it only
+    --output, --data-home, --device, and --data (if pictures were moved) are allowed.
+
+    DIR gets settings.json, metrics.jsonl, start.safetensors, weights.safetensors (averaged) and
+    checkpoint.safetensors.
     """
     from ...devices import processes
     from ...recipe import Recipe

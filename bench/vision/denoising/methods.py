@@ -451,5 +451,5 @@ def find_function(name: str) -> Denoise:
     """
     found: Denoise = find_object(name, "methods: no function")
     if not callable(found):
-        raise ValueError(f"methods: {name!r} is no function")
+        raise ValueError(f"methods: {name!r} is not a function")
     return found

@@ -65,7 +65,7 @@ def _check_range(pixels: Array) -> Array:
 def _read_deep_colours(path: Path, stored: Image.Image) -> Array:
     """Colours of 16 bits, of which pillow keeps 8."""
     if stored.getexif().get(0x0112, 1) != 1:
-        raise Unsupported("colours of 16 bits must stand upright, got an EXIF orientation")
+        raise Unsupported("must be upright if in colour with 16 bits, got an EXIF orientation")
     if stored.format == "TIFF":
         return np.asarray(tifffile.imread(path))
     if stored.format != "PNG" or stored.mode == "LA":

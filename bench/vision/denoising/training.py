@@ -43,7 +43,9 @@ class Patches:
             raise ValueError("images: must be one or more")
         for number, image in enumerate(images):
             if not 1 <= size <= min(image.shape[:2]):
-                raise ValueError(f"size: no {size} x {size} patch in image {number}, {image.shape}")
+                raise ValueError(
+                    f"size: image {number} of shape {image.shape} has no patch of {size} x {size}"
+                )
         self.images, self.size = images, size
 
     def crop(self, rng: np.random.Generator) -> np.ndarray:
@@ -185,8 +187,8 @@ def train_denoiser(
     for name, image in zip(known.names, images, strict=True):
         if min(image.shape[:2]) < patch_size:
             raise ValueError(
-                f"patch_size: {name} in {data} has {image.shape[0]} x {image.shape[1]} pixels, and "
-                f"a patch {patch_size} x {patch_size}"
+                f"patch_size: {name} in {data} has {image.shape[0]} x {image.shape[1]} pixels, "
+                f"fewer than a patch of {patch_size} x {patch_size}"
             )
     if data != _PACKAGED:
         data = str(Path(data).resolve())

@@ -12,7 +12,7 @@ from ...terminal import progress
 def inspect(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="digits, digits-mixed, or folders.  [digits]"),
+        typer.Argument(metavar="[MODEL]...", help="digits, digits-mixed, or folders [digits]."),
     ] = None,
     images: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Pictures to show to the model.")
@@ -24,27 +24,38 @@ def inspect(
 ) -> None:
     """Look inside a vision transformer, and compare each layer with its solver.
 
-    MODEL is digits, a small transformer that comes with the package; digits-mixed, the same with
-    another operator in each layer; the folder of a training run (settings.json and safetensors); or
-    the folder of a ViT of Hugging Face or timm (config.json and model.safetensors). A model that
-    was trained on digits sees test digits, a model trained on a folder of pictures sees these, a
-    run of twinsolve classify its test images, and others the two photographs of scikit-learn.
+    ```
+    twinsolve inspect digits
+    twinsolve inspect results/classify/runs/RUN --images my_pictures
+    twinsolve inspect digits digits-mixed
+    ```
 
-    Each layer runs in float64 at its trained parameters and is compared with its solver on the
-    queries, keys and values that reach it. Measured over depth are the similarity of tokens, their
-    high frequencies beside the theorem's bound, energies, condition numbers with and without skip
-    connection, spectra of the attention matrices, Jacobians, and learned parameters. Each head is
-    compared with the solutions C* of classical problems on the same tokens, and the nearest one is
-    named. The same on permuted tokens, and for the network with random weights, shows what chance
+    **MODEL** is one of
+
+    - digits: a small transformer that comes with the package
+    - digits-mixed: the same with another operator in each layer
+    - the folder of a training run (settings.json and safetensors)
+    - the folder of a ViT of Hugging Face or timm (config.json and model.safetensors)
+
+    Without --images, a model trained on digits sees test digits, a model trained on a folder of
+    pictures sees these, a run of twinsolve classify its test images, and others the two photographs
+    of scikit-learn.
+
+    Each layer runs in float64 at its trained parameters. It is compared with its solver on the
+    queries, keys and values that reach it. The command measures over depth the similarity of
+    tokens, their high frequencies beside the theorem's bound, energies, condition numbers with and
+    without skip connection, spectra of the attention matrices, Jacobians, and learned parameters.
+    For each head it names the classical problem whose solution C* on the same tokens is nearest.
+    The same measures on permuted tokens, and for the network with random weights, show what chance
     explains.
 
-    Writes table.json (a row for each layer, head and other part), settings.json, summary.md, and a
-    page of figures as .png and .pdf; also training.png if a run kept condition numbers. Exits with
-    status 1 if a part deviates by more than its tolerance.
+    DIR gets table.json (a row for each layer, head and other part), settings.json, summary.md, and
+    a page of figures as .png and .pdf; also training.png if a run kept condition numbers. The
+    status is 1 if a part deviates by more than its tolerance.
 
-    Several models are compared with each other: table.json has a row for each model and layer, with
-    measures over depth and learned parameters, and compare.png a line for each model. They are not
-    compared with solvers, nor heads with C*.
+    Several models are compared with each other, not with solvers or solutions C*. Then table.json
+    has a row for each model and layer, with measures over depth and learned parameters, and
+    compare.png a line for each model.
     """
     if models and len(models) > 1:
         _compare_models(models, images, untrained, output)

@@ -104,7 +104,7 @@ def shorten_names(models: Sequence[str]) -> list[str]:
             words = [_WORD.findall(name) for name in tried]
             shared = set.intersection(*map(set, words))
             return ["-".join([own[0], *(x for x in own[1:] if x not in shared)]) for own in words]
-    raise ValueError(f"MODEL: must be different ones, got {', '.join(models)}")
+    raise ValueError(f"MODEL: must be different models, got {', '.join(models)}")
 
 
 def measure_models(

@@ -36,19 +36,25 @@ def segment(
 ) -> None:
     """Train segmenters of road scenes (CamVid) that differ in one part, and compare them.
 
-    A row is a network to train: a name of --list, or Segmenter:NAME=VALUE,... with the parts that
-    classify knows, such as Segmenter:operator=sparse_coding,residual=boosting. With one seed all
-    rows see the same pictures in the same order, and parameters that they share start equal.
-    Settings for --recipe are dim, depth, num_heads, batch_size, weight_decay, warm_up, ema_decay
-    and precision. Pixels without a label do not count.
+    ```
+    twinsolve segment --list
+    twinsolve segment --row Segmenter:operator=sparse_coding,residual=boosting
+    ```
+
+    **--row** names a network with its settings: a name of --list, or Segmenter:NAME=VALUE,... with
+    the parts that classify knows. With one seed all rows see the same pictures in the same order,
+    and parameters that they share start equal. --recipe changes dim, depth, num_heads, batch_size,
+    weight_decay, warm_up, ema_decay and precision. Pixels without a label do not count.
 
     The command prints the mean intersection over union (IoU) of the test pictures, at one scale and
-    over three. Differences to the row's backbone, or to --against, have 95 % intervals over seeds
-    and test pictures; verdicts are corrected for the number of comparisons. Then come the shares of
-    correct pixels, of all and by class, parameters, processor time, and the IoU of each class. The
-    command writes table.json (a line for each row and seed), means.csv and .tex, settings.json,
+    over three. The difference of each row to its backbone (the same network without the part that
+    is tested), or to --against, has a 95 % interval over seeds and test pictures; verdicts are
+    corrected for the number of comparisons. Then come the shares of correct pixels, of all and by
+    class, parameters, processor time, and the IoU of each class.
+
+    DIR gets table.json (a line for each row and seed), means.csv and .tex, settings.json,
     summary.md, and differences, curves (mean IoU on validation pictures against steps) and scenes
-    as .png and .pdf. Finished and interrupted runs are kept in DIR/runs.
+    as .png and .pdf. DIR/runs keeps finished and interrupted runs.
     """
     from .report import scenes_study
     from .study import SCENES

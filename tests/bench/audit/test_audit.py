@@ -84,7 +84,10 @@ def test_broken_layer_fails_with_a_script_that_shows_it(own, tmp_path, capsys):
         (("gpt2", "--all"), "name networks, or give --all"),
         (("nosuch",), "has no architecture 'nosuch'"),
         (("gpt2", "--law", "none"), "no law 'none'"),
-        (("--all", "--package", "none"), "--package: no 'none'; there are: agent-attention"),
+        (
+            ("--all", "--package", "none"),
+            "--package: there is no 'none'; must be among agent-attention",
+        ),
     ],
 )
 def test_mistakes_are_told(words, message):

@@ -69,7 +69,7 @@ def test_a_layer_is_judged_by_its_solver_and_its_laws(check, name, code, words):
         (["softmax"], "layer: must be package.module:name:SETTING=VALUE"),
         (["own_layers:Absent"], "layer: there is no 'own_layers:Absent'"),
         (["own_layers:shell"], "layer: cannot make 'own_layers:shell'"),
-        (["own_layers:nothing"], "makes no module, but a int"),
+        (["own_layers:nothing"], "must make a torch.nn.Module, got a int"),
         (["own_layers:thick"], "no twin is registered for Linear"),
         (["own_layers:shell:dim=12", "--quick"], "only --seed and --load"),
     ],

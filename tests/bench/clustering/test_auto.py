@@ -103,8 +103,8 @@ def test_what_fails_or_cannot_be_judged_is_left_out_with_its_reason(folder):
     [
         (["bare.npz"], "say how many clusters to look for by n_clusters"),
         ([], "needs one DATA"),
-        (["own.npz", "--preset", "quick"], "leaves no choice of --preset"),
-        (["own.npz", "--seeds", "2"], "leaves no choice of --seeds"),
+        (["own.npz", "--preset", "quick"], "cannot be combined with --preset"),
+        (["own.npz", "--seeds", "2"], "cannot be combined with --seeds"),
         (["own.npz", "bare.npz"], "needs one DATA"),
         (["own.npz", "--features", "raw", "--features", "unit"], "at most one of --features"),
         (["digits", "--n-clusters", "3"], "is for files of points"),
@@ -207,7 +207,7 @@ WRONG = [
     ({"affinity": []}, ValueError, "affinity: must name at least one"),
     ({"features": 3}, TypeError, "features: must be a name"),
     ({"seed": "a"}, ValueError, "seed: must be a whole number"),
-    ({"n_jobs": 0}, ValueError, "n_jobs: must be a whole number but 0"),
+    ({"n_jobs": 0}, ValueError, "n_jobs: must be a whole number other than 0"),
     ({"directory": 3}, TypeError, "directory: must be the path of a folder or None, got 3"),
     ({"data_home": 3}, TypeError, "data_home: must be the path of a folder or None, got 3"),
 ]

@@ -513,7 +513,7 @@ def test_condition_numbers_over_training_are_drawn_where_a_run_kept_them(tmp_pat
 
 REFUSED = [
     (None, "nowhere", "MODEL: must be digits, digits-mixed, the folder of a training run"),
-    (None, "digits digits", "MODEL: must be different ones"),
+    (None, "digits digits", "MODEL: must be different models"),
     (None, "digit", "close ones are digits"),
     (None, "empty", "got 'empty'"),
     (None, "digits --images nowhere", "images: name a folder of pictures"),

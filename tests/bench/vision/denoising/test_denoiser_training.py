@@ -178,11 +178,14 @@ def test_the_command_trains_and_repeats(place):
         ([], "name one: NETWORK or --like"),
         (["own_network:Absent", "--steps", "1"], "no class"),
         (["own_network:Smoothing:width=5", "--steps", "1"], "cannot make"),
-        (["own_network:Smoothing", "--data", "absent", "--steps", "1"], "is no folder of"),
-        (["own_network:Smoothing", "--data", "pictures", "--steps", "1"], "and a patch 48 x 48"),
+        (["own_network:Smoothing", "--data", "absent", "--steps", "1"], "is not a folder of"),
+        (
+            ["own_network:Smoothing", "--data", "pictures", "--steps", "1"],
+            "fewer than a patch of 48 x 48",
+        ),
         (["own_network:Smoothing", "--device", "nowhere", "--steps", "1"], "device: 'nowhere'"),
         (["--like", "absent"], "has no settings.json"),
-        (["--like", "absent", "--steps", "3"], "leaves no choice of --steps"),
+        (["--like", "absent", "--steps", "3"], "cannot be combined with --steps"),
     ],
 )
 def test_what_the_command_refuses_is_named(place, arguments, match):

@@ -295,9 +295,9 @@ def test_the_command_refuses_what_it_would_overwrite_ignore_or_guess(tmp_path, m
         ([path, "--noisy", "--save", path], "is not overwritten"),
         ([path, "--noisy", "--save", tmp_path / "link.png"], "is not overwritten"),
         ([path, "--noisy", "--save", tmp_path / "a.gif"], "must end in"),
-        ([path, "--noisy", "--seed", 1, "--colour"], "leaves no choice of --seed, --colour"),
+        ([path, "--noisy", "--seed", 1, "--colour"], "cannot be combined with --seed, --colour"),
         ([path, "--noisy", "--sigma", 1, "--sigma", 2], "give one with --noisy"),
-        ([tmp_path, "--noisy"], "is no file of a picture"),
+        ([tmp_path, "--noisy"], "is not a picture file"),
         ([path, "--save", tmp_path / "b.png"], "needs --noisy"),
         ([path], "--noisy denoises it as it is"),
     ):
