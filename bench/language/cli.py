@@ -60,10 +60,10 @@ def language(
     text and 200 steps.
 
     **--row** names a network with its settings: a name of --list, or LM:NAME=VALUE,..., such as
-    LM:correction=twicing,residual=boosting. operator is the name of an operator that can be causal,
-    also of one that --load registers. The learning rate of each row is chosen on the validation
-    part, among the same two. --recipe changes dim, depth, num_heads, mlp_ratio, dropout, length
-    (words of a window), batch_size, weight_decay, warm_up, ema_decay and precision.
+    LM:correction=twicing,residual=boosting. Operators must be able to be causal; --load may
+    register more. Each row takes the better of the same two learning rates on the validation part.
+    --recipe changes dim, depth, num_heads, mlp_ratio, dropout, length (words of a window),
+    batch_size, weight_decay, warm_up, ema_decay and precision.
 
     The command prints perplexities of the test part, as it is and with 2.5 % of the shown words
     swapped for the unknown word. The difference of each row to its backbone (the same network

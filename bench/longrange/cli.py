@@ -64,10 +64,10 @@ def longrange(
     --quick takes short expressions and 300 steps.
 
     **--row** names a network with its settings: a name of --list, or Sequence:NAME=VALUE,... with
-    the parts that classify knows. Without --row these are softmax, ALiBi, bilateral and sparse
-    coding. With one seed all rows see the same batches, and start from the same weights wherever
-    they have them in common. Each row takes the learning rate that is best on validation sequences.
-    --recipe changes dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up, ema_decay,
+    the parts that classify knows. By default rows are softmax, ALiBi, bilateral and sparse coding.
+    With one seed all rows see the same batches, and start from the same weights wherever they have
+    them in common. Each row takes the learning rate that is best on validation sequences. --recipe
+    changes dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up, ema_decay,
     label_smoothing, drop_path and precision.
 
     The command prints mean accuracies beside the share of the most frequent class. A row that stays
