@@ -106,9 +106,10 @@ def sparse_coding() -> None:
     Times are measured as by twinsolve speed self-expression. SPAMS, like our solver, computes its
     own Gram matrix.
 
-    **Cases**: dictionary-10 and dictionary-50. The penalty is the smallest one whose code is zero,
-    as a mean over the signals, divided by 10 or 50. **Peers**: scikit-learn-cd and
-    scikit-learn-lars (sparse_encode), celer, skglm, spams (LARS).
+    **Cases**: dictionary-10 and dictionary-50. Each signal has a smallest penalty at which its
+    code is zero. The penalty of a case is the mean of these, divided by 10 or 50.
+
+    **Peers**: scikit-learn-cd and scikit-learn-lars (sparse_encode), celer, skglm, spams (LARS).
 
     DIR gets table.json, settings.json and summary.md. DIR/runs keeps finished cases, which are read
     while settings and source stay the same.
