@@ -85,7 +85,7 @@ def read_pictures(
             images[name] = _levels(file, colour)
         except ValueError as error:
             left_out[name] = str(error)
-    others = []
+    other_names = []
     for file in sorted(Path(path).rglob("*")):
         name = file.relative_to(path).as_posix()
         if file in files or file.name.startswith(".") or not file.is_file():
@@ -93,8 +93,8 @@ def read_pictures(
         if (guess_type(file.name)[0] or "").startswith("image/"):
             left_out[name] = f"{file}: is none of {', '.join(_SUFFIXES)}"
         else:
-            others.append(name)
-    return images, left_out, others
+            other_names.append(name)
+    return images, left_out, other_names
 
 
 def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> Bunch:

@@ -103,15 +103,15 @@ def load_points(
     if path.suffix == ".csv":
         if data_key is not None:
             raise ValueError("data_key: a .csv file holds a single table; leave data_key out")
-        data, labels, feature_names, found = _read_csv(path, target_key, drop)
+        data, labels, feature_names, summary = _read_csv(path, target_key, drop)
     elif path.suffix in _READ:
         arrays = _READ[path.suffix](path)
         holds = f", which holds {_held(arrays)}"
-        data, labels, found = _choose(path, arrays, data_key, target_key, transpose)
+        data, labels, summary = _choose(path, arrays, data_key, target_key, transpose)
     elif "idx" in path.name:
         if data_key is not None:
             raise ValueError("data_key: an IDX file holds a single array; leave data_key out")
-        data, labels, images, found = _read_idx_pair(path, target_key)
+        data, labels, images, summary = _read_idx_pair(path, target_key)
     else:
         raise ValueError(f"path: must end in {_KINDS}, got {path}")
     if transpose and path.suffix not in _READ:
@@ -139,8 +139,8 @@ def load_points(
         target=target,
         target_names=target_names,
         feature_names=feature_names,
-        found=found,
-        DESCR=f"Points of {path}{holds}: {found}",
+        found=summary,
+        DESCR=f"Points of {path}{holds}: {summary}",
         **images,
     )
 
@@ -317,16 +317,16 @@ def _read_csv(
     excluded = (*dropped, *numbering, column)
     kept = [number for number in range(table.width) if number not in excluded]
     data = _numbers(path, _read_numbers(table, kept), "the table")
-    found = [f"points in {_say_columns(table, kept)}, {labelled}"]
-    found += [f"column {table.call(n)} left out, as it numbers the rows" for n in numbering]
-    found += [f"column {table.call(n)} left out by drop" for n in dropped]
-    found += [
+    notes = [f"points in {_say_columns(table, kept)}, {labelled}"]
+    notes += [f"column {table.call(n)} left out, as it numbers the rows" for n in numbering]
+    notes += [f"column {table.call(n)} left out by drop" for n in dropped]
+    notes += [
         f"column {table.call(n)} may number the points: drop={table.call(n)} leaves it out"
         for n in table.like_identifiers(kept, data)
     ]
     names = table.header and [table.header[number] for number in kept]
     labels = None if column is None else table.read_column(column)
-    return data, labels, names, "; ".join(found)
+    return data, labels, names, "; ".join(notes)
 
 
 def _read_numbers(table: Table, columns: list[int]) -> np.ndarray:

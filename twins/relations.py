@@ -424,11 +424,11 @@ class Limit(Relation):
 
     def task_outputs(self, twin: Pair, layer: nn.Module, inputs: Tensors) -> TaskOutputs:
         tokens = self._independent(inputs)
-        few = tuple(x[:, tokens] for x in inputs)
-        problems = self._problems(twin, layer, few)
-        values = as_array(few[2])
+        chosen_inputs = tuple(x[:, tokens] for x in inputs)
+        problems = self._problems(twin, layer, chosen_inputs)
+        values = as_array(chosen_inputs[2])
         solved = np.stack([problem.coef @ v for problem, v in zip(problems, values, strict=True)])
-        converged = layer_output(twin, with_n_iter(layer, self.n_iter), few)
+        converged = layer_output(twin, with_n_iter(layer, self.n_iter), chosen_inputs)
         return TaskOutputs(solved, converged, tokens)
 
     def _independent(self, inputs: Tensors) -> Array:
@@ -450,7 +450,7 @@ class Limit(Relation):
             _codes_after(twin, layer, inputs, n_iter),
         )
         pairs = zip(problems, codes, strict=True)
-        return [(problem, problem.excess(found)) for problem, found in pairs]
+        return [(problem, problem.excess(solution)) for problem, solution in pairs]
 
 
 def _most_alike(keys: Array, count: int) -> Array:

@@ -306,6 +306,7 @@ class GeneralizedResidual(nn.Module):
         return torch.addcmul(y, t, earlier)
 
     def _find_earlier_tokens(self, context: Context | None) -> Tensor:
+        """Return the first tokens, or the output of the block `source`."""
         if self.source is None:
             if context is None or context.first_tokens is None:
                 raise ValueError(

@@ -128,16 +128,16 @@ def operator_factory(name: str) -> Factory:
 
 def made_operator(choice: OperatorLike, num_heads: int, head_dim: int) -> Operator:
     """Return a new operator for a layer of this size: by name, as a copy, or from a factory."""
-    made: Any = choice
+    operator: Any = choice
     if isinstance(choice, str):
         return make_operator(choice, num_heads=num_heads, head_dim=head_dim)
     if isinstance(choice, Operator):
         return copy.deepcopy(choice)
     if callable(choice) and not isinstance(choice, type):
-        made = choice(num_heads, head_dim)
-    if isinstance(made, Operator):
-        return made
-    got = f"the class {made.__name__}" if isinstance(made, type) else repr(made)
+        operator = choice(num_heads, head_dim)
+    if isinstance(operator, Operator):
+        return operator
+    got = f"the class {operator.__name__}" if isinstance(operator, type) else repr(operator)
     raise ValueError(
         "operator: must be a name, an Operator such as Softmax(), or a factory (num_heads, "
         f"head_dim) -> Operator; got {got}"

@@ -72,8 +72,8 @@ def bind_layers(
     if len(filters) != n_layers:
         raise ValueError(f"{name}: holds {len(filters)} filters for {n_layers} layers")
     functions = []
-    for layer, one in enumerate(filters):
-        function, values = bind(one, values, f"{name}[{layer}]")
+    for layer, layer_filter in enumerate(filters):
+        function, values = bind(layer_filter, values, f"{name}[{layer}]")
         functions.append(function)
     return functions, values
 
@@ -126,5 +126,5 @@ def _check_results(function: Function, name: str) -> Function:
 def _is_sequence_of_filters(filter: Any) -> bool:
     """Whether this is a list of filters, not one filter given as nested lists of numbers."""
     return isinstance(filter, list | tuple) and any(
-        callable(one) or getattr(one, "ndim", 0) == 2 for one in filter
+        callable(entry) or getattr(entry, "ndim", 0) == 2 for entry in filter
     )

@@ -435,8 +435,8 @@ def _ends(S: Array, count: int) -> tuple[Array, Array]:
     n = len(S)
     if 4 * count >= n:
         return eigh(S)
-    (low, left), (high, right) = leading_eigh(-S, count), leading_eigh(S, count)
-    return np.concatenate([-low, high[::-1]]), np.hstack([left, right[:, ::-1]])
+    (low, low_vectors), (high, high_vectors) = leading_eigh(-S, count), leading_eigh(S, count)
+    return np.concatenate([-low, high[::-1]]), np.hstack([low_vectors, high_vectors[:, ::-1]])
 
 
 def _cosines(U: Array, s: Array) -> Array:

@@ -62,16 +62,16 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         UserWarning
             If "auto" has to choose among settings that are equally bad (`choose_settings`).
         """
-        given = validate_points(self, X, order="C", ensure_min_samples=2)
-        order = row_order(given)
-        points = self._prepare(given[order])
+        samples = validate_points(self, X, order="C", ensure_min_samples=2)
+        order = row_order(samples)
+        points = self._prepare(samples[order])
         if self.n_clusters is not None:
             check_n_clusters(self.n_clusters, len(points))
         auto = [name for name in self._choices if self._is_auto(name)]
         if auto:
             grid = {name: self._choices_of(name, points) for name in auto}
             parameters = self.get_params(deep=False)
-            for name, fitted in vars(choose_settings(self, given, grid).estimator).items():
+            for name, fitted in vars(choose_settings(self, samples, grid).estimator).items():
                 if name not in parameters:
                     setattr(self, name, fitted)
             return self

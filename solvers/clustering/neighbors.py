@@ -267,10 +267,11 @@ class ThresholdingSubspaceClustering(NeighborClustering):
         return self._find_nearest(X, exclude_self=False)
 
     def _find_nearest(self, X: Array, exclude_self: bool) -> csr_array:
-        most = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
+        """Return ``exp(-2 angle)`` of each row's `n_neighbors` nearest training points."""
+        n_neighbors = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
         U, atoms = unit_rows(X), unit_rows(self._fit_X)
         n, n_atoms = len(U), len(atoms)
-        q = min(most, n_atoms - exclude_self)
+        q = min(n_neighbors, n_atoms - exclude_self)
         size = max(1, _BLOCK_ENTRIES // n_atoms)
         neighbors, weights = [], []
         for start in range(0, n, size):
@@ -279,9 +280,9 @@ class ThresholdingSubspaceClustering(NeighborClustering):
                 rows = np.arange(len(cosines))
                 cosines[rows, start + rows] = -1
             nearest = np.argpartition(-cosines, q - 1, axis=1)[:, :q]
-            cosine = np.minimum(np.take_along_axis(cosines, nearest, axis=1), 1)
+            largest = np.minimum(np.take_along_axis(cosines, nearest, axis=1), 1)
             neighbors.append(nearest)
-            weights.append(np.where(cosine > 0, np.exp(-2 * np.arccos(cosine)), 0))
+            weights.append(np.where(largest > 0, np.exp(-2 * np.arccos(largest)), 0))
         indices, data = np.concatenate(neighbors).ravel(), np.concatenate(weights).ravel()
         indptr = np.arange(0, n * q + 1, q)
         coef = narrow(csr_array((data, indices, indptr), shape=(n, n_atoms)))

@@ -110,8 +110,8 @@ def _silhouette(graph: EmbeddedGraph, clusters: Array, n_clusters: int) -> float
     """Return the silhouette of a seeded sample of connected points; -1 if it is arbitrary."""
     clusters = clusters[graph.connected]
     n_parts = len(np.unique(graph.part))
-    few = len(clusters) <= n_clusters or len(np.unique(clusters)) < 2
-    if graph.tied or n_parts > n_clusters or few:
+    too_few_clusters = len(clusters) <= n_clusters or len(np.unique(clusters)) < 2
+    if graph.tied or n_parts > n_clusters or too_few_clusters:
         return -1.0
     if graph.embedding is None:
         embedding = np.eye(n_parts)[graph.part]

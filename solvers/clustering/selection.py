@@ -284,10 +284,10 @@ def _fit_and_score(
         return fitted, _score_of_fitted(fitted, order), said
 
 
-def _warn_again(said: list[warnings.WarningMessage]) -> None:
+def _warn_again(recorded: list[warnings.WarningMessage]) -> None:
     """Show each of the recorded warnings once."""
-    for one in {str(one.message): one for one in said}.values():
-        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    for warning in {str(warning.message): warning for warning in recorded}.values():
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _score_of_fitted(estimator: Any, order: Array) -> float:

@@ -56,6 +56,7 @@ def _average_block(levels: Array, values: Array, scale: Any, start: int, stop: i
 
 @jit_reordered
 def _add_pairs(levels: Any, values: Any, scale: Any, start: int, totals: Any, row: Any) -> None:
+    """Add to `totals` the values weighted by ``exp(-scale |difference of levels|^2)``."""
     for first in range(0, levels.shape[1], row.size):
         n = min(row.size, levels.shape[1] - first)
         weights = row[:n]

@@ -329,6 +329,7 @@ def _check_pair(logits: ArrayLike, probabilities: ArrayLike) -> tuple[Array, Arr
 
 
 def _check_array(x: ArrayLike, name: str) -> Array:
+    """Return x as a float array with at least one entry a row, whatever its number of axes."""
     x = as_numbers(x, name)
     try:
         checked: Array = check_array(

@@ -36,8 +36,9 @@ def _power_of_two(typingctx: Any, shifted: Any) -> Any:
 
 
 def _constants(real: Any, bias: int, kept: int) -> tuple[Any, ...]:
+    """Return ``1 / log 2``, log 2 as a sum of two numbers, `magic` and the least x of exp."""
     high = math.floor(_LOG_2 * 2**kept) / 2**kept
-    # Adding the last but one puts round(x / log 2) + bias in the lowest bits.
+    # Adding it puts round(x / log 2) + bias in the lowest bits.
     magic = 1.5 * 2.0 ** np.finfo(real).nmant + bias
     least = math.ceil(np.log(float(np.finfo(real).tiny)))
     values = (1 / math.log(2), high, float(_LOG_2 - Decimal(high)), magic, least)
@@ -52,7 +53,7 @@ _VANISHED_32, _VANISHED_64 = np.float32(-127), np.float64(-1023)
 
 
 def _terms(real: Any, degree: int, base: float) -> tuple[Any, ...]:
-    """Coefficients of base^r."""
+    """Return the coefficients of a polynomial in r near ``base^r``, for ``|r| <= log(2) / 2``."""
     half = math.log(2) / 2
     q = chebyshev.chebinterpolate(lambda t: hyp1f1(1, 3, half * t) / 2, degree - 2)
     terms = [1.0, 1.0, *(c / half**k for k, c in enumerate(chebyshev.cheb2poly(q)))]
@@ -66,11 +67,13 @@ _TWO_32, _TWO_64 = _terms(np.float32, 6, 2.0), _terms(np.float64, 11, 2.0)
 # Only fused multiply-adds are allowed: reordering would undo the rounding by _MAGIC.
 @inlined_fused
 def _horner_32(c: Any, r: Any) -> Any:
+    """Evaluate at r the polynomial with the coefficients c."""
     return c[0] + r * (c[1] + r * (c[2] + r * (c[3] + r * (c[4] + r * (c[5] + r * c[6])))))
 
 
 @inlined_fused
 def _horner_64(c: Any, r: Any) -> Any:
+    """Evaluate at r the polynomial with the coefficients c."""
     p = c[7] + r * (c[8] + r * (c[9] + r * (c[10] + r * c[11])))
     p = c[3] + r * (c[4] + r * (c[5] + r * (c[6] + r * p)))
     return c[0] + r * (c[1] + r * (c[2] + r * p))
@@ -78,6 +81,7 @@ def _horner_64(c: Any, r: Any) -> Any:
 
 @inlined_fused
 def _exp_32(x: Any) -> Any:
+    """Return ``2^n e^r`` with ``x = n log 2 + r`` and a polynomial for ``e^r``."""
     clipped = max(x, _LEAST_32)
     shifted = clipped * _INVERSE_32 + _MAGIC_32
     n = shifted - _MAGIC_32
@@ -88,6 +92,7 @@ def _exp_32(x: Any) -> Any:
 
 @inlined_fused
 def _exp_64(x: Any) -> Any:
+    """Return ``2^n e^r`` with ``x = n log 2 + r`` and a polynomial for ``e^r``."""
     clipped = max(x, _LEAST_64)
     shifted = clipped * _INVERSE_64 + _MAGIC_64
     n = shifted - _MAGIC_64
@@ -98,6 +103,7 @@ def _exp_64(x: Any) -> Any:
 
 @inlined_fused
 def _exp2_32(x: Any) -> Any:
+    """Return ``2^n 2^r`` with ``x = n + r`` and a polynomial for ``2^r``."""
     shifted = x + _MAGIC_32
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return _horner_32(_TWO_32, x - (shifted - _MAGIC_32)) * power
@@ -105,6 +111,7 @@ def _exp2_32(x: Any) -> Any:
 
 @inlined_fused
 def _exp2_64(x: Any) -> Any:
+    """Return ``2^n 2^r`` with ``x = n + r`` and a polynomial for ``2^r``."""
     shifted = x + _MAGIC_64
     power: Any = _power_of_two(shifted)  # type: ignore[call-arg]
     return _horner_64(_TWO_64, x - (shifted - _MAGIC_64)) * power
@@ -112,6 +119,7 @@ def _exp2_64(x: Any) -> Any:
 
 @inlined_fused
 def _exp2_to_zero_32(x: Any, terms: Any) -> Any:
+    """Return 2^x as `_exp2_32` does, and 0 for x at or below `vanished`."""
     c, magic, vanished = terms
     clipped = max(vanished, x)
     shifted = clipped + magic
@@ -121,6 +129,7 @@ def _exp2_to_zero_32(x: Any, terms: Any) -> Any:
 
 @inlined_fused
 def _exp2_to_zero_64(x: Any, terms: Any) -> Any:
+    """Return 2^x as `_exp2_64` does, and 0 for x at or below `vanished`."""
     c, magic, vanished = terms
     clipped = max(vanished, x)
     shifted = clipped + magic

@@ -27,13 +27,13 @@ def nearest(
     count = min(n_neighbors + exclude_self + 1, len(X))
     search = NearestNeighbors(n_neighbors=count, n_jobs=n_jobs).fit(X - centre)
     centred = points - centre
-    far, candidates = search.kneighbors(centred)
+    distances, candidates = search.kneighbors(centred)
     # The search adds squares and products of rows whose lengths are at most |x| and |x| + d.
     slack = (X.shape[1] + 8) * np.finfo(np.float64).eps
     rounding = slack * 3 * (centred**2).sum(axis=1) + _LEAST
     limit = np.full(len(points), np.inf)
     if count < len(X):
-        limit = (1 - 2 * slack) * far[:, -1] ** 2 - rounding
+        limit = (1 - 2 * slack) * distances[:, -1] ** 2 - rounding
     tasks = [
         (
             points[start : start + _ROWS],

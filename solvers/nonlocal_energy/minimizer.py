@@ -107,14 +107,15 @@ def minimize_energy(
         _, gradient, gap, _ = problem.certificate(u)
         if (gap > tol).any():
             u += _factored_step(problem, -gradient)
-    more = (n_iter >= max_iter).any() and not dense and (problem.certificate(u)[3] <= tol).all()
+    stopped_early = not dense and (n_iter >= max_iter).any()
+    more_helps = stopped_early and (problem.certificate(u)[3] <= tol).all()
     solution = certified(
         u,
         problem.certify,
         dtype=dtype,
         tol=tol,
         n_iter=n_iter,
-        cure=MORE if more else ROUNDING,
+        cure=MORE if more_helps else ROUNDING,
         unit="column",
     )
     warn_unless_converged(solution)

@@ -193,15 +193,15 @@ def _step(
         for j in range(d):
             right = (mu * X[i, j] + Y[i, j]) / g + S[i, j]
             Ze = by_right * right - by_fit * (fit[i, j] + diagonal[i] * X[i, j])
-            moved = Ze + Le[i, j] / p
-            F = moved - min(max(moved, -1 / p), 1 / p)
+            shifted = Ze + Le[i, j] / p
+            F = shifted - min(max(shifted, -1 / p), 1 / p)
             clean = X[i, j] - Ze / g
-            left = clean - fit[i, j]
-            Y[i, j] += mu * left
+            residual = clean - fit[i, j]
+            Y[i, j] += mu * residual
             Le[i, j] += p * (Ze - F)
             S[i, j] = p * F - Le[i, j]
             disagreement = max(disagreement, abs(Ze - F))
-            error += left * left
+            error += residual * residual
             norm += clean * clean
         missed = max(missed, np.sqrt(error / norm) if norm > 0 else np.sqrt(error))
     return disagreement, missed

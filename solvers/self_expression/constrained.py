@@ -198,15 +198,16 @@ def affine_sparse_code(
         )
         n_iter[open_rows] += pivots
         sums, feasible = C.sum(axis=1), _scale_to_sum_one(C)
-        found = certify_affine(signals[open_rows], dictionary, feasible, penalty[open_rows])[1]
-        better = np.flatnonzero((sums > 0.5) & (found < gap[open_rows]))
+        proof = certify_affine(signals[open_rows], dictionary, feasible, penalty[open_rows])
+        feasible_gap = proof[1]
+        better = np.flatnonzero((sums > 0.5) & (feasible_gap < gap[open_rows]))
         take = np.arange(n)
         take[open_rows[better]] = n + better
         coef = vstack([coef, feasible], format="csr")[take]
-        gap[open_rows[better]] = found[better]
+        gap[open_rows[better]] = feasible_gap[better]
         target[:, -1] += weight * (1 - sums)
-        left = np.flatnonzero(gap[open_rows] > enough)
-        open_rows, target, C = open_rows[left], target[left], C[left]
+        still_open = np.flatnonzero(gap[open_rows] > enough)
+        open_rows, target, C = open_rows[still_open], target[still_open], C[still_open]
     return certified(
         csr_array(coef),
         lambda codes: certify_affine(Y, D, codes, penalty),

@@ -139,10 +139,10 @@ def _leave_one_out(U: Array, s: Array, lam: float) -> Array:
         np.fill_diagonal(outside, np.maximum(1 + outside.diagonal(), 0))
         P, largest = P + outside, 1.0
     diagonal = P.diagonal()
-    alone = np.flatnonzero(diagonal < _ALONE * largest)
+    isolated = np.flatnonzero(diagonal < _ALONE * largest)
     C = -P / np.where(diagonal > 0, diagonal, 1)[:, None]
     np.fill_diagonal(C, 0)
-    for i in alone.tolist():
+    for i in isolated.tolist():
         C[i] = _regress_on_others(U * s, i, lam)
     return C
 

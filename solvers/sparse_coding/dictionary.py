@@ -114,33 +114,33 @@ def _update_atom(D: Array, C: Array, residual: Array, j: int) -> None:
 def _clear_atoms(Y: Array, D: Array, C: Array, residual: Array) -> None:
     """Replace atoms by the worst coded rows where the objective falls, all in place."""
     squares, errors = (Y**2).sum(axis=1), (residual**2).sum(axis=1)
-    atom, alone = _propose_atom(Y, squares, errors)
+    atom, errors_with_new = _propose_atom(Y, squares, errors)
     for j in range(len(D)):
         users, twin = np.flatnonzero(C[:, j]), _find_twin(D, j)
-        rest = residual[users] + np.outer(C[users, j], D[j])
-        moved = (rest @ D[twin]) * (twin != j)
-        rest -= np.outer(moved, D[twin])
-        left = errors.copy()
-        left[users] = (rest**2).sum(axis=1)
-        better = alone < left
-        if np.where(better, alone, left).sum() >= errors.sum():
+        residual_without = residual[users] + np.outer(C[users, j], D[j])
+        twin_codes = (residual_without @ D[twin]) * (twin != j)
+        residual_without -= np.outer(twin_codes, D[twin])
+        errors_without = errors.copy()
+        errors_without[users] = (residual_without**2).sum(axis=1)
+        better = errors_with_new < errors_without
+        if np.where(better, errors_with_new, errors_without).sum() >= errors.sum():
             continue
-        C[users, twin] += moved
-        residual[users] = rest
+        C[users, twin] += twin_codes
+        residual[users] = residual_without
         D[j], C[:, j], C[better] = atom, 0, 0
         C[better, j] = Y[better] @ atom
         residual[better] = Y[better] - np.outer(C[better, j], atom)
         errors = (residual**2).sum(axis=1)
-        atom, alone = _propose_atom(Y, squares, errors)
+        atom, errors_with_new = _propose_atom(Y, squares, errors)
 
 
 def _propose_atom(Y: Array, squares: Array, errors: Array) -> tuple[Array, Array]:
     """The row with the largest error as an atom, and the errors of rows that it codes alone."""
     worst = errors.argmax()
     atom = Y[worst] / (np.sqrt(squares[worst]) or 1)
-    alone = np.maximum(squares - (Y @ atom) ** 2, 0)
-    alone[worst] = 0
-    return atom, alone
+    errors_with_new = np.maximum(squares - (Y @ atom) ** 2, 0)
+    errors_with_new[worst] = 0
+    return atom, errors_with_new
 
 
 def _find_twin(D: Array, j: int) -> int:

@@ -190,19 +190,21 @@ def _certify(
     for rows in row_blocks(len(Y)):
         row_penalty, C, residual = penalty[rows], codes[rows], supports.residual[rows]
         Q = residual @ atoms.rows.T
-        on = np.repeat(np.arange(len(residual)), np.diff(C.indptr)), C.indices
+        row = np.repeat(np.arange(len(residual)), np.diff(C.indptr))
+        support = row, C.indices
         strength = np.full(len(residual), np.inf)
-        np.minimum.at(strength, on[0], np.abs(C.data) * atoms.lengths[C.indices] ** 2)
-        Q[on] -= row_penalty.ridge[on[0]] * C.data
-        missed = np.zeros(len(residual))
-        np.maximum.at(missed, on[0], np.abs(Q[on] - row_penalty.half[on[0]] * np.sign(C.data)))
+        np.minimum.at(strength, row, np.abs(C.data) * atoms.lengths[C.indices] ** 2)
+        Q[support] -= row_penalty.ridge[row] * C.data
+        deviation = np.zeros(len(residual))
+        errors = np.abs(Q[support] - row_penalty.half[row] * np.sign(C.data))
+        np.maximum.at(deviation, row, errors)
         largest = row_penalty.largest(Q)
-        Q[on] = -np.inf if row_penalty.nonnegative else 0
+        Q[support] = -np.inf if row_penalty.nonnegative else 0
         slack = row_penalty.half - row_penalty.largest(Q)
         energies = Energies.of(Y[rows], C, residual, replace(row_penalty, own=None, hidden=None))
         gap[rows] = energies.gap(row_penalty.dual_scale(largest))[0]
         rounding = atoms.rounding(C, energies.norm)
-        margin[rows] = (np.minimum(slack, strength) - rounding - missed) / row_penalty.half
-        violation[rows] = missed / row_penalty.half
+        margin[rows] = (np.minimum(slack, strength) - rounding - deviation) / row_penalty.half
+        violation[rows] = deviation / row_penalty.half
     margin[np.isinf(supports.inverse)] = -np.inf
     return gap, margin, np.maximum(violation, -margin)

@@ -72,8 +72,8 @@ class Penalty:
         ValueError
             If `lam` is not positive or of another length, or `l1_ratio` is outside (0, 1].
         """
-        own = np.arange(n_rows) if zero_diagonal else None
-        return cls(check_lam(lam, n_rows), check_l1_ratio(l1_ratio), nonnegative, own)
+        own_atom = np.arange(n_rows) if zero_diagonal else None
+        return cls(check_lam(lam, n_rows), check_l1_ratio(l1_ratio), nonnegative, own_atom)
 
     def __getitem__(self, rows: Any) -> "Penalty":
         def some(array: Any) -> Any:
@@ -100,9 +100,9 @@ class Penalty:
     @cached_property
     def excluded(self) -> tuple[Array, Array]:
         """Rows and columns of the entries that must be zero."""
-        own = np.full(len(self.lam), -1) if self.own is None else self.own
-        rows = np.flatnonzero(own >= 0)
-        columns = own[rows]
+        own_atom = np.full(len(self.lam), -1) if self.own is None else self.own
+        rows = np.flatnonzero(own_atom >= 0)
+        columns = own_atom[rows]
         if self.hidden is None:
             return rows, columns
         more_rows, more_columns = np.nonzero(self.hidden)

@@ -153,7 +153,7 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     """
     Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
     Y, D = (np.array(Z, dtype=np.float64, order="C") for Z in (Y, D))
-    own = np.arange(len(Y)) if zero_diagonal else np.full(len(Y), -1)
+    own_atom = np.arange(len(Y)) if zero_diagonal else np.full(len(Y), -1)
     norms, lengths = np.sqrt(_dots(Y, Y)), np.sqrt(_dots(D, D))
     units = (Y / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
     atoms = (D / (lengths.max() or 1)).astype(np.float32)
@@ -162,7 +162,7 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     for rows in row_blocks(len(Y)):
         rough = products[: len(Y[rows])]
         np.matmul(units[rows], atoms.T, out=rough)
-        correlations[rows] = strongest(rough, rounding32(D.shape[1]), own[rows], Y[rows], D)
+        correlations[rows] = strongest(rough, rounding32(D.shape[1]), own_atom[rows], Y[rows], D)
     return 2 * correlations
 
 

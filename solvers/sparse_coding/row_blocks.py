@@ -115,7 +115,7 @@ def solve_rows(
     Y = np.ascontiguousarray(Y, dtype=np.float64)
     n, m = len(Y), len(atoms.rows)
     start = csr_array((n, m)) if start is None else start
-    own = np.full(n, -1) if penalty.own is None else penalty.own
+    own_atom = np.full(n, -1) if penalty.own is None else penalty.own
     arrays: dict[str, Any] = {
         "signals": Y,
         "atoms": atoms.rows,
@@ -123,7 +123,7 @@ def solve_rows(
         "gram": atoms.gram(n),
         "half": penalty.half,
         "ridge": penalty.ridge,
-        "own": own,
+        "own": own_atom,
         "hidden": np.empty((0, 0), np.bool_) if penalty.hidden is None else penalty.hidden,
         "start_at": start.indptr.astype(np.int64),
         "start_atom": start.indices.astype(np.int64),

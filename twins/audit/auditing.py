@@ -158,28 +158,28 @@ def _find(
             inputs,
             NetworkOrigin(architecture=architecture),
         )
-    made: Any = network
+    model: Any = network
     if isinstance(network, str):
         module, _, maker = network.partition(":")
         source = f"sys.path.insert(0, {str(Path.cwd())!r})\n"
         source += f"from {module} import {maker}\n\nnetwork = {maker}()"
-        made = _make(network)
-        if isinstance(made, tuple) and len(made) == 2:
-            made, inputs = made
+        model = _make(network)
+        if isinstance(model, tuple) and len(model) == 2:
+            model, inputs = model
             source = source.replace("network =", "network, inputs =")
-    if not callable(made):
+    if not callable(model):
         raise ValueError(
             f"audit: {network!r} must make a network, a callable, or a pair of one and its inputs; "
-            f"got {type(made).__name__}"
+            f"got {type(model).__name__}"
         )
-    if not isinstance(made, nn.Module):
-        name = getattr(made, "__name__", type(made).__name__)
-        return name, made, inputs, NetworkOrigin(source=source, drawn=False)
-    made = _widen(copy.deepcopy(made).eval())
+    if not isinstance(model, nn.Module):
+        name = getattr(model, "__name__", type(model).__name__)
+        return name, model, inputs, NetworkOrigin(source=source, drawn=False)
+    model = _widen(copy.deepcopy(model).eval())
     if weights == "drawn":
-        draw_weights(made)
-    name = getattr(made, "__name__", type(made).__name__)
-    return name, made, inputs, NetworkOrigin(source=source, drawn=weights == "drawn")
+        draw_weights(model)
+    name = getattr(model, "__name__", type(model).__name__)
+    return name, model, inputs, NetworkOrigin(source=source, drawn=weights == "drawn")
 
 
 def _widen(network: nn.Module) -> nn.Module:

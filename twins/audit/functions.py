@@ -106,8 +106,8 @@ class Adapter(nn.Module):
     @staticmethod
     def _pairs(text: str) -> dict[str, str]:
         """Parse "a=b, c" to {"a": "b", "c": "c"}."""
-        words = (part.partition("=") for part in text.split(",") if part.strip())
-        return {name.strip(): (made or name).strip() for name, _, made in words}
+        parts = (part.partition("=") for part in text.split(",") if part.strip())
+        return {name.strip(): (value or name).strip() for name, _, value in parts}
 
     def quantities(self, x: Tensor) -> dict[str, Tensor]:
         """Split features into (batch, heads, tokens, width) or (batch, heads, tokens), by name.
@@ -116,24 +116,24 @@ class Adapter(nn.Module):
         ----------
         x : Tensor of shape (batch, tokens, width)
         """
-        found = {"lam": self.lam}
+        quantities = {"lam": self.lam}
         for name, part in self.parts.items():
             value = x[..., part].unflatten(-1, (self.heads, -1)).transpose(1, 2)
             if name in ("k", "p"):
                 value = F.normalize(value, dim=-1)  # of padding with zeros, zeros
             if name in self.gates:
                 value = value.sigmoid()
-            found[name] = value if value.shape[-1] > 1 else value[..., 0]
-        return found
+            quantities[name] = value if value.shape[-1] > 1 else value[..., 0]
+        return quantities
 
-    def _make(self, words: str, x: dict[str, Tensor]) -> Tensor:
-        """Return the product of the named quantities, or the logarithm of one."""
-        first, *others = words.removeprefix("-").removeprefix("log ").split()
-        made = x[first].log() if "log " in words else x[first]
-        for name in others:
-            made = (made if made.ndim == x[name].ndim else made[..., None]) * x[name]
-        made = -made if words[0] == "-" else made
-        return made if self.heads_first or words in self.as_is else made.transpose(1, 2)
+    def _make(self, expression: str, x: dict[str, Tensor]) -> Tensor:
+        """Evaluate an expression of `arguments`: a name, or "-", "log" or a product of names."""
+        first, *factors = expression.removeprefix("-").removeprefix("log ").split()
+        product = x[first].log() if "log " in expression else x[first]
+        for name in factors:
+            product = (product if product.ndim == x[name].ndim else product[..., None]) * x[name]
+        product = -product if expression[0] == "-" else product
+        return product if self.heads_first or expression in self.as_is else product.transpose(1, 2)
 
     def forward(self, x: Tensor, state: Any = None, mask: Tensor | None = None) -> Any:
         """Call the function.
@@ -150,19 +150,19 @@ class Adapter(nn.Module):
         -------
         Tensor of shape (batch, tokens, heads * dim), or a pair of it and the last states
         """
-        made = self.quantities(x)
+        quantities = self.quantities(x)
         if mask is not None:
-            made["mask"] = (mask != 0)[:, None, None, :]
-        given = {
-            name: self._make(words, made)
+            quantities["mask"] = (mask != 0)[:, None, None, :]
+        arguments = {
+            name: self._make(words, quantities)
             for name, words in self.arguments.items()
             if words != "mask" or mask is not None
         }
         if state is not None:
-            given |= zip(self.states, (state,) if len(self.states) == 1 else state, strict=True)
+            arguments |= zip(self.states, (state,) if len(self.states) == 1 else state, strict=True)
         options = {n: y.to(x.device) if torch.is_tensor(y) else y for n, y in self.options.items()}
-        found = self.function(**given, **options)
-        output, *last = found if isinstance(found, tuple) else (found,)
+        returned = self.function(**arguments, **options)
+        output, *last = returned if isinstance(returned, tuple) else (returned,)
         output = (output.transpose(1, 2) if self.heads_first else output).flatten(2)
         if not self.states:
             return output

@@ -31,23 +31,23 @@ def find_mixing_maps(model: Model, layer: int) -> list[str]:
     last = {name.rpartition(".")[0]: name for name, _, _ in calls}
     return [
         name
-        for name, taken, given in calls
-        if isinstance(given, Tensor)
-        and taken.shape[-1:] == (_width_of_heads(model.config),)
-        and given.shape[-1] == model.config.hidden_size
+        for name, features, output in calls
+        if isinstance(output, Tensor)
+        and features.shape[-1:] == (_width_of_heads(model.config),)
+        and output.shape[-1] == model.config.hidden_size
         and last[name.rpartition(".")[0]] == name
-        and not (taken.shape == calls[0][1].shape and taken.equal(calls[0][1]))
+        and not (features.shape == calls[0][1].shape and features.equal(calls[0][1]))
     ]
 
 
 def _find_block(model: Model, layer: int) -> str:
     """Return the prefix of the names of a layer's modules; with an encoder too, the decoder's."""
-    n, found = model.config.num_hidden_layers, ""
+    n, block = model.config.num_hidden_layers, ""
     for name, module in model.network.named_modules():
-        inner = found and name.startswith(f"{found}.")
+        inner = block and name.startswith(f"{block}.")
         if isinstance(module, nn.ModuleList) and len(module) == n and not inner:
-            found = name
-    return f"{found}.{layer}." if found else "none"
+            block = name
+    return f"{block}.{layer}." if block else "none"
 
 
 def _width_of_heads(config: Any) -> int:

@@ -31,14 +31,14 @@ class _CastMasks(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given = dict(kwargs or {})
+        keywords = dict(kwargs or {})
         if func in (F.scaled_dot_product_attention, F.multi_head_attention_forward):
-            query = args[0] if args else given["query"]
+            query = args[0] if args else keywords["query"]
             for name in _MASKS:
-                given |= {name: _cast(given[name], query)} if name in given else {}
+                keywords |= {name: _cast(keywords[name], query)} if name in keywords else {}
             if func is F.scaled_dot_product_attention:
                 args = (*args[:3], *(_cast(x, query) for x in args[3:4]), *args[4:])
-        return func(*args, **given)
+        return func(*args, **keywords)
 
 
 def _cast(mask: Any, query: Tensor) -> Any:

@@ -170,7 +170,7 @@ class Model:
     ) -> tuple[Tensor, Any]:
         """Run the network; return its output and its cache."""
         names = self.convention
-        given: dict[str, Any] = dict.fromkeys(names.asks, True)
+        arguments: dict[str, Any] = dict.fromkeys(names.asks, True)
         if not names.returns_cache and cache is None:
             cache = self._make_cache()
         if mask is not None and (names.mask_hides or names.mask_shows):
@@ -179,10 +179,10 @@ class Model:
             positions = positions + names.first_position
         for name, value in ((names.cache, cache), (names.mask, mask), (names.positions, positions)):
             if name is not None and value is not None:
-                given[name] = value
+                arguments[name] = value
         if self.layer is not None:
-            given["output_hidden_states"] = True
-        given |= self.source_of(inputs)
+            arguments["output_hidden_states"] = True
+        arguments |= self.source_of(inputs)
         self.calls.add((inputs.shape, *{p.dtype for _, p in _parameters(self.network)}))
         with (
             torch.set_grad_enabled(self.grad),
@@ -191,9 +191,9 @@ class Model:
             nullcontext() if self.seed is None else seeded(self.seed),
         ):
             if names.inputs:
-                output = self.network(**{names.inputs: inputs}, **given)
+                output = self.network(**{names.inputs: inputs}, **arguments)
             else:
-                output = self.network(inputs, **given)
+                output = self.network(inputs, **arguments)
         if isinstance(output, Tensor):
             return output, None
         if isinstance(output, tuple) and not hasattr(output, "_fields"):
@@ -227,10 +227,10 @@ class Model:
             return {}
         first = (inputs != 0).int().argmax(1, keepdim=True)
         rows = inputs.gather(1, first)[:, 0] % len(self.source)
-        given = {self.convention.source: self.source[rows]}
+        arguments = {self.convention.source: self.source[rows]}
         if self.source_mask is not None and self.convention.source_mask:
-            given[self.convention.source_mask] = self.source_mask[rows]
-        return given
+            arguments[self.convention.source_mask] = self.source_mask[rows]
+        return arguments
 
     def reading(self, source: Tensor, mask: Tensor | None) -> Model:
         """Return the model with another source."""

@@ -220,15 +220,15 @@ def _adapter(law: NetworkLaw, model: Model, source: str) -> str:
         make = "cache or transformers.DynamicCache(config=self.network.config)"
         lines += [f"        cache = {make}" if "cache" in used else f"        cache = {make[9:]}"]
         words |= {str(names.cache): "cache"}
-    given = "".join(f", {name}=True" for name in names.asks)
+    arguments = "".join(f", {name}=True" for name in names.asks)
     if words:
         pairs = ", ".join(f"{name!r}: {value}" for name, value in words.items())
         items = f"{{{pairs}}}.items()"
         lines += [f"        given = {{name: x for name, x in {items} if x is not None}}"]
-        given += ", **given"
-    given += ", **self.source_of(inputs)" if names.source else ""
+        arguments += ", **given"
+    arguments += ", **self.source_of(inputs)" if names.source else ""
     keyword = f"{names.inputs}=" if names.inputs else ""
-    call = f"output = self.network({keyword}inputs{given})"
+    call = f"output = self.network({keyword}inputs{arguments})"
     draws = "config" in law.needs or model.randomness  # of a network that is built anew, or its own
     lines += ["        torch.manual_seed(0)"] if law.seeded and draws else []
     cache = f"output.{names.cache}" if names.cache and names.returns_cache else None
@@ -262,11 +262,11 @@ def _start_of_adapter(names: Convention, source: str) -> list[str]:
         "        first = (inputs != 0).int().argmax(1)",
         "        rows = inputs[range(len(inputs)), first] % len(self.source)",
     ]
-    given = f"{{{names.source!r}: self.source[rows]}}"
+    arguments = f"{{{names.source!r}: self.source[rows]}}"
     if "reading(" in source:
         mask = f"{{{names.source_mask!r}: self.mask[rows]}}"
-        given = f"{given} | ({{}} if self.mask is None else {mask})"
-    return [*lines, f"        return {given}", ""]
+        arguments = f"{arguments} | ({{}} if self.mask is None else {mask})"
+    return [*lines, f"        return {arguments}", ""]
 
 
 def _mask_of(names: Convention) -> str:
@@ -277,8 +277,8 @@ def _mask_of(names: Convention) -> str:
 
 def _positions_of(names: Convention) -> str:
     """Return the expression of the positions that the network takes."""
-    moved = f"None if positions is None else positions + {names.first_position}"
-    return moved if names.first_position else "positions"
+    shifted = f"None if positions is None else positions + {names.first_position}"
+    return shifted if names.first_position else "positions"
 
 
 def _output_of(model: Model, cache: str) -> str:

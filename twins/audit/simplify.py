@@ -81,9 +81,12 @@ def _shorten(node: ast.FunctionDef) -> ast.FunctionDef:
     body = node.body[ast.get_docstring(node) is not None :]
     ends = [i for i, x in enumerate(body) if isinstance(x, ast.Return)]
     body = body[: ends[0] + 1] if ends else body
-    made, last = body[-2] if len(body) > 1 else None, ast.unparse(body[-1])
-    if isinstance(made, ast.Assign) and last == f"return {ast.unparse(made.targets[0])}":
-        body[-2:] = [ast.Return(made.value)]
+    assignment, last = body[-2] if len(body) > 1 else None, ast.unparse(body[-1])
+    if (
+        isinstance(assignment, ast.Assign)
+        and last == f"return {ast.unparse(assignment.targets[0])}"
+    ):
+        body[-2:] = [ast.Return(assignment.value)]
     node.body = body
     return node
 
@@ -91,12 +94,12 @@ def _shorten(node: ast.FunctionDef) -> ast.FunctionDef:
 def _drop_arguments(function: ast.FunctionDef, tree: ast.Module) -> None:
     """Replace keyword arguments that no call gives, and that stay the same, by their defaults."""
     calls = [x for x in ast.walk(tree) if isinstance(x, ast.Call)]
-    given = {y.arg for x in calls if ast.unparse(x.func) == function.name for y in x.keywords}
+    given_names = {y.arg for x in calls if ast.unparse(x.func) == function.name for y in x.keywords}
     names = [x for x in ast.walk(function) if isinstance(x, ast.Name)]
-    given |= {x.id for x in names if isinstance(x.ctx, ast.Store)}
+    given_names |= {x.id for x in names if isinstance(x.ctx, ast.Store)}
     args, kept = function.args, []
     for name, value in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        if None in given or name.arg in given or not isinstance(value, ast.Constant):
+        if None in given_names or name.arg in given_names or not isinstance(value, ast.Constant):
             kept.append((name, value))
         else:
             _Rename({name.arg: ast.unparse(value)}).visit(function)
@@ -117,8 +120,8 @@ class _Inline(ast.NodeTransformer):
         plain = all(isinstance(x, ast.Name | ast.Attribute | ast.Constant) for x in node.args)
         if ast.unparse(node.func) != self.name or not plain or len(node.args) != len(self.names):
             return node
-        given = dict(zip(self.names, map(ast.unparse, node.args), strict=True))
-        renamed: ast.expr = _Rename(given).visit(_parse(self.value.removeprefix("return ")))
+        values = dict(zip(self.names, map(ast.unparse, node.args), strict=True))
+        renamed: ast.expr = _Rename(values).visit(_parse(self.value.removeprefix("return ")))
         return renamed
 
 

@@ -57,12 +57,12 @@ def write_draw(network: nn.Module) -> list[str]:
         else "for name, weight in [x for x in network.named_parameters() if x[1].requires_grad]:",
     ]
     lines += ["    noise = torch.randn(weight.shape, generator=draw)"]
-    moved = "weight.data + 0.1 * noise if weight.ndim < 2 else noise / scale"
+    new_values = "weight.data + 0.1 * noise if weight.ndim < 2 else noise / scale"
     if gates:
-        moved = f"weight.data if name.split('.')[-1] in gates else {moved}"
+        new_values = f"weight.data if name.split('.')[-1] in gates else {new_values}"
         half = "gates[name.split('.')[-1]] + 0.5 * noise[..., ::2]"
         lines += ["    if name.split('.')[-1] in gates:", f"        weight.data[..., ::2] = {half}"]
-    return [*lines, f"    scale = {scale}", f"    weight.data = {moved}"]
+    return [*lines, f"    scale = {scale}", f"    weight.data = {new_values}"]
 
 
 def _weight_of(network: nn.Module, getter: str) -> Any:

@@ -22,8 +22,8 @@ def _solve(layer: LocallyLinear, call: HeadCall) -> Array:
     q, k, v = call.tokens
     if len(k) - layer.zero_diagonal == 0:
         return np.zeros((len(q), v.shape[1]))
-    same = q.shape == k.shape and bool((q == k).all())
-    if call.chosen is None and (same or not layer.zero_diagonal):
+    on_keys = q.shape == k.shape and bool((q == k).all())
+    if call.chosen is None and (on_keys or not layer.zero_diagonal):
         queries = None if layer.zero_diagonal else q
         n_neighbors = min(layer.n_neighbors, len(k) - layer.zero_diagonal)
         weights = locally_linear_weights(k, n_neighbors=n_neighbors, reg=layer.reg, queries=queries)

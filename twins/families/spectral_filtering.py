@@ -116,10 +116,10 @@ def _gain_bound(layer: AttnScale, q: Tensor, k: Tensor, v: Tensor) -> Inequaliti
     matrices = head_matrices(partial(_solve_base, layer), few_q, few_k)
     attain_gain(sides, partial(layer, few_q, few_k), matrices, v, factors)
     pair = opposite_tokens(q)
-    for head, (tokens, found) in heads((pair, layer(pair, pair, opposite_values(v)))):
+    for head, (tokens, output) in heads((pair, layer(pair, pair, opposite_values(v)))):
         alpha = _RANGE(layer, *[tokens[None]] * 3) / 2
         bound = high_frequency_gain_bound(2, alpha) * abs(factors[head])
-        sides.attained(np.sign(factors[head]) * found, bound * np.array([[1], [-1]]), scale=1)
+        sides.attained(np.sign(factors[head]) * output, bound * np.array([[1], [-1]]), scale=1)
     return sides
 
 
@@ -173,7 +173,7 @@ def _apply_masked(layer: FeatScale, X: Tensor) -> Tensor:
         {"key_padding_mask": padding, "is_causal": True},
         {"key_padding_mask": added, "attn_mask": pairs, "is_causal": True},
     )
-    return torch.cat([layer(X, **given) for given in masks], dim=1)
+    return torch.cat([layer(X, **mask_arguments) for mask_arguments in masks], dim=1)
 
 
 def _solve_masked(layer: FeatScale, X: Array) -> Array:

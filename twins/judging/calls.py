@@ -59,7 +59,7 @@ class Judgement(NamedTuple):
 
 
 def tolerance_in(dtype: torch.dtype, tolerance: float) -> float:
-    """Return `tolerance` in float64, and else that of rounding."""
+    """Return `tolerance` for float64, and 32 times machine epsilon for other dtypes."""
     return tolerance if dtype == torch.float64 else 32 * torch.finfo(dtype).eps
 
 
@@ -116,8 +116,8 @@ def _measure_rows(
     if visible is not None:  # keys that no query sees may be NaN; a token may read its own value
         seen = np.any(visible, axis=1)[..., None]
         k, v = np.where(seen, k, 0), np.where(seen | np.isfinite(v), v, 0)
-    same = q.shape == k.shape and ("q" not in layer.reads or bool((q == k).all()))
-    needs_all_rows = not twin.inputs.by_rows or (twin.inputs.pairing == "self" and not same)
+    same_points = q.shape == k.shape and ("q" not in layer.reads or bool((q == k).all()))
+    needs_all_rows = not twin.inputs.by_rows or (twin.inputs.pairing == "self" and not same_points)
     if needs_all_rows and visible is not None and twin.inputs.by_rows:
         raise NotJudgedError("its solver takes no masks unless the queries are the keys")
     if needs_all_rows:

@@ -177,7 +177,7 @@ def coefficients_of(
 def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Context | None) -> Any:
     """Return the coefficients of a layer on tokens."""
     data = torch.from_numpy(tokens)
-    others = None if keys is None else torch.from_numpy(keys)
+    key_points = None if keys is None else torch.from_numpy(keys)
     if context is not None:
         context = map_tensors(context, lambda name, x: x.double())
     with torch.no_grad():
@@ -186,16 +186,16 @@ def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Cont
                 raise ValueError("keys: must be None for a LISTA, whose keys are its dictionary")
             return layer(data)
         if isinstance(layer, SelfExpressiveNetwork):
-            return layer.coefficients(data, others)
+            return layer.coefficients(data, key_points)
         if isinstance(layer, _Coder):
-            return layer(data, others)
-        points = data if others is None else others
+            return layer(data, key_points)
+        points = data if key_points is None else key_points
         if isinstance(layer, FusedProjectionAttention):
             q, k = project_tokens(layer, data)[0], project_tokens(layer, points)[1]
             return layer.operator.matrix(q, k, context=context).mean(dim=0).numpy()
         if isinstance(layer, Attention):
             q, k = data[None], points[None]
-            k, layer.batch_first = q if others is None else k, True
+            k, layer.batch_first = q if key_points is None else k, True
             return layer(q, k, k, context=context)[1][0].numpy()
         q, k = (x.expand(count_heads(layer), -1, -1) for x in (data, points))
         return layer.matrix(q, k, context=context).mean(dim=0).numpy()

@@ -225,7 +225,7 @@ def _measure_worst(twin: Twin, layer: nn.Module, inputs: Tensors) -> Measurement
     if is_exact(twin) and twin.inputs.kind == "tokens" and getattr(layer, "linear_in_values", True):
         q, k, _ = inputs
         measured.append(measure(twin, layer, (q, k, identity_values(k))))
-    return worst(measured)._replace(relief=max(found.relief for found in measured))
+    return worst(measured)._replace(relief=max(measurement.relief for measurement in measured))
 
 
 def reset_parameters(layer: nn.Module) -> None:

@@ -226,7 +226,7 @@ def _list_families(inputs: Tensors) -> Iterator[_Family]:
     """Yield the families that are ranked, with initial parameters on the scale of the tokens."""
     q, k = inputs
     square = float((q.square().sum(dim=-1).mean() + k.square().sum(dim=-1).mean()) / 2) or 1.0
-    same = q.shape == k.shape and bool((q == k).all())
+    same_points = q.shape == k.shape and bool((q == k).all())
     problems: list[Operator] = [
         Gaussian(square**0.5),
         Softmax(1 / square),
@@ -235,13 +235,13 @@ def _list_families(inputs: Tensors) -> Iterator[_Family]:
         LowRank(square),
         SparseCoding(0.1 * square),
     ]
-    if same:
+    if same_points:
         problems += [
             Ridge(square, zero_diagonal=True),
             SparseCoding(0.1 * square, zero_diagonal=True),
         ]
     for problem in problems:
-        twin = _fitted_twin(problem, same_points=same)
+        twin = _fitted_twin(problem, same_points=same_points)
         assert twin is not None
         yield twin, problem.double()
 

@@ -175,8 +175,8 @@ def _sum_up(layer: nn.Module, *broken: tuple[Trial, Measurement]) -> Finding:
     """Return the finding on a law from the trials that broke it: the worst, and their number."""
     measured = worst([x for _, x in broken])
     trial = next(trial for trial, x in broken if x is measured)
-    more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-    why = f"on drawn tokens{f', {trial.detail}' if trial.detail else ''}{more}"
+    and_more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+    why = f"on drawn tokens{f', {trial.detail}' if trial.detail else ''}{and_more}"
     details = {"class": type(layer).__name__, "dtype": trial.dtype}
     return Finding(trial.law, "broken", *measured[:2], why, details=details)
 
@@ -229,9 +229,11 @@ def speaks_for_layer(twin: Twin) -> bool:
     """
     settings = settings_of(_build_drawn(twin))
     kind = twin.layer, twin.inputs.kind, twin.derivatives.of
-    others = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
-    same = [t for t in others if t.name == twin.name or settings_of(_build_drawn(t)) == settings]
-    best = min(same, key=_rank, default=twin)
+    candidates = [t for t in catalogue() if (t.layer, t.inputs.kind, t.derivatives.of) == kind]
+    equal_twins = [
+        t for t in candidates if t.name == twin.name or settings_of(_build_drawn(t)) == settings
+    ]
+    best = min(equal_twins, key=_rank, default=twin)
     solve = getattr(twin.solve, "func", twin.solve)  # the function of a partial
     users = not solve.__module__.startswith(f"{__package__.partition('.')[0]}.")
     return best.name == twin.name or (users and _rank(best) == _rank(twin))
@@ -329,10 +331,10 @@ def move_weights(layer: nn.Module, rng: np.random.Generator) -> nn.Module:
 
 def covers_nearby_parameters(twin: Twin, layer: nn.Module) -> bool:
     """Whether the layer has parameters and the twin covers it at nearby values of them."""
-    moved = copy.deepcopy(layer)
-    parameters = list(moved.parameters())
+    perturbed = copy.deepcopy(layer)
+    parameters = list(perturbed.parameters())
     with torch.no_grad():
         for index, parameter in enumerate(parameters):
             places = torch.arange(parameter.numel(), dtype=parameter.dtype) + index
             parameter.add_(1e-3 * places.cos().reshape(parameter.shape))
-    return len(parameters) > 0 and twin.covers(moved)
+    return len(parameters) > 0 and twin.covers(perturbed)

@@ -137,9 +137,9 @@ def _plain_and_masked(subject: Subject) -> Iterator[Gradients]:
     if subject.declared is None:
         return
     rng = subject.rng("gradients")
-    few = subject if subject.brief else subject.drawn(rng, n=_N_FEW)
-    masks = masks_of(few)[-1]
-    yield Gradients(few, masks, some_rows(few, masks, rng, 3))
+    short = subject if subject.brief else subject.drawn(rng, n=_N_FEW)
+    masks = masks_of(short)[-1]
+    yield Gradients(short, masks, some_rows(short, masks, rng, 3))
 
 
 def _measure_in_blocks(gradients: Gradients) -> Measurement:
@@ -321,35 +321,35 @@ class Gradients:
 
     def _combination(self, at: dict[str, Tensors]) -> Tensor:
         """Return the combination of the layer's outputs at these values."""
-        moved = self._moved(at)
+        perturbed = self._moved(at)
         names = (f"layer.{name}" for name in self._named_parameters())
         output = torch.func.functional_call(
-            _Applied(moved),
+            _Applied(perturbed),
             dict(zip(names, at.get("parameters", ()), strict=False)),
-            (moved, self.masks),
+            (perturbed, self.masks),
         )
         return (output * self._cotangent).sum()
 
     def _move(self, direction: dict[str, Tensors], step: float) -> dict[str, Tensors]:
         """Return the values of everything that has gradients, after a step along the direction."""
-        moved = {
+        values = {
             name: tuple(x + step * d for x, d in zip(self._at[name], moves, strict=True))
             for name, moves in direction.items()
         }
-        return self._at | moved
+        return self._at | values
 
     def _expected(self, direction: dict[str, Tensors], step: float) -> float:
         """Return the combination of the expected outputs after a step along the direction."""
         at = self._move(direction, step)
-        moved = self._moved(at)
+        perturbed = self._moved(at)
         if "parameters" in direction:
-            layer = copy.deepcopy(moved.layer)
+            layer = copy.deepcopy(perturbed.layer)
             trained = (x for x in layer.parameters() if x.requires_grad)
             with torch.no_grad():
                 for parameter, value in zip(trained, at["parameters"], strict=True):
                     parameter.copy_(value)
-            moved = replace(moved, layer=layer)
-        out = moved.expected(self.masks, self.rows)
+            perturbed = replace(perturbed, layer=layer)
+        out = perturbed.expected(self.masks, self.rows)
         return float((out * self._cotangent.numpy()).sum())
 
 

@@ -79,16 +79,16 @@ def offset(subject: Subject, declared: Declared) -> Iterator[Trial]:
     reads_tokens = {"q", "k"} & set(declared.reads)
     if declared.data_dependent or not subject.accuracy.differences or not reads_tokens:
         return
-    drawn = subject.resized(subject.rng("offset"), n=_N_MOVED)
-    drawn = drawn.on(drawn.inputs, drawn.context)
+    resized = subject.resized(subject.rng("offset"), n=_N_MOVED)
+    resized = resized.on(resized.inputs, resized.context)
     everywhere = np.ones(_N_MOVED, dtype=bool)
-    moved = _move_tokens(drawn, everywhere).output()
-    if not largest_difference(moved, drawn.output()) <= _UNCHANGED:
+    outputs_after = _move_tokens(resized, everywhere).output()
+    if not largest_difference(outputs_after, resized.output()) <= _UNCHANGED:
         return
     for masks, rows in _pad(declared, subject.rng("offset masks")):
-        single = _move_tokens(drawn, rows).to(torch.float32)
+        single = _move_tokens(resized, rows).to(torch.float32)
         yield Trial(masks.name, partial(_compare_dtypes, single, masks, rows), "float32")
-    yield from _two_sides(drawn, declared)
+    yield from _two_sides(resized, declared)
 
 
 def _two_sides(drawn: Subject, declared: Declared) -> Iterator[Trial]:
@@ -158,8 +158,8 @@ def shift(subject: Subject) -> Iterator[Trial]:
     if subject.brief or accuracy.iterates or not (accuracy.continuous and accuracy.differences):
         return
     for name in ("tokens", "values") if subject.kind == "tokens" else ("inputs",):
-        moved, still = _shift_inputs(subject, name, 1.0).output(), subject.output()
-        if min(largest_difference(x, still) for x in (moved, moved - 1.0)) > _UNCHANGED:
+        shifted, unshifted = _shift_inputs(subject, name, 1.0).output(), subject.output()
+        if min(largest_difference(x, unshifted) for x in (shifted, shifted - 1.0)) > _UNCHANGED:
             continue
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             yield Trial(name, partial(_compare_shifts, subject, name, dtype), dtype_name(dtype))

@@ -35,12 +35,12 @@ def mask_dtypes(subject: Subject, declared: Declared) -> Iterator[Trial]:
     if subject.accuracy.iterates:
         return
     rng = subject.rng("mask dtypes")
-    drawn = subject.resized(rng, n=_N_TOKENS)
-    drawn = drawn.on(drawn.inputs, drawn.context)
-    bias, hidden = _draw_mask(drawn, rng)
+    resized = subject.resized(rng, n=_N_TOKENS)
+    resized = resized.on(resized.inputs, resized.context)
+    bias, hidden = _draw_mask(resized, rng)
     for dtype in _DTYPES:
         compare = _compare_all if dtype == torch.float64 else _compare_outputs
-        rounded = replace(drawn, reference=None).to(dtype)
+        rounded = replace(resized, reference=None).to(dtype)
         yield Trial("", partial(compare, rounded, bias, hidden), dtype_name(dtype))
 
 
@@ -106,15 +106,15 @@ def constant_bias(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """
     if not (declared.additive_masks and declared.row_stochastic) or subject.accuracy.iterates:
         return
-    drawn = subject.drawn(subject.rng("constant bias"), n=_N_TOKENS)
-    drawn = replace(drawn, reference=None).on(drawn.inputs, drawn.context)
+    resized = subject.drawn(subject.rng("constant bias"), n=_N_TOKENS)
+    resized = replace(resized, reference=None).on(resized.inputs, resized.context)
 
     def measure(dtype: torch.dtype) -> Measurement:
-        low = drawn.to(dtype)
+        low = resized.to(dtype)
         exact = low.to(torch.float64)
-        found = [Masks("", {"mask": torch.full((1, _N_TOKENS), x, dtype=dtype)}) for x in _BIASES]
-        pairs = [(low.output(masks), exact.output()) for masks in found]
-        pairs += [(low.matrix(masks), exact.matrix()) for masks in found]
+        biases = [Masks("", {"mask": torch.full((1, _N_TOKENS), x, dtype=dtype)}) for x in _BIASES]
+        pairs = [(low.output(masks), exact.output()) for masks in biases]
+        pairs += [(low.matrix(masks), exact.matrix()) for masks in biases]
         rounded = 4 * (1 + ROUNDED_ANEW) * torch.finfo(dtype).eps
         far = 4 * (1 + ROUNDED_ANEW) * max(_BIASES) * torch.finfo(torch.float32).eps
         return worst([Measurement(largest_difference(*pair), max(rounded, far)) for pair in pairs])
@@ -133,24 +133,24 @@ def mask_gradient(subject: Subject, declared: Declared) -> Iterator[Trial]:
     if subject.accuracy.iterates or not declared.additive_masks:
         return
     rng = subject.rng("mask gradient")
-    drawn = subject.resized(rng, n=_N_TOKENS)
-    bias, hidden = _draw_mask(drawn, rng)
+    resized = subject.resized(rng, n=_N_TOKENS)
+    bias, hidden = _draw_mask(resized, rng)
     move = torch.from_numpy(rng.standard_normal(bias.shape))
 
     def slope_by_mask(bias: Tensor) -> float:
         bias = bias.requires_grad_()
-        output = drawn.run(_as_masks(bias.masked_fill(hidden, -torch.inf)))
+        output = resized.run(_as_masks(bias.masked_fill(hidden, -torch.inf)))
         [gradient] = torch.autograd.grad(output.square().sum(), bias)
         return float((gradient * move).sum())
 
     def difference(step: float) -> float:
-        moved = [(bias + h * move).masked_fill(hidden, -torch.inf) for h in (step, -step)]
-        ahead, behind = (np.square(drawn.output(_as_masks(mask))).sum() for mask in moved)
+        shifted = [(bias + h * move).masked_fill(hidden, -torch.inf) for h in (step, -step)]
+        ahead, behind = (np.square(resized.output(_as_masks(mask))).sum() for mask in shifted)
         return float(ahead - behind) / (2 * step)
 
     def measure() -> Measurement:
-        found = np.array([slope_by_mask(bias.to(dtype)) for dtype in _DTYPES[:2]])
-        deviations = (largest_difference(found, np.full(2, difference(h))) for h in STEPS)
+        slopes = np.array([slope_by_mask(bias.to(dtype)) for dtype in _DTYPES[:2]])
+        deviations = (largest_difference(slopes, np.full(2, difference(h))) for h in STEPS)
         passed = (x for x in deviations if x <= SLOPE_TOLERANCE)
         return Measurement(next(passed, float("inf")), SLOPE_TOLERANCE)
 
@@ -166,17 +166,17 @@ def mask_forms(subject: Subject, declared: Declared) -> Iterator[Trial]:
     if subject.accuracy.iterates:
         return
     rng = subject.rng("mask forms")
-    drawn = subject.resized(rng, n=_N_TOKENS)
-    drawn = drawn.on(drawn.inputs, drawn.context)
-    heads, n = drawn.inputs[1].shape[-3:-1]
+    resized = subject.resized(rng, n=_N_TOKENS)
+    resized = resized.on(resized.inputs, resized.context)
+    heads, n = resized.inputs[1].shape[-3:-1]
     shapes = [(n, 1), (heads, n, n)] if declared.pair_masks else []
 
     def measure(mask: Tensor) -> Measurement:
         parted = torch.stack((mask, mask), dim=-1)[..., 0]
         expected = _as_masks(mask.expand(heads, n, n).contiguous())
-        outputs = drawn.output(_as_masks(parted)), drawn.output(expected)
-        matrices = drawn.matrix(_as_masks(parted)), drawn.matrix(expected)
-        return worst([drawn.judge(*pair) for pair in (outputs, matrices)])
+        outputs = resized.output(_as_masks(parted)), resized.output(expected)
+        matrices = resized.matrix(_as_masks(parted)), resized.matrix(expected)
+        return worst([resized.judge(*pair) for pair in (outputs, matrices)])
 
     for shape in ((heads, 1, n), *shapes):
         mask = torch.from_numpy(rng.random(shape) > _SHARE_HIDDEN)

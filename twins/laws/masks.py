@@ -33,8 +33,8 @@ class Masks:
 
     def hiding(self, visible: Array, name: str) -> Masks:
         """Return these masks combined with a boolean mask."""
-        both = visible if self.visible is None else self.visible & visible
-        return Masks(name, self.given | {"mask": torch.from_numpy(visible)}, both)
+        visible_pairs = visible if self.visible is None else self.visible & visible
+        return Masks(name, self.given | {"mask": torch.from_numpy(visible)}, visible_pairs)
 
 
 NO_MASKS = Masks("no mask")

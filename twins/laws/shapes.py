@@ -53,21 +53,21 @@ def stack(first: Subject, second: Subject) -> Subject:
 
     map_tensors(contexts[1], keep)
     others = iter(of_second)
-    both = map_tensors(contexts[0], lambda name, x: torch.stack((x, next(others))))
-    return first.on(inputs, both)
+    stacked_context = map_tensors(contexts[0], lambda name, x: torch.stack((x, next(others))))
+    return first.on(inputs, stacked_context)
 
 
 def _compare_batch(first: Subject, second: Subject) -> Measurement:
     """Compare the output of a batch of two with the outputs of each."""
-    both = stack(first, second)
-    n = both.inputs[1].shape[-2]
+    stacked = stack(first, second)
+    n = stacked.inputs[1].shape[-2]
     seen = np.ones((2, 1, 1, n), dtype=bool)
     masks, of_each = NO_MASKS, [NO_MASKS, NO_MASKS]
     if first.declared is not None:
         for keys, places in zip(seen, _HIDDEN, strict=True):
             keys[..., list(places)] = False
         masks, of_each = hiding(seen), [hiding(keys[0]) for keys in seen]
-    outputs = both.output(masks)
+    outputs = stacked.output(masks)
     parts = zip((first, second), outputs, of_each, strict=True)
     return worst([first.judge(out, alone.output(masks_alone)) for alone, out, masks_alone in parts])
 
@@ -80,20 +80,22 @@ def leading_axes(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """
     # The layer is called directly: a twin's own `apply` may give the output the queries' shape.
     subject = replace(subject, apply=call_layer)
-    both = stack(subject, subject.drawn(subject.rng("leading axes")))
+    stacked = stack(subject, subject.drawn(subject.rng("leading axes")))
     v = subject.inputs[2]
     n = v.shape[-2]
     masks = hiding(np.arange(n)[None] > 0)
     for name, places in _LEADING.items():
-        parts = tuple(x[place] for x, place in zip(both.inputs, places, strict=True))
-        whole = tuple(x.expand(y.shape).clone() for x, y in zip(parts, both.inputs, strict=True))
-        compared = both.on(parts, both.context), both.on(whole, both.context)
+        broadcast = tuple(x[place] for x, place in zip(stacked.inputs, places, strict=True))
+        expanded = tuple(
+            x.expand(y.shape).clone() for x, y in zip(broadcast, stacked.inputs, strict=True)
+        )
+        compared = stacked.on(broadcast, stacked.context), stacked.on(expanded, stacked.context)
         yield Trial(name, partial(_compare_forms, *compared, masks))
-    context = both.context
+    context = stacked.context
     if context is not None:
         context = map_tensors(context, lambda name, x: x[None])
-    more = both.on(tuple(x[None] for x in both.inputs), context)
-    yield Trial("five axes", partial(_compare_forms, more, both, masks))
+    more = stacked.on(tuple(x[None] for x in stacked.inputs), context)
+    yield Trial("five axes", partial(_compare_forms, more, stacked, masks))
     twice = stack(subject, subject)
     fewer = subject.on(subject.inputs, twice.context)
     of_batch = hiding(np.arange(n) > np.arange(2)[:, None, None, None])
@@ -135,12 +137,12 @@ def nothing(subject: Subject, declared: Declared) -> Iterator[Trial]:
 
     The zeros must be exact; they are required of layers whose output is linear in the values.
     """
-    both = stack(subject, subject)
-    no_batch = both.on(tuple(x[:0] for x in both.inputs), _cut(both.context, slice(0)))
-    cases = {"no tokens": first_tokens(both, 0), "no batch": no_batch}
+    stacked = stack(subject, subject)
+    no_batch = stacked.on(tuple(x[:0] for x in stacked.inputs), _cut(stacked.context, slice(0)))
+    cases = {"no tokens": first_tokens(stacked, 0), "no batch": no_batch}
     if declared.linear_in_values and not declared.square_only and not declared.needs:
-        q, k, v = both.inputs
-        cases["no keys"] = both.on((q, k[..., :0, :], v[..., :0, :]))
+        q, k, v = stacked.inputs
+        cases["no keys"] = stacked.on((q, k[..., :0, :], v[..., :0, :]))
 
     def measure(case: Subject) -> Measurement:
         q, k, v = case.inputs

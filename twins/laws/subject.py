@@ -209,8 +209,8 @@ class Subject:
     def run(self, masks: Masks = NO_MASKS) -> Tensor:
         """Run the layer and return its output."""
         context = self.context
-        given = {} if context is None else {"context": context}
-        return self.apply(self.layer, *self.inputs, **given, **masks.given)
+        keywords = {} if context is None else {"context": context}
+        return self.apply(self.layer, *self.inputs, **keywords, **masks.given)
 
     def run_matrix(self, masks: Masks = NO_MASKS) -> Tensor:
         """Return the matrix of the layer."""

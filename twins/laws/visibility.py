@@ -183,16 +183,16 @@ def _ways_to_hide(subject: Subject, n: int, hidden: int) -> Iterator[tuple[Masks
 def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True) -> Subject:
     """Return the layer with `value` in place of the `hidden` tokens and of their context values."""
     place = torch.from_numpy(hidden)[:, None]
-    q, *others = (x.masked_fill(place, value) for x in subject.inputs)
+    q, *keys_and_values = (x.masked_fill(place, value) for x in subject.inputs)
     context = subject.context
     if context is not None:
-        held = {
+        replaced = {
             name: x.masked_fill(place, value)
             for name in ("values", "previous_values")
             if (x := getattr(context, name)) is not None
         }
-        context = context._replace(**held)
-    return subject.on((q if queries else subject.inputs[0], *others), context)
+        context = context._replace(**replaced)
+    return subject.on((q if queries else subject.inputs[0], *keys_and_values), context)
 
 
 @operator_law
@@ -236,19 +236,19 @@ def far_tokens(subject: Subject, declared: Declared) -> Iterator[Trial]:
     dtype, tolerance = torch.float32, _ROUNDING
     if declared.data_dependent:
         dtype, tolerance = torch.float64, _SOLVED_FAR
-    drawn = subject.resized(subject.rng("far tokens"), n=_N_FAR).to(dtype)
-    drawn = drawn.on(drawn.inputs, drawn.context)
+    resized = subject.resized(subject.rng("far tokens"), n=_N_FAR).to(dtype)
+    resized = resized.on(resized.inputs, resized.context)
 
     def measure(masks: Masks, rows: Array) -> Measurement:
-        expected = output_and_gradients(drawn, masks, rows)
+        expected = output_and_gradients(resized, masks, rows)
         pairs: list[tuple[Array, Array]] = []
         for q, k, v in _SCALES:
             scales = (q, k if "q" in declared.reads else (q * k) ** 0.5, v)
-            moved = output_and_gradients(_scale(drawn, rows, scales), masks, rows)
-            pairs += zip(moved, expected, strict=True)
+            scaled = output_and_gradients(_scale(resized, rows, scales), masks, rows)
+            pairs += zip(scaled, expected, strict=True)
         return _compare_pairs(pairs, tolerance)
 
-    for masks, rows in _ways_to_hide(drawn, _N_FAR, _N_FAR - _N_NEAR):
+    for masks, rows in _ways_to_hide(resized, _N_FAR, _N_FAR - _N_NEAR):
         yield Trial(masks.name, partial(measure, masks, rows), dtype_name(dtype))
 
 
@@ -281,14 +281,14 @@ def padding_of_nan(subject: Subject, declared: Declared) -> Iterator[Trial]:
 def _compare_held(subject: Subject, masks: Masks, rows: Array) -> Measurement:
     """Compare rows when hidden tokens hold NaN or infinity with those when they hold 0."""
     expected = _all_of_rows(_hold(subject, ~rows, 0.0), masks, rows)
-    held = [
+    outputs_when_held = [
         _all_of_rows(_hold(subject, ~rows, value, queries=False), masks, rows)
         for value in (torch.nan, torch.inf)
     ]
     with_queries = _hold(subject, ~rows, torch.nan)
     outputs = with_queries.output(masks), with_queries.matrix(masks)
-    held.append(tuple(x[..., rows, :] for x in outputs))
-    pairs = [pair for arrays in held for pair in zip(arrays, expected, strict=False)]
+    outputs_when_held.append(tuple(x[..., rows, :] for x in outputs))
+    pairs = [pair for arrays in outputs_when_held for pair in zip(arrays, expected, strict=False)]
     return worst([subject.judge(*pair) for pair in pairs])
 
 

@@ -141,8 +141,8 @@ class DeepSubspaceClustering(UnitRowClustering):
 
     @torch.no_grad()
     def _compute_coefficients(self, queries: Array, keys: Array | None) -> csr_array:
-        others = None if keys is None else self._project_points(keys)
-        coef = self.network_(self._project_points(queries), others)
+        key_features = None if keys is None else self._project_points(keys)
+        coef = self.network_(self._project_points(queries), key_features)
         return csr_array(coef.cpu().numpy().astype(queries.dtype))
 
     def _project_points(self, X: Array) -> torch.Tensor:

@@ -151,6 +151,6 @@ class SelfExpressiveSubspaceClustering(UnitRowClustering):
         self.n_iter_ = len(self.loss_curve_)
 
     def _compute_coefficients(self, queries: Array, keys: Array | None) -> csr_array:
-        others = None if keys is None else self._to_tensor(keys).float()
-        coef = self.network_.coefficients(self._to_tensor(queries).float(), others)
+        key_points = None if keys is None else self._to_tensor(keys).float()
+        coef = self.network_.coefficients(self._to_tensor(queries).float(), key_points)
         return coef.astype(queries.dtype)

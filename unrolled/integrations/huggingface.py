@@ -150,7 +150,8 @@ def attach_huggingface(
         )
     changed = {id(module) for module, _ in chosen}
     kept = [operator_of(m) for m in model.modules() if is_attached(m) and id(m) not in changed]
-    operators = [*kept, *(made for _, made in chosen)]
+    chosen_operators = [layer_operator for _, layer_operator in chosen]
+    operators = [*kept, *chosen_operators]
     implementation = ATTACHED[any(operator.positional for operator in operators)]
     before = [(config, config._attn_implementation) for config in _list_configs(model)]
     try:
@@ -159,14 +160,15 @@ def attach_huggingface(
             if module.config._attn_implementation != implementation:
                 kind = type(module).__name__
                 raise ValueError(f"model: the attention implementation of {kind} cannot be set")
-        passes = ForwardPasses(place_positions(model, positions, [made for _, made in chosen]))
+        passes = ForwardPasses(place_positions(model, positions, chosen_operators))
     except Exception:
-        for config, earlier in before:
-            config._attn_implementation = earlier
+        for config, implementation_before in before:
+            config._attn_implementation = implementation_before
         raise
-    for module, made in chosen:
+    for module, layer_operator in chosen:
         like = parameter_of(module)
-        module.operator = made.to(device=like.device, dtype=like.dtype).train(module.training)
+        layer_operator.to(device=like.device, dtype=like.dtype).train(module.training)
+        module.operator = layer_operator
         if not is_attached(module):
             module.register_load_state_dict_pre_hook(keep_operator)
             module.register_forward_pre_hook(check_runs)
@@ -174,7 +176,7 @@ def attach_huggingface(
     for module in offered.values():
         if not is_attached(module):
             module.twinsolve_passes = None
-    if any(made.needs for _, made in chosen):
+    if any(layer_operator.needs for layer_operator in chosen_operators):
         passes.watch(model)
     guard_saving(model, [module for module, _ in chosen])
     return model
@@ -188,17 +190,17 @@ def _choose_layers(
         _check_library(module.config)
         if _is_cross_attention(module) and not takes_name(operator):
             continue
-        made = choose(operator, name, *_count_heads(module))
-        if made is None:
+        chosen = choose(operator, name, *_count_heads(module))
+        if chosen is None:
             continue
-        check_needs(made, name, has_positions)
-        if "first_tokens" in made.needs:
+        check_needs(chosen, name, has_positions)
+        if "first_tokens" in chosen.needs:
             raise ValueError(
-                f"operator: {type(made).__name__} needs first_tokens, which no layer gets here"
+                f"operator: {type(chosen).__name__} needs first_tokens, which no layer gets here"
             )
-        if "projected_positions" in made.needs:
+        if "projected_positions" in chosen.needs:
             _find_position_weights(module)
-        yield module, made
+        yield module, chosen
 
 
 def _list_configs(model: nn.Module) -> Iterator[Any]:
@@ -255,13 +257,14 @@ def _register(
 
     def mask(*args: Any, **kwargs: Any) -> Tensor | None:
         _check_library(kwargs.get("config"))
-        made = sdpa_mask(*args, **kwargs)
-        if made is None:
+        visible = sdpa_mask(*args, **kwargs)
+        if visible is None:
             return None
         if kwargs.get("mask_function") is not bidirectional_mask_function:
-            last = int(kwargs["q_offset"]) + made.shape[-2] - kwargs["kv_offset"]
-            return made[..., :last] if positional else made
-        return made[..., :1, :].expand_as(made)  # shows `_attend` that all queries have one mask
+            last = int(kwargs["q_offset"]) + visible.shape[-2] - kwargs["kv_offset"]
+            return visible[..., :last] if positional else visible
+        # Shows `_attend` that all queries have one mask.
+        return visible[..., :1, :].expand_as(visible)
 
     def attention(
         module: nn.Module,
@@ -288,12 +291,12 @@ def _share_operator(name: str) -> Callable[[nn.Module, Tensor], Operator]:
     """Return a function that makes one operator for each size, device and dtype, and reuses it."""
 
     @lru_cache
-    def made(heads: int, width: int, device: torch.device, dtype: torch.dtype) -> Operator:
+    def make(heads: int, width: int, device: torch.device, dtype: torch.dtype) -> Operator:
         operator = make_operator(name, num_heads=heads, head_dim=width).to(device, dtype)
         return operator.requires_grad_(False)
 
     def operator_for(module: nn.Module, query: Tensor) -> Operator:
-        operator = made(query.shape[1], query.shape[-1], query.device, query.dtype)
+        operator = make(query.shape[1], query.shape[-1], query.device, query.dtype)
         learns = module.training and next(operator.parameters(), None) is not None
         if learns or operator.needs:
             why = "learns parameters" if learns else f"needs {', '.join(operator.needs)}"

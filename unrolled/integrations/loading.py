@@ -107,15 +107,15 @@ def _restore(folder: Path, record: dict[str, Any]) -> Any:
     except SafetensorError as error:
         raise ValueError(f"{OPERATORS} is damaged ({error})") from error
     kind = import_class(record["model"], PreTrainedModel)
-    made = {
+    restored = {
         layer: make_described(described, tensors)
         for group in record["attached"]
         for layer, described in group["layers"].items()
     }
     model = _load_library_part(kind, folder)
     for group in record["attached"]:
-        _attach_group(model, group, made, tensors)
-    for layer in made:
+        _attach_group(model, group, restored, tensors)
+    for layer in restored:
         _load_state(operator_of(model.get_submodule(layer)), layer, tensors)
     return model
 

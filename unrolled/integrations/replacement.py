@@ -123,20 +123,20 @@ def replace_attention(
             f"layers, such as {dropouts[0] or 'the model'}): rows would no longer sum to one",
             stacklevel=2,
         )
-    foreign = [made for module, made in chosen.values() if type(module) is not Attention]
+    foreign = [x for module, x in chosen.values() if type(module) is not Attention]
     passes = ForwardPasses(place_positions(model, positions, foreign))
-    cross, whole = _find_cross_attention(model), model
+    cross, original = _find_cross_attention(model), model
     replacements: dict[int, nn.Module] = {}
-    for name, (module, made) in chosen.items():
+    for name, (module, layer_operator) in chosen.items():
         if id(module) not in replacements:
             replacements[id(module)] = _make_replacement(
-                module, made, ForwardPasses() if id(module) in cross else passes
+                module, layer_operator, ForwardPasses() if id(module) in cross else passes
             )
         model = _put_module(model, name, replacements[id(module)])
-    if model is not whole and passes.positions == "twinsolve_positions":
+    if model is not original and passes.positions == "twinsolve_positions":
         place_positions(model, positions, [])
     _refuse_nested_tensors(model)
-    if any(made.needs for _, made in chosen.values()):
+    if any(layer_operator.needs for _, layer_operator in chosen.values()):
         passes.watch(model)
     return model
 
@@ -161,16 +161,18 @@ def _choose_all(
         _check_served(module, name)
     chosen: dict[str, tuple[nn.Module, Operator]] = {}
     for name, (module, choice) in picked.items():
-        made = choose(choice, name, *heads_of(module))
-        assert made is not None
-        check_needs(made, name, positions is not None or type(module) is Attention)
-        _check_projected(module, made, name)
-        if id(module) in cross and (made.square_only or made.needs or made.positional):
+        candidate = choose(choice, name, *heads_of(module))
+        assert candidate is not None
+        check_needs(candidate, name, positions is not None or type(module) is Attention)
+        _check_projected(module, candidate, name)
+        if id(module) in cross and (
+            candidate.square_only or candidate.needs or candidate.positional
+        ):
             raise ValueError(
-                f"operator: {type(made).__name__} cannot serve the cross attention {name}; "
+                f"operator: {type(candidate).__name__} cannot serve the cross attention {name}; "
                 "return None for it"
             )
-        chosen[name] = module, made
+        chosen[name] = module, candidate
     return chosen
 
 
@@ -273,12 +275,13 @@ def _get_dropout(module: nn.Module) -> float:
     return float(dropout.p if isinstance(dropout, nn.Dropout) else dropout)
 
 
-def _make_replacement(module: Any, made: Operator, passes: ForwardPasses) -> nn.Module:
+def _make_replacement(module: Any, operator: Operator, passes: ForwardPasses) -> nn.Module:
     """Return the module that replaces attention, with its parameters and hooks."""
     like = parameter_of(module)
-    made = made.to(device=like.device, dtype=like.dtype)
+    operator = operator.to(device=like.device, dtype=like.dtype)
     multihead = isinstance(module, nn.MultiheadAttention | Attention)
-    new = (MultiheadReplacement if multihead else FusedProjectionAttention)(module, made, passes)
+    kind = MultiheadReplacement if multihead else FusedProjectionAttention
+    new = kind(module, operator, passes)
     for name in _HOOKS:  # the same dictionaries, from which the handles of the hooks remove them
         vars(new)[name] = vars(module)[name]
     return new.train(module.training)

@@ -174,17 +174,17 @@ def _describe_layer(
     uncompiled: Operator = plain(operator)
     prefix = name if uncompiled is operator else f"{name}._orig_mod"
     described = describe_operator(uncompiled, f"{name}:", tensors)
-    made = make_described(json.loads(json.dumps(described)), tensors)
+    restored = make_described(json.loads(json.dumps(described)), tensors)
     operator_state = {
         key: state[f"{prefix}.{key}"].detach().cpu() for key in uncompiled.state_dict()
     }
     try:
-        made.load_state_dict(operator_state, assign=True)
+        restored.load_state_dict(operator_state, assign=True)
     except RuntimeError as error:
         raise ValueError(
             f"it is not what it was made with: {' '.join(str(error).split())}"
         ) from error
-    check_same(uncompiled, made)
+    check_same(uncompiled, restored)
     tensors.update(
         {f"{name}.{key}": value.clone().contiguous() for key, value in operator_state.items()}
     )

@@ -261,8 +261,8 @@ def _draw_mask(device: torch.device, n_tokens: int = _SHORT) -> Tensor:
     """Draw a boolean mask (2, 1, tokens, tokens) in which every query sees itself."""
     shape = 2, 1, n_tokens, n_tokens
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.rand(shape, generator=generator, device="cpu") > 0.4
-    return (drawn | torch.eye(n_tokens, dtype=torch.bool, device="cpu")).to(device)
+    visible = torch.rand(shape, generator=generator, device="cpu") > 0.4
+    return (visible | torch.eye(n_tokens, dtype=torch.bool, device="cpu")).to(device)
 
 
 def _draw_tokens(shape: tuple[int, ...], like: Tensor, seed: int) -> Tensor:

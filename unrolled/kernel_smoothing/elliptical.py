@@ -164,6 +164,7 @@ def _check_metric(metric: ArrayLike) -> Tensor:
 
 
 def _fit_metric(metric: Tensor, q: Tensor) -> Tensor:
+    """Return the metric in the dtype of q and in a shape that multiplies its heads."""
     full_shape = (q.shape[-3] if q.ndim > 2 else 1, q.shape[-1])
     if metric.shape != full_shape and metric.shape != full_shape[1:]:
         raise ValueError(

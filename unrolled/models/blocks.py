@@ -325,5 +325,5 @@ def _end_in_layer_scale(scale: nn.Module | None, dim: int, initial: float | None
 def _masks_of(scale: nn.Module) -> list[str]:
     """Return the names of the masks that a scale takes."""
     scale = scale.scale if isinstance(scale, _ScaleThenLayerScale) else scale
-    taken = inspect.signature(scale.forward).parameters
-    return [name for name in ("key_padding_mask", "attn_mask", "is_causal") if name in taken]
+    parameters = inspect.signature(scale.forward).parameters
+    return [name for name in ("key_padding_mask", "attn_mask", "is_causal") if name in parameters]

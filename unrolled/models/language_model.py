@@ -93,11 +93,11 @@ class LanguageModel(nn.Module):
                 "scale: must act on each token alone, as one that takes a key_padding_mask mixes "
                 "tokens of past and future"
             )
-        for made in operators(self.blocks):
-            if not made.causal:
+        for layer_operator in operators(self.blocks):
+            if not layer_operator.causal:
                 raise ValueError(
-                    f"operator: {type(made).__name__} does not support causal masks, which a "
-                    "language model needs"
+                    f"operator: {type(layer_operator).__name__} does not support causal masks, "
+                    "which a language model needs"
                 )
         readers = operators(self.blocks)
         self.add_positions = prepare_positions([(self.positions, readers)], add_positions)

@@ -82,11 +82,11 @@ def prepare_positions(
     """
     if add_positions not in (None, True, False):
         raise ValueError(f"add_positions: must be True, False or None, got {add_positions!r}")
-    all_operators = [operator for _, made in stages for operator in made]
+    all_operators = [operator for _, of_stage in stages for operator in of_stage]
     in_tokens, in_layers = position_places(all_operators, add_positions)
-    for positions, made in stages:
-        in_stage, in_layers = in_layers[: len(made)], in_layers[len(made) :]
-        readers = [o for o in made if {"positions", "projected_positions"} & set(o.needs)]
+    for positions, of_stage in stages:
+        in_stage, in_layers = in_layers[: len(of_stage)], in_layers[len(of_stage) :]
+        readers = [o for o in of_stage if {"positions", "projected_positions"} & set(o.needs)]
         if readers and positions.kind is None:
             raise ValueError(
                 f"positions: {type(readers[0]).__name__} reads positions; must be 'learned' or "

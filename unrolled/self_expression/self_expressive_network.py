@@ -130,8 +130,8 @@ class SelfExpressiveNetwork(nn.Module):
         -------
         Tensor of shape (n_queries, d)
         """
-        points, own = self._match_points(queries, keys)
-        return self._express(queries, points, own)[0].to(queries.dtype)
+        points, own_index = self._match_points(queries, keys)
+        return self._express(queries, points, own_index)[0].to(queries.dtype)
 
     def objective(self, X: Tensor, rows: Tensor | None = None) -> Tensor:
         """Loss of each token, expressed by all others.
@@ -146,11 +146,11 @@ class SelfExpressiveNetwork(nn.Module):
         -------
         Tensor of shape (n_rows,)
         """
-        own = self._match_points(X, None)[1]
-        own = own if rows is None else own[rows]
-        reconstruction, l1, l2 = self._express(X[own], X, own)
+        own_index = self._match_points(X, None)[1]
+        own_index = own_index if rows is None else own_index[rows]
+        reconstruction, l1, l2 = self._express(X[own_index], X, own_index)
         penalty = self.l1_ratio * l1 + (1 - self.l1_ratio) / 2 * l2
-        return self.gamma / 2 * (X[own] - reconstruction).square().sum(-1) + penalty
+        return self.gamma / 2 * (X[own_index] - reconstruction).square().sum(-1) + penalty
 
     def loss(self, X: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean of the `objective`, over all tokens or a batch of them in all of X."""
@@ -173,11 +173,11 @@ class SelfExpressiveNetwork(nn.Module):
         """
         from scipy.sparse import block_array, csr_array
 
-        points, own = self._match_points(queries, keys)
+        points, own_index = self._match_points(queries, keys)
         K, rows = self._project(self.key, points), []
         b = self.threshold().to(K.dtype)
         for start, Q in _split_blocks(self._project(self.query, queries)):
-            own_block = None if own is None else own[start : start + len(Q)]
+            own_block = None if own_index is None else own_index[start : start + len(Q)]
             blocks = [
                 self._coefficients(Q, key_block, b, own_block, at)
                 for at, key_block in _split_blocks(K)

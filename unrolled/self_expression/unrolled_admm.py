@@ -134,9 +134,9 @@ class UnrolledADMM(nn.Module):
                 for _ in range(self.n_iter):
                     target = codes - dual
                     ridge = target + (rows - target @ k) @ inverse @ k.mT
-                    moved = _RELAXATION * ridge + (1 - _RELAXATION) * codes + dual
-                    codes = penalty.prox(moved, 2 / beta)
-                    dual = moved - codes
+                    relaxed = _RELAXATION * ridge + (1 - _RELAXATION) * codes + dual
+                    codes = penalty.prox(relaxed, 2 / beta)
+                    dual = relaxed - codes
                 return codes.to(queries.dtype)
 
             return map_query_blocks(block, q)

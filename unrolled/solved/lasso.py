@@ -302,9 +302,9 @@ def _name_equal_atoms(A: Tensor, nonnegative: bool) -> str:
             first = np.take_along_axis(atoms, (atoms != 0).argmax(axis=1)[:, None], axis=1)
             atoms = np.where(first < 0, 0.0 - atoms, atoms)
         _, group, counts = np.unique(atoms, axis=0, return_inverse=True, return_counts=True)
-        same = np.flatnonzero((counts[group.ravel()] > 1) & atoms.any(axis=1))
-        if same.size:
-            i, j = np.flatnonzero(group.ravel() == group.ravel()[same[0]])[:2]
+        repeated = np.flatnonzero((counts[group.ravel()] > 1) & atoms.any(axis=1))
+        if repeated.size:
+            i, j = np.flatnonzero(group.ravel() == group.ravel()[repeated[0]])[:2]
             kind = "equal" if D[i] @ D[j] > 0 else "opposite"
             return f"; atoms {i} and {j} are {kind}, and codes not unique; ridge > 0 makes them so"
     return ""

@@ -173,8 +173,8 @@ def similar_patches(images: Tensor, patch_size: int, window: int, n_similar: int
     distances = []
     for dy in range(-ty, ty + 1):
         # (batch, channels, height, shift, width)
-        moved = padded[..., ty + dy : ty + dy + height, :].unfold(-1, width, 1)
-        squares = (wide[..., None, :] - moved).square().sum(dim=1).transpose(1, 2)
+        shifted = padded[..., ty + dy : ty + dy + height, :].unfold(-1, width, 1)
+        squares = (wide[..., None, :] - shifted).square().sum(dim=1).transpose(1, 2)
         distance = _sum_boxes(_sum_boxes(squares, patch_size, -1), patch_size, -2)
         row = torch.arange(down, device=wide.device)[:, None] + dy
         outside = beside[:, None] | (row < 0) | (row >= down)

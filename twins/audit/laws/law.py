@@ -78,11 +78,11 @@ def network_law(
     exact: bool = False,
 ) -> Callable[[Check], Check]:
     """Add a function to `LAWS`; its docstring is the statement. Each case is one more argument."""
-    given = ((),) if cases is None else tuple((case,) for case in cases)
+    case_tuples = ((),) if cases is None else tuple((case,) for case in cases)
 
     def add(check: Check) -> Check:
         name, said = check.__name__.replace("_", " "), str(check.__doc__)
-        how = (needs, tolerance, why, given, seeded, growth, grad, exact)
+        how = (needs, tolerance, why, case_tuples, seeded, growth, grad, exact)
         LAWS.append(NetworkLaw(name, said, check, *how))
         return check
 

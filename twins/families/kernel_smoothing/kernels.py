@@ -322,10 +322,10 @@ def _compare_distances(
     sides: Inequalities, layer: Sinkhorn, q: Tensor, k: Tensor, share: float | None = None
 ) -> None:
     """Add the bound for each query, with the `share` that is reached, and row sums of 1."""
-    for head, (a, b, found) in heads((q, k, layer(q, k, identity_values(k)))):
+    for head, (a, b, weights) in heads((q, k, layer(q, k, identity_values(k)))):
         with np.errstate(divide="ignore", invalid="ignore"):
             matrix = _base_matrix(layer, HeadCall(a, b, b, head))
-            start, reached = np.log(matrix), np.log(found)
+            start, reached = np.log(matrix), np.log(weights)
             limit = np.log(sinkhorn(start, tol=_TOL))
             widest = max(
                 float(np.ptp(start[i:] - row, axis=1).max()) for i, row in enumerate(start)
@@ -336,7 +336,7 @@ def _compare_distances(
             sides.at_most(after, rate * before, scale=scale)
         else:
             sides.attained(after, rate * before, share=share, scale=scale)
-        sides.attained(found.sum(axis=1), 1.0)
+        sides.attained(weights.sum(axis=1), 1.0)
 
 
 _balanced = partial(

@@ -188,8 +188,8 @@ def _attain_mixing(sides: Inequalities, layer: Softmax, q: Tensor, k: Tensor) ->
     rows = [np.unravel_index(np.argmax(cdist(A, A, "cityblock")), A.shape) for A in matrices]
     z = np.stack([np.sign(A[i] - A[j])[:, None] for A, (i, j) in zip(matrices, rows, strict=True)])
     smoothed = as_array(layer(q, k, torch.from_numpy(z).to(q.dtype)))
-    for A, (i, j), found in zip(matrices, rows, smoothed, strict=True):
-        sides.attained(found[i] - found[j], 2 * ergodicity_coefficient(A), scale=2)
+    for A, (i, j), output in zip(matrices, rows, smoothed, strict=True):
+        sides.attained(output[i] - output[j], 2 * ergodicity_coefficient(A), scale=2)
 
 
 def _bound_change(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
@@ -201,14 +201,14 @@ def _bound_change(layer: Softmax, q: Tensor, k: Tensor, v: Tensor) -> Inequaliti
     sides, scale = Inequalities(), scale_of(layer, as_array(q))
     for size in (1e-2, 1e-1, 1.0):
         noise = size * rng.standard_normal(q.shape) * q.double().numpy().std()
-        moved = (torch.from_numpy(noise).to(q.dtype) + q).double()
-        change = scale * (moved - q.double()).numpy() @ k.double().mT.numpy()
+        perturbed = (torch.from_numpy(noise).to(q.dtype) + q).double()
+        change = scale * (perturbed - q.double()).numpy() @ k.double().mT.numpy()
         limit = np.minimum(np.sqrt(2), np.linalg.norm(change, axis=-1) / 2)
         for values, norm in (
             (identity_values(k), 1.0),
             (v, np.linalg.norm(v.double().numpy(), 2, axis=(-2, -1))[:, None]),
         ):
-            difference = layer(moved.to(q.dtype), k, values) - layer(q, k, values)
+            difference = layer(perturbed.to(q.dtype), k, values) - layer(q, k, values)
             sides.at_most(np.linalg.norm(as_array(difference), axis=-1), limit * norm)
     _attain_stability(sides, layer, q)
     return sides
@@ -224,7 +224,7 @@ def _attain_stability(sides: Inequalities, layer: Softmax, like: Tensor) -> None
     one = _FAR / scale_of(layer, as_array(k)) * k
     two, direction = one + one.roll(-1, -1), (one - one.roll(-1, -1)) / _FAR
     t = torch.linspace(0.1, 0.6, _N_KEYS, dtype=like.dtype)[:, None]
-    moved = two + t * direction
+    perturbed = two + t * direction
 
     def distance(a: Tensor, b: Tensor) -> Array:
         difference = layer(a, k, identity_values(k)) - layer(b, k, identity_values(k))
@@ -233,7 +233,7 @@ def _attain_stability(sides: Inequalities, layer: Softmax, like: Tensor) -> None
     sizes = as_array(t)[:, 0]
     # The rounding of logits is relative to their size.
     sides.attained(
-        distance(moved, two), sizes / np.sqrt(2), share=np.tanh(sizes) / sizes, scale=_FAR
+        distance(perturbed, two), sizes / np.sqrt(2), share=np.tanh(sizes) / sizes, scale=_FAR
     )
     sides.attained(distance(one, one.roll(1, -2)), np.sqrt(2), scale=_FAR)
 
@@ -372,13 +372,13 @@ def _bound_energy(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequali
     for _, (keys, values, smoothed) in heads((k, v, layer(q, k, v))):
         K = _weights(layer, keys)
         sides.at_most(smoothness(smoothed, K), smoothness(values, K))
-    few, modes = _modes(layer, k)
-    smoothed = as_array(layer(few, few, _stack_modes([E for _, E, _ in modes], k)))
-    for (mu, E, _), found, (_, (keys,)) in zip(modes, smoothed, heads((few,)), strict=True):
+    tokens, modes = _modes(layer, k)
+    smoothed = as_array(layer(tokens, tokens, _stack_modes([E for _, E, _ in modes], k)))
+    for (mu, E, _), output, (_, (keys,)) in zip(modes, smoothed, heads((tokens,)), strict=True):
         K = _weights(layer, keys)
         for column, rate in enumerate(mu):
             before = smoothness(E[:, [column]], K)
-            sides.attained(smoothness(found[:, [column]], K), rate**2 * before, scale=before)
+            sides.attained(smoothness(output[:, [column]], K), rate**2 * before, scale=before)
     return sides
 
 
@@ -392,26 +392,26 @@ def _bound_mixing(layer: Symmetric, q: Tensor, k: Tensor, v: Tensor) -> Inequali
         K = _weights(layer, keys)
         A = K / K.sum(axis=1, keepdims=True)
         walks.append((K.sum(axis=1) / K.sum(), random_walk_limit(values, A), random_walk_rate(A)))
-    few, modes = _modes(layer, k)
+    tokens, modes = _modes(layer, k)
     start = extreme = _stack_modes([E for _, E, _ in modes], k)
     sides, u = Inequalities(), v
     for n in range(1, _N_STEPS + 1):
-        u, extreme = layer(q, k, u), layer(few, few, extreme)
+        u, extreme = layer(q, k, u), layer(tokens, tokens, extreme)
         for (pi, limit, rate), (_, (values, smoothed)) in zip(walks, heads((v, u)), strict=True):
             before, after = (np.sqrt(pi @ (x - limit) ** 2).max() for x in (values, smoothed))
             sides.at_most(after, rate**n * before)
-        for (mu, _, d), (_, (E, found)) in zip(modes, heads((start, extreme)), strict=True):
-            sides.attained(d @ (E * found), mu**n * (d @ E**2), scale=d @ E**2)
+        for (mu, _, d), (_, (E, output)) in zip(modes, heads((start, extreme)), strict=True):
+            sides.attained(d @ (E * output), mu**n * (d @ E**2), scale=d @ E**2)
     return sides
 
 
 def _modes(layer: Symmetric, k: Tensor) -> tuple[Tensor, list[tuple[Array, Array, Array]]]:
     """Return a few tokens and, for each head, their slowest and fastest mode and the degrees."""
-    few, modes = k[:, :N_EXTREMAL], []
-    for _, (keys,) in heads((few,)):
+    tokens, modes = k[:, :N_EXTREMAL], []
+    for _, (keys,) in heads((tokens,)):
         mu, E, d = diffusion_modes(_weights(layer, keys))
         modes.append((mu[[-2, 0]], E[:, [-2, 0]], d))
-    return few, modes
+    return tokens, modes
 
 
 def _stack_modes(E: list[Array], like: Tensor) -> Tensor:

@@ -209,10 +209,12 @@ def _bound_energies(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequal
     for head, (x,) in heads((q[:, :N_EXTREMAL],)):
         mu, E, _ = modes[head]
         for column, rate in enumerate(mu):
-            one = slice(column, column + 1)
-            f, limit = E[:, one], limits[head][:, one]
+            columns = slice(column, column + 1)
+            f, limit = E[:, columns], limits[head][:, columns]
             lowest = _energy(layer, x, limit, f, head)
-            above = [_energy(layer, x, state[head][:, one], f, head) - lowest for state in states]
+            above = [
+                _energy(layer, x, state[head][:, columns], f, head) - lowest for state in states
+            ]
             sides.attained(above[1:], rate ** (2 * _POWERS) * above[0], scale=above[0])
     return sides
 
@@ -245,14 +247,14 @@ def _along_modes(
     from minus the first values; and their limits. The first values are the constant eigenvector,
     the slowest other one and the fastest.
     """
-    few, modes = q[:, :N_EXTREMAL], []
-    for head, (x,) in heads((few,)):
+    tokens, modes = q[:, :N_EXTREMAL], []
+    for head, (x,) in heads((tokens,)):
         mu, E, d = diffusion_modes(_kernel(layer, x, head))
         chosen = [-1, -2, 0]
         modes.append((mu[chosen] - head_value(layer.lam, head), E[:, chosen], d))
     first = torch.from_numpy(np.stack([E for _, E, _ in modes])).to(q.dtype)
-    states = _run_iterates(layer, few, few, -first, first)
-    return modes, states, _limits(layer, few, few, first)
+    states = _run_iterates(layer, tokens, tokens, -first, first)
+    return modes, states, _limits(layer, tokens, tokens, first)
 
 
 def _bound_safe_distances(layer: Neutreno, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:

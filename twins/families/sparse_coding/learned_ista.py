@@ -106,8 +106,8 @@ def _weight_scales(layer: LISTA) -> tuple[Array, bool]:
         learned["gram_weight"] = learned["gram_weight"].transpose(0, 2, 1) @ learned["gram_weight"]
     name = next(iter(first))
     scales = np.einsum("tij,ij->t", learned[name], first[name]) / (first[name] ** 2).sum()
-    same = all(_are_close(learned[k], scales[:, None, None] * first[k], layer) for k in first)
-    return scales, bool(same and (scales > 0).all())
+    are_scaled = all(_are_close(learned[k], scales[:, None, None] * first[k], layer) for k in first)
+    return scales, bool(are_scaled and (scales > 0).all())
 
 
 def _are_close(a: Array, b: Array, layer: LISTA) -> bool:
@@ -117,9 +117,9 @@ def _are_close(a: Array, b: Array, layer: LISTA) -> bool:
 
 def _is_ista(layer: LISTA) -> bool:
     """Whether the layer is ISTA with one penalty."""
-    scales, same = _weight_scales(layer)
+    scales, are_scaled = _weight_scales(layer)
     lams = iteration_values(layer.lam, len(scales)) / np.where(scales > 0, scales, 1)
-    return same and _are_close(lams, lams.mean(), layer)
+    return are_scaled and _are_close(lams, lams.mean(), layer)
 
 
 def _solve_iterates(layer: LISTA, X: Array) -> Array:
