@@ -160,12 +160,12 @@ def check_row_sums(sums: Array, dtype: Any, name: str) -> None:
     ValueError
         Otherwise; the message starts with `name`.
     """
-    off = np.abs(sums - 1).ravel()
-    if off.max() > max(rounding_error(dtype), 1e-6):
-        row = int(off.argmax())
+    deviation = np.abs(sums - 1).ravel()
+    if deviation.max() > max(rounding_error(dtype), 1e-6):
+        row = int(deviation.argmax())
         raise ValueError(
-            f"{name}: every row must sum to 1, but row {row} is off by {off[row]:.3g}, more than "
-            f"rounding in {np.dtype(dtype)}"
+            f"{name}: every row must sum to 1, but row {row} is off by {deviation[row]:.3g}, "
+            f"more than rounding in {np.dtype(dtype)}"
         )
 
 

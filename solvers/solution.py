@@ -122,21 +122,21 @@ def certified(
     final = narrow(final) if isinstance(final, csr_array) else final
     objective, gap, dual = certify(final.astype(np.float64, copy=False))
     gap = np.where(np.isnan(gap), np.inf, gap)
-    missed = gap > tol
+    above_tol = gap > tol
     remedy = cure
-    if missed.any() and final.dtype != coef.dtype:
-        rounded = missed & (certify(coef)[1] <= tol)
+    if above_tol.any() and final.dtype != coef.dtype:
+        rounded = above_tol & (certify(coef)[1] <= tol)
         advice = f"their rounding to {final.dtype} is the cause: pass float64 data, or increase tol"
         if rounded.any():
             remedy = (
-                advice if (rounded == missed).all() else f"{cure}; of {rounded.sum()}, {advice}"
+                advice if (rounded == above_tol).all() else f"{cure}; of {rounded.sum()}, {advice}"
             )
     message = ended + "; " if ended else ""
-    if not missed.any():
+    if not above_tol.any():
         message += f"the relative gap is at most tol={tol:.3g}"
     elif gap.ndim:
         message += (
-            f"{missed.sum()} of {gap.size} {unit}s did not reach the relative gap tol={tol:.3g} "
+            f"{above_tol.sum()} of {gap.size} {unit}s did not reach the relative gap tol={tol:.3g} "
             f"(worst {gap.max():.3g}); {remedy}"
         )
     else:

@@ -72,8 +72,8 @@ def leading_eigenpairs(A: Array | csr_array, k: int) -> EigenPairs:
 def _is_small(M: Array | csr_array, k: int) -> bool:
     """Whether M is so small that all its eigenpairs cost no more than a search for k."""
     n = M.shape[0]
-    most = _ALL_AT_ONCE["sparse" if isinstance(M, csr_array) else "dense"]
-    return n <= most or 2 * basis_size(k) >= n
+    max_size = _ALL_AT_ONCE["sparse" if isinstance(M, csr_array) else "dense"]
+    return n <= max_size or 2 * basis_size(k) >= n
 
 
 def _all_at_once(M: Array | csr_array, k: int) -> EigenPairs:

@@ -124,15 +124,15 @@ class KSubspaces(ClusterMixin, BaseEstimator):
 
 
 def _fill_clusters(X: Array, bases: Array) -> Array:
-    """Labels of the nearest subspaces, after those of empty clusters have moved, in place."""
+    """Move the bases of empty clusters, in place, to the worst fitted points; return the labels."""
     distances = _distances(X, bases)
     rounding = X.shape[1] * np.finfo(X.dtype).eps * (X * X).sum(axis=1)
     for _ in bases:
         labels = distances.argmin(axis=1)
         empty = np.flatnonzero(np.bincount(labels, minlength=len(bases)) == 0)
-        missed = distances.min(axis=1)
-        worst = missed.argmax()
-        if not len(empty) or missed[worst] <= rounding[worst]:
+        nearest_distance = distances.min(axis=1)
+        worst = nearest_distance.argmax()
+        if not len(empty) or nearest_distance[worst] <= rounding[worst]:
             break
         cluster = empty[0]
         bases[cluster] = _principal(X[[worst]], bases[cluster])

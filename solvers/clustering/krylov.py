@@ -112,11 +112,11 @@ def _search(
 ) -> EigenPairs:
     """Find eigenpairs of M orthogonal to `known`, in Krylov spaces of a function of M."""
     rng = np.random.RandomState(0)
-    kept, most = k + 2 * _BLOCK, basis_size(k)
+    kept, max_basis = k + 2 * _BLOCK, basis_size(k)
     n, n_known = known.shape
-    basis = np.empty((n, n_known + most), order="F")
+    basis = np.empty((n, n_known + max_basis), order="F")
     basis[:, :n_known] = known
-    V, H = basis[:, n_known:], np.zeros((most, most))
+    V, H = basis[:, n_known:], np.zeros((max_basis, max_basis))
     size, claimed, beyond = 0, np.inf, _fresh_block(known, rng)
     for _ in range(n_cycles):
         V[:, size : size + _BLOCK] = beyond
@@ -178,11 +178,11 @@ def _orthonormal(W: Array, V: Array, rng: np.random.RandomState) -> tuple[Array,
     lost = np.abs(np.diag(R)) <= _ROUNDING * np.linalg.norm(W)
     Q[:, lost] = rng.standard_normal((len(Q), lost.sum()))
     R[lost] = 0
-    again = np.ones((1, 1))
-    while np.abs(again).max(initial=0) > _NEARLY:
-        again = V.T @ Q
-        inside += again @ R
-        Q, factor = qr(Q - V @ again, mode="economic", check_finite=False)
+    overlap = np.ones((1, 1))
+    while np.abs(overlap).max(initial=0) > _NEARLY:
+        overlap = V.T @ Q
+        inside += overlap @ R
+        Q, factor = qr(Q - V @ overlap, mode="economic", check_finite=False)
         R = factor @ R
     return Q, inside, R
 

@@ -100,8 +100,10 @@ class NearestNeighborClustering(NeighborClustering):
             raise ValueError(f"metric: must be 'euclidean' or 'cosine', got {self.metric!r}")
         if self.weights not in ("binary", "gaussian"):
             raise ValueError(f"weights: must be 'binary' or 'gaussian', got {self.weights!r}")
-        most = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
-        self._search = NearestNeighbors(n_neighbors=min(most, len(X) - 1), n_jobs=self.n_jobs)
+        n_neighbors = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
+        self._search = NearestNeighbors(
+            n_neighbors=min(n_neighbors, len(X) - 1), n_jobs=self.n_jobs
+        )
         distance, indices = self._search.fit(self._scale_by_metric(X)).kneighbors()
         self._reach = distance[:, -1]
         return self._weigh(distance, indices, X.dtype)
@@ -198,9 +200,9 @@ class LocallyLinearSubspaceClustering(SubspaceClustering):
     _choices: ClassVar[Choices] = _NUMBERS
 
     def _represent(self, X: Array) -> csr_array:
-        most = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
+        n_neighbors = check_integer(self.n_neighbors_, "n_neighbors", minimum=1)
         return locally_linear_weights(
-            X, n_neighbors=min(most, len(X) - 1), reg=self.reg, n_jobs=self.n_jobs
+            X, n_neighbors=min(n_neighbors, len(X) - 1), reg=self.reg, n_jobs=self.n_jobs
         )
 
     def _origin(self) -> Array:

@@ -280,9 +280,9 @@ class OMPSubspaceClustering(SubspaceClustering):
     _choices: ClassVar[Choices] = {"n_nonzero": (5, 3, 10)}
 
     def _represent(self, X: Array) -> csr_array:
-        most = check_integer(self.n_nonzero_, "n_nonzero", minimum=1)
+        n_nonzero = check_integer(self.n_nonzero_, "n_nonzero", minimum=1)
         return omp_self_expression(
-            unit_rows(X), n_nonzero=min(most, len(X) - 1), tol=self.tol, n_jobs=self.n_jobs
+            unit_rows(X), n_nonzero=min(n_nonzero, len(X) - 1), tol=self.tol, n_jobs=self.n_jobs
         )
 
     def _represent_new(self, X: Array) -> csr_array:

@@ -28,8 +28,8 @@ class Planes:
     def restore(self, values: Array) -> Array:
         """Return planes in the grey levels and the layout of the image."""
         if self.unit > 1:  # rounding may exceed the largest float
-            most = float(np.finfo(values.dtype).max) / self.unit
-            values = np.clip(values, -most, most)
+            limit = float(np.finfo(values.dtype).max) / self.unit
+            values = np.clip(values, -limit, limit)
         image = values * values.dtype.type(self.unit)
         return image[0] if self.channel_axis is None else np.moveaxis(image, 0, self.channel_axis)
 

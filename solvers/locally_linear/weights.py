@@ -92,8 +92,8 @@ def locally_linear_weights(
     if graph is not None and n_neighbors is None:
         indptr, indices = _read_pattern(graph, (len(points), len(X)), exclude_self=queries is None)
     elif graph is None and n_neighbors is not None:
-        most = len(X) - (queries is None)
-        n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1, maximum=most)
+        max_neighbors = len(X) - (queries is None)
+        n_neighbors = check_integer(n_neighbors, "n_neighbors", minimum=1, maximum=max_neighbors)
         chosen = nearest(points, X, n_neighbors, exclude_self=queries is None, n_jobs=n_jobs)
         indptr, indices = np.arange(0, chosen.size + 1, n_neighbors), chosen.ravel()
     else:
@@ -216,10 +216,10 @@ def _barycentre_weights(
 @jit
 def _solve_rows(points: Array, X: Array, indptr: Array, indices: Array, reg: float) -> Array:
     """Weights of one point after another; NaN if a local system is singular."""
-    most, first = 0, indptr[0]
+    max_neighbors, first = 0, indptr[0]
     for i in range(len(points)):
-        most = max(most, indptr[i + 1] - indptr[i])
-    local, gram = np.empty((most, X.shape[1])), np.empty((most, most))
+        max_neighbors = max(max_neighbors, indptr[i + 1] - indptr[i])
+    local, gram = np.empty((max_neighbors, X.shape[1])), np.empty((max_neighbors, max_neighbors))
     weights = np.ones(indptr[-1] - first)
     for i in range(len(points)):
         start, stop = indptr[i], indptr[i + 1]

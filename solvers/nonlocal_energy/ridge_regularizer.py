@@ -182,13 +182,13 @@ def minimize_convex_ridge(
 
 def _descend_with_momentum(problem: ConvexRidge, tol: float, max_iter: int) -> tuple[Array, int]:
     """Run Nesterov's iteration until the gradient at the returned point proves `tol`."""
-    most = tol * problem.convexity * np.sqrt(problem.f.size)
+    max_norm = tol * problem.convexity * np.sqrt(problem.f.size)
     u = last = problem.f
     t, n_iter = 1.0, 0
     while n_iter < max_iter:
         gradient = problem.gradient(u)
         n_iter += 1
-        if np.linalg.norm(gradient) <= most:
+        if np.linalg.norm(gradient) <= max_norm:
             break
         stepped = u - gradient / problem.smoothness
         move = stepped - last

@@ -142,9 +142,9 @@ def _off_diagonal(matrix: Any) -> Any:
     """Copy of a matrix with a zero diagonal."""
     if issparse(matrix):
         entries = matrix.tocoo()
-        off = entries.row != entries.col
-        pairs = entries.row[off], entries.col[off]
-        return csr_array((entries.data[off], pairs), shape=matrix.shape)
+        off_diagonal = entries.row != entries.col
+        pairs = entries.row[off_diagonal], entries.col[off_diagonal]
+        return csr_array((entries.data[off_diagonal], pairs), shape=matrix.shape)
     matrix = matrix.copy()
     np.fill_diagonal(matrix, 0)
     return matrix

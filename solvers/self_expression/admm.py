@@ -126,9 +126,9 @@ def _admm(
         L += p * (Z - C)
         excess = Z.sum(axis=1, keepdims=True) - 1
         sums += p * affine * excess
-        missed = np.abs(Z - C)
-        np.fill_diagonal(missed, 0)
-        if max(missed.max(), affine * np.abs(excess).max()) < tol:
+        disagreement = np.abs(Z - C)
+        np.fill_diagonal(disagreement, 0)
+        if max(disagreement.max(), affine * np.abs(excess).max()) < tol:
             return C, iteration, True
     return C, max_iter, False
 

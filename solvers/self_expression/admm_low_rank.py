@@ -108,12 +108,12 @@ def admm_low_rank_self_expression(
     while n_iter < max_iter and not stopped:
         J = shrink_spectrum(C + W / p, 1 / p) if len(s) else C
         C = (J - W / p + (points - E + Y / p) @ B.T) / (s**2 + 1)
-        missed = points - C @ B
-        E = shrink_rows(missed + Y / p, lam / p)
-        Y, W, p = Y + p * (missed - E), W + p * (C - J), min(growth * p, _LARGEST_PENALTY)
+        residual = points - C @ B
+        E = shrink_rows(residual + Y / p, lam / p)
+        Y, W, p = Y + p * (residual - E), W + p * (C - J), min(growth * p, _LARGEST_PENALTY)
         if history:
             trace.append(certify_robust(points, C, B, Y, lam)[:2])
-        stopped = max(_largest_entry(missed - E), _largest_entry(C - J)) <= tol
+        stopped = max(_largest_entry(residual - E), _largest_entry(C - J)) <= tol
         n_iter += 1
     recorded = None
     if history:

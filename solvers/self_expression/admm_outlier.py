@@ -159,9 +159,9 @@ def _circulated_form(
         YX -= mu / g * (by_right * right_e - by_fit * explained)
         C = soft_threshold(Z + L / p, 1 / p)
         np.fill_diagonal(C, 0)
-        disagreement, missed = _step(X, fit, diagonal, S, Le, Y, mu, g, p, by_fit, by_right)
+        disagreement, violation = _step(X, fit, diagonal, S, Le, Y, mu, g, p, by_fit, by_right)
         L += p * (Z - C)
-        if max(np.abs(Z - C).max(), disagreement) < tol and missed < tol:
+        if max(np.abs(Z - C).max(), disagreement) < tol and violation < tol:
             return C, iteration, True
     return C, max_iter, False
 
@@ -187,7 +187,7 @@ def _step(
     Returns ``max |Ze - F|`` and the largest ``|x - e - z X|`` of a row relative to ``|x - e|``.
     """
     n, d = X.shape
-    disagreement, missed = 0.0, 0.0
+    disagreement, violation = 0.0, 0.0
     for i in range(n):
         error, norm = 0.0, 0.0
         for j in range(d):
@@ -203,5 +203,5 @@ def _step(
             disagreement = max(disagreement, abs(Ze - F))
             error += residual * residual
             norm += clean * clean
-        missed = max(missed, np.sqrt(error / norm) if norm > 0 else np.sqrt(error))
-    return disagreement, missed
+        violation = max(violation, np.sqrt(error / norm) if norm > 0 else np.sqrt(error))
+    return disagreement, violation

@@ -138,8 +138,10 @@ def basis_pursuit_self_expression(
 
     def certify(codes: csr_array) -> tuple[Array, Array, Array]:
         objective = abs(codes).sum(axis=1)
-        missed = np.linalg.norm(uncentred - codes @ uncentred, axis=1)
-        violation = _take_larger_violation(objective, (dual * centred).sum(axis=1), missed, centred)
+        residual_norm = np.linalg.norm(uncentred - codes @ uncentred, axis=1)
+        violation = _take_larger_violation(
+            objective, (dual * centred).sum(axis=1), residual_norm, centred
+        )
         violation[~solvable] = np.inf
         return objective, violation, _restore_dual(dual, uncentred, centred)
 
@@ -315,12 +317,12 @@ def _polish(X: Array, i: int, row: csr_array, nu: Array) -> tuple[csr_array, Arr
     correlation[i] = 0
     duals = np.stack([nu, tight]) / np.maximum(correlation.max(axis=0), 1)[:, None]
     best = duals[(duals @ x[0]).argmax()]
-    missed = np.linalg.norm(x - values @ atoms, axis=1)
+    residual_norm = np.linalg.norm(x - values @ atoms, axis=1)
     polished = csr_array((values, row.indices, [0, len(values)]), shape=row.shape)
     return (
         polished,
         best,
-        float(_take_larger_violation(np.abs(values).sum(), x @ best, missed, x)[0]),
+        float(_take_larger_violation(np.abs(values).sum(), x @ best, residual_norm, x)[0]),
     )
 
 

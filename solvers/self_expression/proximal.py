@@ -167,16 +167,16 @@ def low_rank_sparse_self_expression(
 
     def gap(C: Array, copies: list[Array], subgradients: list[Array]) -> tuple[float, float, Array]:
         W = subgradients[0] / lam
-        missed = points - C @ points
-        V = (2 * missed @ points.T / lam - W) / beta
+        residual = points - C @ points
+        V = (2 * residual @ points.T / lam - W) / beta
         np.fill_diagonal(V, 0)
-        most = 1 / max(np.linalg.norm(W, 2), np.abs(V).max(), 1e-300)
-        energy, inner = (missed**2).sum(), (points * missed).sum()
-        scale = np.clip(inner / (energy or 1), 0, most)
+        max_scale = 1 / max(np.linalg.norm(W, 2), np.abs(V).max(), 1e-300)
+        energy, inner = (residual**2).sum(), (points * residual).sum()
+        scale = np.clip(inner / (energy or 1), 0, max_scale)
         norms = np.linalg.norm(C, "nuc") + beta * np.abs(C).sum()
         objective = energy + lam * norms
         dual = 2 * scale * inner - scale**2 * energy
-        return objective, max(objective - dual, 0) / square, 2 * scale * missed
+        return objective, max(objective - dual, 0) / square, 2 * scale * residual
 
     sparse = Penalty.checked(beta, len(X), zero_diagonal=True)
     proxes = [shrink_spectrum, lambda Z, t: sparse.prox(Z, 2 * t)]

@@ -30,14 +30,14 @@ def pursue_rows(
     """
     n, m = len(Y), len(D)
     own_atom = np.arange(n) if exclude_self else np.full(n, -1)
-    most = min(n_nonzero, m - exclude_self, D.shape[1])
-    size = max(1, min(_BLOCK_ROWS, _BLOCK_ENTRIES // (m + (most + 1) * D.shape[1])))
+    max_nonzero = min(n_nonzero, m - exclude_self, D.shape[1])
+    size = max(1, min(_BLOCK_ROWS, _BLOCK_ENTRIES // (m + (max_nonzero + 1) * D.shape[1])))
     blocks = [slice(start, start + size) for start in range(0, n, size)]
-    tasks = [(Y[rows], D, own_atom[rows], most, tol) for rows in blocks]
+    tasks = [(Y[rows], D, own_atom[rows], max_nonzero, tol) for rows in blocks]
     with one_blas_thread:
         by_block = list(spread(_pursue, tasks, n_jobs))
     support, values, counts = (np.concatenate(parts) for parts in zip(*by_block, strict=True))
-    stored = np.arange(most) < counts[:, None]
+    stored = np.arange(max_nonzero) < counts[:, None]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     coef = narrow(csr_array((values[stored], support[stored], indptr), shape=(n, m)))
     coef.sort_indices()

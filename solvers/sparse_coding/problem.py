@@ -228,13 +228,13 @@ def certify(
     sizes = abs(Y) + abs(C) @ abs(D)
     sizes *= 2.0**-53 * (2 * (C != 0).sum(axis=1) + D.shape[1] + 4)[:, None]
     seen = _SEEN * penalty.half
-    most = np.linalg.norm(sizes, axis=1) * np.linalg.norm(D, axis=1).max()
+    max_rounding = np.linalg.norm(sizes, axis=1) * np.linalg.norm(D, axis=1).max()
 
     def correlation(rows: slice) -> Array:
         block: Any = C[rows]
         block = block.toarray() if issparse(block) else block
         Q = residual[rows] @ D.T - ridge[rows] * block
-        close = np.flatnonzero(most[rows] >= seen[rows])
+        close = np.flatnonzero(max_rounding[rows] >= seen[rows])
         rounding = sizes[rows][close] @ abs(D).T
         rounding[rounding < seen[rows][close, None]] = 0
         Q[close] += rounding if penalty.nonnegative else np.copysign(rounding, Q[close])

@@ -196,7 +196,7 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
     """Whether searches in cells look at few of the atoms, by a trial on some rows."""
     n, m = len(problem.signals), len(problem.atoms)
     few, many = _PROBED
-    for n_probed, most in ((few, max(_LEFT_BY_CELLS, 1 / 2)), (many, _LEFT_BY_CELLS)):
+    for n_probed, max_share in ((few, max(_LEFT_BY_CELLS, 1 / 2)), (many, _LEFT_BY_CELLS)):
         some = np.linspace(0, n - 1, min(n, n_probed)).astype(np.int64)
         probe = problem._replace(
             signals=problem.signals[some],
@@ -210,7 +210,7 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
             0, len(some), _freeze_arrays(probe), _freeze_arrays(cells), tol, max_rounds
         )
         codes = block.solve()
-        if codes.n_looked.sum() > most * m * codes.n_passes.sum():
+        if codes.n_looked.sum() > max_share * m * codes.n_passes.sum():
             return False
     return True
 

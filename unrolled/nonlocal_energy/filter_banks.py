@@ -233,9 +233,9 @@ def _split_blocks(u: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
     """Yield slices of images and rows: whole images, or strips of one, of some thousand windows."""
     n_images, height, width = u.shape
     rows, columns = height - size + 1, width - size + 1
-    most = _N_WINDOWS if u.device.type == "cpu" else _N_WINDOWS_ON_DEVICE
-    n_together = block_size(max(1, most // (rows * columns)))
-    strip = block_size(max(1, min(rows, most // columns)))
+    max_windows = _N_WINDOWS if u.device.type == "cpu" else _N_WINDOWS_ON_DEVICE
+    n_together = block_size(max(1, max_windows // (rows * columns)))
+    strip = block_size(max(1, min(rows, max_windows // columns)))
     for first in range(0, n_images, n_together):
         for top in range(0, rows, strip):
             bottom = min(top + strip, rows) + size - 1

@@ -150,13 +150,13 @@ class _FilterGradient(torch.autograd.Function):
         gradient, gram, threshold, w, R = ctx.saved_tensors
         g = _Filter(w, threshold)
         E, V = (R.mT @ x @ R for x in (gradient, by_gram))
-        slopes, rates = g.slopes(), g.slope_differences()
-        forward = g.differences() * V - by_threshold * torch.diag_embed(slopes)
-        mixed = torch.einsum("...ijk,...ij,...jk->...ik", g.second_differences(), E, V)
-        again = mixed + torch.einsum("...ijk,...ij,...jk->...ik", g.second_differences(), V, E)
-        again = again - by_threshold * rates * E
-        by_t = -(rates * E * V).sum((-2, -1), keepdim=True)
-        gradients = (R @ forward @ R.mT, R @ again @ R.mT, by_t)
+        slopes, slope_ratios = g.slopes(), g.slope_differences()
+        by_gradient = g.differences() * V - by_threshold * torch.diag_embed(slopes)
+        ordered = torch.einsum("...ijk,...ij,...jk->...ik", g.second_differences(), E, V)
+        by_G = ordered + torch.einsum("...ijk,...ij,...jk->...ik", g.second_differences(), V, E)
+        by_G = by_G - by_threshold * slope_ratios * E
+        by_t = -(slope_ratios * E * V).sum((-2, -1), keepdim=True)
+        gradients = (R @ by_gradient @ R.mT, R @ by_G @ R.mT, by_t)
         message, saved = "LowRank: has no third derivative", (gradient, gram, threshold)
         return *(once_in(x, message, *saved) for x in gradients), None, None
 

@@ -97,7 +97,7 @@ def solved_ridge(
 def _solve_ridge(X: Array, A: Array, ridge: Array) -> Proved:
     """Solve for NumPy arrays; return codes, pull-back, gaps and margins."""
     U, s, Vt = np.linalg.svd(A, full_matrices=False)
-    off = _measure_error(A, U, s, Vt)[..., None]
+    svd_error = _measure_error(A, U, s, Vt)[..., None]
     s = np.where(s > max(A.shape[-2:]) * _EPS * s.max(axis=-1, initial=0, keepdims=True), s, 0)
     s = s[..., None, :]
     inverse = 1 / (s**2 + ridge)
@@ -118,7 +118,7 @@ def _solve_ridge(X: Array, A: Array, ridge: Array) -> Proved:
         sizes = (np.linalg.norm(x, axis=-1) for x in (w, h, back, codes, residual))
         of_w, of_h, of_back, of_codes, of_residual = sizes
         share = _divide(of_residual, of_h * of_residual + of_codes * of_back) / least
-        error = (2 * off * of_back + _EPS * of_w) * share + off / least**0.5
+        error = (2 * svd_error * of_back + _EPS * of_w) * share + svd_error / least**0.5
         return back, to_A, -(along * inner * s).sum(axis=-1, keepdims=True), error
 
     energy = (X**2).sum(axis=-1)

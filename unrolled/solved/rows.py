@@ -120,17 +120,17 @@ def _solve_entmax(z: Array, alpha: Array) -> Proved:
         to_z = s * w - share * (s * w).sum(axis=-1, keepdims=True)
         # A Newton step of p: on the support (p^(alpha - 1) - 1) / (alpha - 1) is z less a constant.
         power = np.divide(np.expm1(-x), excess, out=log_p.copy(), where=excess > 0)
-        off = s * np.where(inside, power - below, 0)
-        off -= share * off.sum(axis=-1, keepdims=True)
+        newton_step = s * np.where(inside, power - below, 0)
+        newton_step -= share * newton_step.sum(axis=-1, keepdims=True)
         rounding = 4 * _EPS * s * np.abs(power)
-        error = (2 - alpha) * share * (np.abs(off) + rounding) / np.where(inside, p, 1)
+        error = (2 - alpha) * share * (np.abs(newton_step) + rounding) / np.where(inside, p, 1)
         return to_z, (w * to_alpha).sum(axis=-1, keepdims=True), error.sum(axis=-1)
 
     margin = np.full(z.shape[:-1], np.inf)
     if (alpha == 2).any():
         distance = below + p.max(axis=-1, keepdims=True)  # from the threshold
-        missed = np.where(inside, np.abs(p - distance), 0).max(axis=-1)
-        margin = np.where(inside, distance, -distance).min(axis=-1) - missed
+        deviation = np.where(inside, np.abs(p - distance), 0).max(axis=-1)
+        margin = np.where(inside, distance, -distance).min(axis=-1) - deviation
         margin = np.where(alpha[..., 0] == 2, margin, np.inf)
     return p, pull, entmax_gap(z, p, alpha=alpha), margin
 
@@ -226,10 +226,10 @@ def _solve_variation(signals: Array, weights: Array) -> Proved:
     jumps, p = np.diff(u, axis=1), np.cumsum(u - f, axis=1)[:, :-1]
     slack = lam[:, None] - np.where(jumps != 0, np.sign(jumps) * p, np.abs(p))
     nearest = np.where(jumps != 0, np.abs(jumps), slack)
-    missed = np.where(jumps != 0, np.abs(slack), 0).max(axis=1, initial=0)
+    deviation = np.where(jumps != 0, np.abs(slack), 0).max(axis=1, initial=0)
     rounding = _EPS * f.shape[1] * np.abs(f).max(axis=1)
     shape = signals.shape[:-1]
-    margin = (nearest.min(axis=1, initial=np.inf) - rounding - missed) / lam
+    margin = (nearest.min(axis=1, initial=np.inf) - rounding - deviation) / lam
     return u.reshape(signals.shape), pull, solution.gap.reshape(shape), margin.reshape(shape)
 
 

@@ -207,7 +207,7 @@ class _SparseAttention(torch.autograd.Function):
 def _iterate_explicitly(
     q: Tensor, k: Tensor, hidden: Tensor | None, settings: _Settings
 ) -> Callable[..., Tensor]:
-    """Return a function of q, k, v, m and t with the same output, computed without blocks."""
+    """Return the function of q, k, v, ``m = 2 / lam`` and ``t = step lam / 2`` without blocks."""
     allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
     allowed = allowed if settings.offset is None else allowed.tril(settings.offset)
     if settings.zero_diagonal:

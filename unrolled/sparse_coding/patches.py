@@ -228,13 +228,14 @@ class Similar(NamedTuple):
 
     @classmethod
     def of(cls, indices: Tensor) -> Self:
-        """Make the bags from the indices of `similar_patches`, of shape (n, n_similar)."""
+        """Make both from indices of shape (n, n_similar): row i holds the patches similar to i."""
         n, k = indices.shape
         flat = indices.flatten()
         counts = torch.bincount(flat, minlength=n)
         starts = torch.arange(0, n * k, k, device=indices.device)
+        forth = Bags(flat, starts)
         back = Bags(flat.argsort(stable=True) // k, counts.cumsum(0) - counts)
-        return cls(Bags(flat, starts), back)
+        return cls(forth, back)
 
     @classmethod
     def around(cls, images: Tensor, patch_size: int, window: int, n_similar: int) -> Self:
