@@ -42,7 +42,7 @@ def audit(
     """Test whether networks that others wrote keep the laws that they promise.
 
     ```
-    twinsolve audit bert
+    twinsolve audit mamba BertModel
     twinsolve audit my_module:build_network
     twinsolve audit --list
     ```

@@ -9,7 +9,7 @@ from ..terminal import console, progress
 def vectors(
     output: Output = Path("results/vectors"),
 ) -> None:
-    """Write reference inputs and outputs to test kernels of any framework with.
+    """Write reference inputs and outputs, to test kernels of any framework.
 
     ```
     twinsolve vectors --output vectors

@@ -26,7 +26,7 @@ def inspect(
 
     ```
     twinsolve inspect digits
-    twinsolve inspect results/classify/runs/RUN --images my_pictures
+    twinsolve inspect results/classify/runs/networks/NAME --images my_pictures
     twinsolve inspect digits digits-mixed
     ```
 
