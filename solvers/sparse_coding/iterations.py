@@ -299,11 +299,11 @@ class _Problem(NamedTuple):
 
     def support_step(self, C: Array, step: float | Array) -> Array:
         """Step by ``1 / |D_S|_2^2`` in rows that then keep their support S, else by `step`."""
-        on = C != 0
-        steps = [1 / self._square_norm(np.flatnonzero(S)) if S.any() else step for S in on]
-        long = self.proximal_step(C, np.array(steps)[:, None])
-        same_support = ~((long != 0) & ~on).any(axis=1)
-        return np.where(same_support[:, None], long, self.proximal_step(C, step))
+        support = C != 0
+        steps = [1 / self._square_norm(np.flatnonzero(S)) if S.any() else step for S in support]
+        adaptive = self.proximal_step(C, np.array(steps)[:, None])
+        same_support = ~((adaptive != 0) & ~support).any(axis=1)
+        return np.where(same_support[:, None], adaptive, self.proximal_step(C, step))
 
     def _square_norm(self, S: Array) -> float:
         """Return ``|D_S|_2^2``, from the smaller Gram matrix of D_S."""

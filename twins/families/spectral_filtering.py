@@ -214,11 +214,15 @@ def _feat_scale_bound(layer: FeatScale, X: Tensor) -> Inequalities:
         np.linalg.norm(split_frequencies(x)[1]) for x in (tokens, as_array(scale(A @ tokens)))
     )
     sides.at_most(after, abs(factors[feature]) * high_frequency_gain(A) * before)
-    few = tokens[:N_EXTREMAL]
-    A = smoother_matrix(few, few, bandwidth=local_bandwidth(few, few))
+    extremal_tokens = tokens[:N_EXTREMAL]
+    A = smoother_matrix(
+        extremal_tokens,
+        extremal_tokens,
+        bandwidth=local_bandwidth(extremal_tokens, extremal_tokens),
+    )
 
     def smooth(z: Tensor) -> Tensor:
-        features = np.zeros((len(few), layer.dim))
+        features = np.zeros((len(extremal_tokens), layer.dim))
         features[:, feature] = as_array(z)[0, :, 0]
         return scale(A @ features)[None, :, [feature]]
 

@@ -77,6 +77,7 @@ def tell(how: Inexact, message: str) -> None:
 
 @untraced
 def _solve(problem: Problem, refusal: str, *inputs: Tensor) -> Tensor:
+    """Return the solution of a problem, with its gradients, as an autograd function."""
     solution: Tensor = _Solved.apply(problem, refusal, *inputs)
     return solution
 

@@ -257,7 +257,8 @@ class _Gradients(NamedTuple):
     ) -> None:
         """Go back through a block's iterations from dB, the gradient of its last codes.
 
-        The gradient of v is added elsewhere.
+        Q, M and T are the block's rows of q, m and t, K its keys, and R holds ``q - C k`` of each
+        iteration. The gradient of v is added elsewhere.
         """
         gq, gm, gt = (block.of(x) for x in (self.q, self.m, self.t))
         gk = block.keys(self.k)

@@ -210,7 +210,7 @@ def _sum_boxes(x: Tensor, size: int, dim: int) -> Tensor:
 
 
 class Bags(NamedTuple):
-    """Sets of row indices, one for each row: `members` from one of the `starts` to the next."""
+    """Sets of row indices: set i is `members` from ``starts[i]`` to before ``starts[i + 1]``."""
 
     members: Tensor
     starts: Tensor

@@ -131,7 +131,7 @@ def _metric(layer: Elliptical, call: HeadCall) -> Array:
 
 
 def _solve_elliptical(layer: Elliptical, call: HeadCall) -> Array:
-    # Queries and keys each get the square root of the metric.
+    """Solve by kernel regression on queries and keys times the square root of the metric."""
     root = np.sqrt(_metric(layer, call))
     return regress_by_dot_products(call.q * root / call.q.shape[1] ** 0.5, call.k * root, call.v)
 
