@@ -27,12 +27,14 @@ from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.classification.study import ROWS
 from twinsolve.bench.vision.inspection.measures import observe
 from twinsolve.bench.vision.inspection.sources import digits, find_source
-from twinsolve.unrolled import TokenGraying
+from twinsolve.unrolled import Neutreno, TokenGraying
 from twinsolve.unrolled.diagnostics import (
+    MEASURES,
     attention_spectrum,
     condition_bounds,
     high_frequency_bounds,
     jacobian_spectrum,
+    record,
 )
 from twinsolve.unrolled.kernel_smoothing import store_positions
 from twinsolve.unrolled.models import Block
@@ -42,7 +44,7 @@ Array = np.ndarray
 
 
 class Found(NamedTuple):
-    """A number, what it is of, at which layer, size or the like, and the bound on it if any."""
+    """A number, what it is of, at which layer, size or the like, and a bound or another number."""
 
     part: str
     at: Any
@@ -126,6 +128,24 @@ def measure_conditions(model: nn.Module, images: Tensor) -> Iterator[Found]:
         part = side.part.replace("_skip", " with skip").replace("_", "-")
         layers[part] = layers.get(part, 0) + 1
         yield Found(part, layers[part], side.measured.log().median().item())
+
+
+def replace_by_neutreno(model: nn.Module, images: Tensor) -> Iterator[Found]:
+    """Mean token cosine behind each layer once NeuTRENO takes the place of softmax, and before."""
+    plain = _token_cosines(model, images)
+    for lam in (0.2, 0.4, 0.6):
+        changed = deepcopy(model)
+        for block in blocks_of(changed):
+            block.attention.operator = Neutreno(block.attention.operator, lam)
+        for layer, pair in enumerate(zip(_token_cosines(changed, images), plain, strict=True), 1):
+            yield Found(f"{lam:g}", layer, *pair)
+
+
+@torch.no_grad()
+def _token_cosines(model: nn.Module, images: Tensor) -> list[float]:
+    with record(model, {"cosine": MEASURES["token_similarity"]}) as rows:
+        model(images)
+    return [row["value"] for row in rows]
 
 
 def compare_jacobians(model: nn.Module, images: Tensor) -> Iterator[Found]:
@@ -359,6 +379,11 @@ STATEMENTS: dict[str, Statement] = {
         read_bands, "operator", ".4g",
         f"{_SHIPPED} AttnScale is one layer of the shipped mixed network. The intensity of the "
         "mean is at least 1 in each map.",
+    ),
+    "NT Figure 7, left": Statement(
+        lambda: with_digits(replace_by_neutreno), "lambda, by layer", ".2f",
+        f"{_SHIPPED} Mean cosines of tokens behind a layer, over 16 images, with NeuTRENO in place "
+        "of softmax attention, and in brackets without. Nothing is trained further.",
     ),
     "SK Figure 1b": Statement(
         lambda: with_digits(measure_conditions), "ln kappa, by layer", ".2f",

@@ -28,11 +28,13 @@ from statements import (
     measure_conditions,
     measure_high_frequencies,
     measure_rounding,
+    replace_by_neutreno,
 )
 
 from twinsolve.bench.tables import read_table
 from twinsolve.bench.vision.inspection.sources import DigitsTransformer
-from twinsolve.unrolled import TokenGraying
+from twinsolve.unrolled import Softmax, TokenGraying
+from twinsolve.unrolled.diagnostics import token_similarity
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -92,6 +94,20 @@ def test_condition_numbers_are_those_of_a_loop(model, images):
             for part, tokens in ((name, branch), (f"{name} with skip", state)):
                 kappa = np.median(np.log(np.linalg.cond(tokens.numpy())))
                 assert found[part, layer] == pytest.approx(kappa, rel=1e-6)
+
+
+def test_neutreno_takes_the_place_of_softmax_in_a_copy_of_the_network(model, images):
+    """As does a network that is built with it and takes the weights."""
+    rows = pd.DataFrame(replace_by_neutreno(model, images))
+    assert all(type(block.attention.operator) is Softmax for block in model.blocks)
+    other = DigitsTransformer(
+        dim=8, depth=2, num_heads=2, patch_size=2, operator="neutreno"
+    ).double()
+    other.load_state_dict(model.state_dict())
+    for name, network in (("value", other), ("bound", model)):
+        states = network.intermediates(images)[-2:]
+        expected = [token_similarity(x).mean().item() for x in states]
+        assert_allclose(rows[rows.part == "0.6"][name], expected, rtol=1e-6)
 
 
 def test_jacobian_of_all_blocks_is_at_most_the_product_of_those_of_its_sub_blocks(model, images):
