@@ -3,6 +3,14 @@
 from .anisotropic import anisotropic_nonlocal_means, elliptical_metric, oriented_metric
 from .balancing import marginal_violation, sinkhorn
 from .local_linear import local_linear_regression, local_linear_residual
+from .nystrom import (
+    iterated_pseudo_inverse,
+    nystrom_factors,
+    nystrom_matrix,
+    nystrom_smoother,
+    pseudo_inverse_residual,
+    segment_means,
+)
 from .regression import (
     nadaraya_watson,
     nadaraya_watson_residual,
@@ -17,12 +25,18 @@ __all__ = [
     "entmax",
     "entmax_gap",
     "entropic_gap",
+    "iterated_pseudo_inverse",
     "local_linear_regression",
     "local_linear_residual",
     "marginal_violation",
     "nadaraya_watson",
     "nadaraya_watson_residual",
+    "nystrom_factors",
+    "nystrom_matrix",
+    "nystrom_smoother",
     "oriented_metric",
+    "pseudo_inverse_residual",
+    "segment_means",
     "simplex_projection_residual",
     "sinkhorn",
     "smoother_matrix",

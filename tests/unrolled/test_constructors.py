@@ -231,10 +231,13 @@ ROWS = [
         holds={"key_weight": Size((3, 5, 1)), "query_weight": Size((3, 5, 1)),
                "bias": np.zeros((3, 1, 1))}),
     row("Logistic", head_dim=5, holds={"key_weight": Size((5, 1)), "bias": np.zeros((1, 1))}),
+    row("Nystrom", n_landmarks=4, n_iter=3),
     row("Sparsemax", scale=0.3),
     row("Softmax", scale=0.3),
     row("SpatialGaussian", bandwidth=0.8, **GRID, **HEADS, holds=GRID_HELD),
     row("Symmetric", scale=0.3),
+    row("TalkingHeads", num_heads=3,
+        holds={"mix_logits": np.eye(3), "mix_weights": np.eye(3)}),
     row("TopK", n_largest=3, scale=0.3),
     row("Tupe", dim=6, num_heads=3, head_dim=5, holds={"position_weight": Size((30, 6))}),
     row("Tupe", dim=6, num_heads=3, holds={"position_weight": Size((12, 6))}),
@@ -583,7 +586,7 @@ SIGNED = {"LayerScale.initial", "_ScaleThenLayerScale.initial", "layer_scale", "
 MAY_BE_ZERO = SIGNED | {
     "class_depth", "contraction", "depth", "dropout", "mixing", "n_class_tokens", "noise",
     "noise_later", "norm_eps", "num_classes", "patch_distance", "radius", "ridge", "window",
-    "DeepSelfExpression.n_layers", "Sinkhorn.n_iter",
+    "DeepSelfExpression.n_layers", "Nystrom.n_iter", "Sinkhorn.n_iter",
     "NonLocalMeansAttention.sigma", "NonLocalMeansDenoiser.tau", "BoostedFilter.rho",
     *(f"{name}.lam" for name in CLASSES if "FilterDiffusion" in name),
 }  # fmt: skip
@@ -609,6 +612,7 @@ DEFAULTS = {
     "Linear": {"scale": 1 / 16},  # SK-4
     "LocallyLinear": {"reg": 1e-3},  # SE-9
     "Neutreno": {"lam": 0.6},  # NT-22
+    "Nystrom": {"n_iter": 6},  # QK-pinv
     "SelfExpressiveNetwork": {"width": 1024, "gamma": 200.0, "l1_ratio": 0.9},  # CL-11
     "TokenGraying": {"eps": 0.95},  # SK-A2
 }

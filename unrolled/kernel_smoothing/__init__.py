@@ -10,9 +10,11 @@ from .linear import Linear, linear_attention
 from .local import CrissCross, Local
 from .logistic import Logistic
 from .logits import distances, gaussian_logits, squared_distances
+from .nystrom import Nystrom
 from .simplex import Sparsemax, project_on_simplex
 from .softmax import Softmax, Symmetric, TopK
 from .spatial_gaussian import SpatialGaussian
+from .talking_heads import TalkingHeads
 from .tupe import Tupe
 
 __all__ = [
@@ -27,11 +29,13 @@ __all__ = [
     "Linear",
     "Local",
     "Logistic",
+    "Nystrom",
     "Sinkhorn",
     "Softmax",
     "Sparsemax",
     "SpatialGaussian",
     "Symmetric",
+    "TalkingHeads",
     "TopK",
     "Tupe",
     "alibi_slopes",

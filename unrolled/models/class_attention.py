@@ -31,7 +31,9 @@ class ClassAttentionTransformer(nn.Module):
     class_depth : int, default=2
         Class-attention layers.
     operator : str, Operator, callable, or list of these, default="softmax"
-        Operator of the self-attention layers, as in `Block`.
+        Operator of the self-attention layers, as in `Block`. "talking_heads" is that of CaiT. It
+        starts as softmax attention, which is the default so that the fused kernel serves, and so
+        that other operators stand beside the same baseline as in a `VisionTransformer`.
     class_operator : str, Operator, callable, or list of these, default="softmax"
         Operator of the class-attention layers. There one query meets all tokens: it must not need
         as many queries as keys, nor values or positions of other layers' tokens.

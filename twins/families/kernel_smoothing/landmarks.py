@@ -1,0 +1,90 @@
+"""Twins of Nyström attention: iterates from singular values, and the exact quadrature."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import softmax
+
+from ....solvers.kernel_smoothing import (
+    iterated_pseudo_inverse,
+    nystrom_factors,
+    nystrom_smoother,
+    segment_means,
+)
+from ....unrolled.kernel_smoothing import Nystrom
+from ...heads import Array, HeadCall
+from ...pairs import Inputs, Numerics
+from ...registry import add_twin
+from ...relations import FixedPointLimit, Iterate
+
+_N_LANDMARKS = 4
+
+
+def _seen(call: HeadCall) -> Array:
+    """Return the indices of tokens that the mask does not hide as keys."""
+    if call.visible is None:
+        return np.arange(len(call.k))
+    return np.flatnonzero(call.visible.any(axis=0))
+
+
+def _solve(layer: Nystrom, call: HeadCall, *, exact: bool) -> Array:
+    """Solve the visible tokens; then hidden queries weight the landmarks of the visible ones."""
+    q, k, v = call.tokens
+    seen, scale = _seen(call), q.shape[1] ** -0.5
+    n_iter = None if exact else layer.n_iter
+    out = np.zeros((len(q), v.shape[1]))
+    if len(seen) == 0:
+        return out
+    given: dict[str, Any] = {"n_landmarks": layer.n_landmarks, "scale": scale}
+    out[seen] = nystrom_smoother(q[seen], k[seen], v[seen], **given, n_iter=n_iter)
+    hidden = np.setdiff1d(np.arange(len(q)), seen)
+    if len(hidden) > 0:
+        F = softmax(scale * q[hidden] @ segment_means(k[seen], layer.n_landmarks).T, axis=1)
+        _, A, B = nystrom_factors(q[seen], k[seen], **given)
+        inverse = np.linalg.pinv(A) if exact else iterated_pseudo_inverse(A, layer.n_iter)
+        few = layer.n_landmarks >= len(seen)
+        out[hidden] = F @ (v[seen] if few else inverse @ B @ v[seen])
+    return out
+
+
+def _term_sizes(layer: Nystrom, call: HeadCall) -> Array:
+    """Return the sizes of the terms of ``F Z B v``; small singular values of A make Z large."""
+    q, k, v = call.tokens
+    seen, scale = _seen(call), q.shape[1] ** -0.5
+    if len(seen) == 0:
+        return np.zeros((len(q), v.shape[1]))
+    _, A, B = nystrom_factors(q[seen], k[seen], n_landmarks=layer.n_landmarks, scale=scale)
+    F = softmax(scale * q @ segment_means(k[seen], layer.n_landmarks).T, axis=1)
+    return F @ np.abs(iterated_pseudo_inverse(A, layer.n_iter)) @ B @ np.abs(v[seen])
+
+
+def _build(q: Array, k: Array, v: Array, *, n_landmarks: int = _N_LANDMARKS) -> Nystrom:
+    return Nystrom(n_landmarks)
+
+
+_nystrom = partial(
+    add_twin,
+    family="kernel_smoothing",
+    equation="QK-Nystrom",
+    source="Xiong et al. (2021)",
+    layer=Nystrom,
+    build=_build,
+    inputs=Inputs(by_rows=False),
+    numerics=Numerics(rounded="output", summed=_term_sizes),
+)
+_nystrom(
+    name="nystrom-attention",
+    relation=Iterate(n_iter=(0, 1, 2, 6, 12), evidence="solver"),
+    solve=partial(_solve, exact=False),
+    options={
+        "one": partial(_build, n_landmarks=1),
+        "uneven": partial(_build, n_landmarks=3),
+        "every-token": partial(_build, n_landmarks=10_000),
+    },
+)
+_nystrom(
+    name="nystrom-attention-limit",
+    relation=FixedPointLimit(n_iter=60, evidence="solver"),
+    solve=partial(_solve, exact=True),
+)
