@@ -56,7 +56,8 @@ def _term_sizes(layer: Nystrom, call: HeadCall) -> Array:
         return np.zeros((len(q), v.shape[1]))
     _, A, B = nystrom_factors(q[seen], k[seen], n_landmarks=layer.n_landmarks, scale=scale)
     F = softmax(scale * q @ segment_means(k[seen], layer.n_landmarks).T, axis=1)
-    return F @ np.abs(iterated_pseudo_inverse(A, layer.n_iter)) @ B @ np.abs(v[seen])
+    sizes = F @ np.abs(iterated_pseudo_inverse(A, layer.n_iter)) @ B @ np.abs(v[seen])
+    return np.asarray(sizes)
 
 
 def _build(q: Array, k: Array, v: Array, *, n_landmarks: int = _N_LANDMARKS) -> Nystrom:
