@@ -31,7 +31,6 @@ from .kernel_smoothing import (
     Sparsemax,
     SpatialGaussian,
     Symmetric,
-    TalkingHeads,
     TopK,
     Tupe,
 )
@@ -103,7 +102,6 @@ __all__ = [
     "Sparsemax",
     "SpatialGaussian",
     "Symmetric",
-    "TalkingHeads",
     "TokenGraying",
     "TopK",
     "Tupe",

@@ -77,7 +77,7 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "twicing of attn scale": lambda: layers.Twicing(off_zero(layers.AttnScale(layers.Softmax()))),
     "re-attention": lambda: off_zero(layers.ReAttention(layers.Softmax(), 3)),
     "nystrom": lambda: layers.Nystrom(4),
-    "talking heads": lambda: off_zero(layers.TalkingHeads(3)),
+    "talking heads": lambda: off_zero(layers.kernel_smoothing.TalkingHeads(3)),
     "bilateral": lambda: layers.Bilateral(),
     "bilateral per head": lambda: layers.Bilateral(1.1, 0.9, num_heads=3, learnable=True),
     "bilateral distances": lambda: layers.Bilateral(0.8, 1.3, distances=True, learnable=True),

@@ -100,8 +100,6 @@ CALLS = [
     (lambda: layers.ALiBi(4)(X, X, X), "num_heads: ALiBi has 4, but q has 3"),
     (lambda: layers.AttnScale(layers.Softmax(), num_heads=4)(X, X, X), "AttnScale has 4, but q ha"),
     (lambda: layers.ReAttention(layers.Softmax(), 2)(X, X, X), "ReAttention has 2, but q has"),
-    (lambda: layers.TalkingHeads(2)(X, X, X), "num_heads: TalkingHeads has 2, but q has 3"),
-    (lambda: layers.TalkingHeads(1)(X[0, 0], X[0, 0], X[0, 0]), "num_heads: TalkingHeads has 1"),
     (lambda: layers.Elliptical(torch.ones(2, 5))(X, X, X), "metric: must be of shape"),
     (lambda: layers.Sinkhorn(layers.Softmax())(X, X, X, is_causal=True), "does not support is_ca"),
     (lambda: layers.Neutreno(layers.Softmax())(X, X, X), "context: Neutreno needs first_values"),

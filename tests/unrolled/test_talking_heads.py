@@ -15,9 +15,9 @@ from twinsolve.unrolled import (
     Sinkhorn,
     Softmax,
     Solved,
-    TalkingHeads,
     Twicing,
 )
+from twinsolve.unrolled.kernel_smoothing import TalkingHeads
 
 from .draws import moved, tokens
 from .recording import saved_sizes
@@ -153,3 +153,12 @@ def test_a_correction_that_needs_row_sums_of_one_says_what_is_left(name):
 def test_what_cannot_take_them_says_so(wrap, message):
     with pytest.raises(ValueError, match=message):
         wrap(TalkingHeads(H))
+
+
+@pytest.mark.parametrize(("n_heads", "q"), [(2, tokens(H, N, D)), (1, tokens(N, D))])
+def test_other_heads_than_its_own_are_refused(n_heads, q):
+    for call in (lambda layer: layer(q, q, q), lambda layer: layer.matrix(q, q)):
+        with pytest.raises(ValueError, match=f"num_heads: TalkingHeads has {n_heads}, but q has"):
+            call(TalkingHeads(n_heads, dtype=torch.float64))
+    with pytest.raises(ValueError, match="num_heads: must be"):
+        TalkingHeads(0)

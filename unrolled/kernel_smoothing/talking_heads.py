@@ -50,7 +50,7 @@ class TalkingHeads(Operator):
     Examples
     --------
     >>> import torch
-    >>> from twinsolve.unrolled import Softmax, TalkingHeads
+    >>> from twinsolve.unrolled.kernel_smoothing import Softmax, TalkingHeads
     >>> q = torch.randn(1, 2, 5, 8)
     >>> torch.allclose(TalkingHeads(2)(q, q, q), Softmax()(q, q, q), atol=1e-6)
     True
