@@ -1,6 +1,5 @@
 """Reads what a run, a twin or a test says of a published claim, and weighs it."""
 
-import json
 import re
 from functools import cache
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ import numpy as np
 import pandas as pd
 from result_values import RESULTS, find_rows, find_table, read_summary, read_tables
 
-from twinsolve.bench.tables import number
+from twinsolve.bench import tables
 from twinsolve.bench.vision.classification.measures import CLEAN, hits
 from twinsolve.bench.vision.classification.report import (
     Paired,
@@ -172,8 +171,9 @@ def weigh(difference: Difference, claimed: str, effect: float | None) -> str:
 
 @cache
 def read_table(run: str) -> pd.DataFrame:
-    """Read the rows of a run."""
-    return pd.DataFrame(json.loads((RESULTS / run / "table.json").read_text()))
+    """Read the rows of a run, which are packed if there are many."""
+    path = RESULTS / run / "table.json"
+    return tables.read_table(path if path.exists() else path.with_name("rows.json.gz"))
 
 
 def _compare_networks(ours: Row) -> tuple[str, str]:
@@ -223,7 +223,7 @@ def _read_columns(ours: Row) -> tuple[str, str | None]:
         return f"rank correlation {rank:.2f} over {len(pairs)}", None
     means = table.dropna(subset=columns).groupby(ours["by"], sort=ours["by"] == "layer")[columns]
     values = [means.mean()[column].tolist() for column in columns]
-    cells = [", ".join(number(x, ours["format"]) for x in own) for own in values]
+    cells = [", ".join(tables.number(x, ours["format"]) for x in own) for own in values]
     return " against ".join(cells), _weigh_values(values, ours.get("claimed"))
 
 
