@@ -24,7 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Attention layers beside the classical solvers that they unroll.",
+    help="Compare attention layers with the classical solvers that they unroll. To begin, type "
+    "twinsolve check --quick.",
 )
 app.add_typer(speed, name="speed")
 app.command()(cluster)
