@@ -20,9 +20,10 @@ KERNEL = {"bilateral": "blocked_attention", "tupe": "blocked_attention"}
 @pytest.mark.parametrize("name", operator_names())
 def test_peak_memory_grows_linearly_with_the_tokens(name):
     few, many = 256, 2304
+    width = 8 if name == "locally_linear" else 32  # it solves a system of this size for each token
     peaks = []
     for tokens in (few, many):
-        way = TimedAttention(name, "fused", Setting((1, 1, tokens, 32)))
+        way = TimedAttention(name, "fused", Setting((1, 1, tokens, width)))
         peaks.append(profile_run(way.train, "cpu").peak_memory)
     exponent = math.log(peaks[1] / peaks[0]) / math.log(many / few)
     if name in QUADRATIC:

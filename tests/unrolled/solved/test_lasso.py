@@ -64,10 +64,19 @@ def test_codes_are_optimal(form, nonnegative):
     assert record.margin.min() > 0
 
 
+def first(name, value, n_signals=4, n_atoms=6):
+    """What belongs to the first signals and atoms: a difference is taken for every number."""
+    if not isinstance(value, torch.Tensor) or value.ndim == 0:
+        return value
+    return value[:n_atoms] if name == "weights" else value[:n_signals, :n_atoms]
+
+
 def test_gradients_are_those_of_finite_differences(form, nonnegative):
-    names = [name for name in ("lam", "ridge", "weights") if name in form]
-    constant = {name: value for name, value in form.items() if name not in names}
-    leaves = [x.clone().requires_grad_() for x in (X, atoms_of(form), *(form[n] for n in names))]
+    n_atoms = 4 if form.get("zero_diagonal") else 6
+    few = {name: first(name, value, n_atoms=n_atoms) for name, value in form.items()}
+    names = [name for name in ("lam", "ridge", "weights") if name in few]
+    constant = {name: value for name, value in few.items() if name not in names}
+    leaves = [x.clone().requires_grad_() for x in (X[:4], A[:n_atoms], *(few[n] for n in names))]
 
     def codes(signals, atoms, *values):
         settings = dict(zip(names, values, strict=True)) | constant
