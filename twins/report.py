@@ -92,7 +92,7 @@ class Report:
     >>> from twinsolve.twins.report import Finding, Report
     >>> report = Report("Mine", (Finding("causality", "broken", 0.5, 1e-10, where="token 3"),))
     >>> print(report)
-    Mine: broken 1
+    Mine: 1 broken
       causality: broken, error 5.00e-01, tolerance 1.0e-10, at token 3
     >>> bool(report)
     False
@@ -133,7 +133,8 @@ class Report:
 
     def _counts(self) -> str:
         counts = Counter(finding.verdict for finding in self.findings)
-        return ", ".join(f"{word} {counts[word]}" for word in VERDICTS if counts[word])
+        plural = {"holds": "hold"} if counts["holds"] != 1 else {}
+        return ", ".join(f"{counts[x]} {plural.get(x, x)}" for x in VERDICTS if counts[x])
 
     def _repr_html_(self) -> str:
         rows = [_html_row(_COLUMNS, "th")]

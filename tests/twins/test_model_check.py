@@ -65,7 +65,7 @@ def test_every_operator_and_shell_of_a_model_is_judged_at_its_parameters(dtype):
     model = vit(operator="gaussian").to(dtype)
     report = twinsolve.check(model, IMAGES.to(dtype))
     assert report
-    assert str(report).startswith("VisionTransformer: holds 8, not judged")
+    assert str(report).startswith("VisionTransformer: 8 hold, ")
     names = {f"blocks.{i}.attention{part}" for i in range(2) for part in ("", ".operator")}
     assert names <= set(verdicts(report))
     kind = str(dtype).removeprefix("torch.")

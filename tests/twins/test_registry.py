@@ -56,7 +56,7 @@ def test_a_twin_from_outside_is_registered_once_and_needs_no_equation(users_twin
     X = np.random.default_rng(0).standard_normal((9, 4))
     report = twinsolve.check(Sharp(0.5), X)
     assert report
-    assert str(report).startswith("Sharp: holds 1\n  sharp-attention [identity]: holds in float64")
+    assert str(report).startswith("Sharp: 1 holds\n  sharp-attention [identity]: holds in float64")
     model = twinsolve.check(Holder().double(), torch.from_numpy(X)[None])
     assert "sharp-attention [identity]: holds" in str(model)
 

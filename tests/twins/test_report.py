@@ -41,7 +41,7 @@ REPORT = Report(
 
 def test_a_report_prints_each_finding_and_groups_what_is_not_judged():
     assert str(REPORT).splitlines() == [
-        "Mine: holds 1, broken 1, refused 1, not judged 3",
+        "Mine: 1 holds, 1 broken, 1 refused, 3 not judged",
         "  twin [SE-1]: holds in float64, error 1.00e-12, tolerance 1.0e-10",
         f"  leaks: broken, error 5.00e-01, tolerance 0.0e+00, at blocks.0 <b>; {SCRIPT}",
         "  cache: refused; ValueError: no & never",

@@ -49,11 +49,11 @@ def check(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("own_layers:narrow", 0, "Gaussian: holds 1\n  gaussian-attention [SE-6, identity]: holds"),
-        ("twinsolve.unrolled:SparseCoding:lam=0.5,n_iter=3", 0, "SparseCoding: holds 1\n"),
-        ("own_layers:shell:dim=12", 0, "Attention: holds 1\n"),
-        ("own_layers:model", 0, "VisionTransformer: holds 4"),
-        ("own_layers:Wide:bandwidth=1.0", 1, "Wide: broken"),
+        ("own_layers:narrow", 0, "Gaussian: 1 holds\n  gaussian-attention [SE-6, identity]: holds"),
+        ("twinsolve.unrolled:SparseCoding:lam=0.5,n_iter=3", 0, "SparseCoding: 1 holds\n"),
+        ("own_layers:shell:dim=12", 0, "Attention: 1 holds\n"),
+        ("own_layers:model", 0, "VisionTransformer: 4 hold"),
+        ("own_layers:Wide:bandwidth=1.0", 1, "Wide: 9 broken"),
         ("own_layers:Deaf", 1, "refused: broken"),
     ],
 )

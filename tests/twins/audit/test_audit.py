@@ -245,7 +245,7 @@ def test_report_prints_and_becomes_a_table():
     assert [row.law for row in report.broken] == ["rows of a batch"]
     assert list(report.to_frame().verdict) == ["broken", "holds"]
     assert str(report).startswith(
-        "Recurrence: holds 1, broken 1\n  rows of a batch: broken, error "
+        "Recurrence: 1 holds, 1 broken\n  rows of a batch: broken, error "
     )
 
 
