@@ -29,7 +29,7 @@ def _build_local(q: Array, k: Array, v: Array) -> TalkingHeads:
     layer = _build(q, k, v)
     with torch.no_grad():
         layer.mix_logits.copy_(torch.eye(len(q)) * q.shape[-1] ** 0.5 / local_bandwidth(q, k) ** 2)
-        layer.mix_weights /= layer.mix_weights.sum(dim=0)
+        layer.mix_weights.div_(layer.mix_weights.sum(dim=0))
     return layer
 
 
