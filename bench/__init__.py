@@ -4,7 +4,9 @@ Studies return DataFrames. Names are imported when they are used, so that the co
 help without torch.
 """
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,50 +52,14 @@ if TYPE_CHECKING:
     from .vision.inspection.study import inspect_model as inspect_model
     from .vision.segmentation.study import segment as segment
 
+# The names above, each with its module: they are listed once.
 _MODULES = {
-    "Classifier": "vision.classification.networks",
-    "DenoisedImage": "vision.denoising.pictures",
-    "DenoisingMethod": "vision.denoising.methods",
-    "Images": "vision.classification.data",
-    "Method": "clustering.methods",
-    "Paired": "paired",
-    "Recipe": "recipe",
-    "Splits": "vision.classification.data",
-    "Task": "task",
-    "Text": "language.data",
-    "Verdict": "paired",
-    "audit_networks": "audit.study",
-    "check_twins": "check.checks",
-    "choose_clusters": "clustering.auto",
-    "classify": "vision.classification.study",
-    "classify_sequences": "longrange.study",
-    "cluster": "clustering.presets",
-    "denoise": "vision.denoising.study",
-    "denoise_image": "vision.denoising.pictures",
-    "hold": "vectors.holding",
-    "inspect_model": "vision.inspection.study",
-    "judge": "paired",
-    "load_denoiser": "vision.denoising.networks",
-    "load_model": "run_folder",
-    "load_splits": "vision.classification.data",
-    "load_text": "language.data",
-    "paired_difference": "paired",
-    "read_metrics": "run_folder",
-    "register_denoiser": "vision.denoising.methods",
-    "register_method": "clustering.methods",
-    "segment": "vision.segmentation.study",
-    "time_attention": "speed.attention",
-    "time_filters": "speed.filters",
-    "time_scale": "speed.scale",
-    "time_self_expression": "speed.sparse",
-    "time_sparse_coding": "speed.sparse",
-    "train": "training",
-    "train_denoiser": "vision.denoising.training",
-    "train_language_models": "language.study",
-    "train_rows": "paired_training",
-    "write_vectors": "vectors.writing",
+    alias.name: str(node.module)
+    for node in ast.walk(ast.parse(Path(__file__).read_text()))
+    if isinstance(node, ast.ImportFrom) and node.level
+    for alias in node.names
 }
-__all__ = list(_MODULES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Table and figure of the rows of a study beside their baselines, for any score."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from .figures import legend, panels, plain, save
+from .jobs import Options
 from .paired import COMPARED, Paired, Verdict, judge, paired_difference
+from .study import Study
 from .tables import Lines, number
 from .task import PLAIN
 
@@ -166,3 +169,27 @@ def draw_curves(table: pd.DataFrame, path: Path, *, score: str) -> None:
     plain(axes)
     legend(figure, "right upper")
     save(figure, path)
+
+
+def rows_study(
+    about: str,
+    train: Callable[..., pd.DataFrame],
+    lines: Callable[[pd.DataFrame], Lines],
+    differences: Callable[[pd.DataFrame], Mapping[str, Paired]],
+    *,
+    score: str,
+    curve: str = "",
+    **told: Any,
+) -> Study:
+    """The study of rows of networks: intervals and, with words for the score, curves are drawn.
+
+    ``train(seeds=, n_jobs=, ...)`` returns the table; `told` are further fields of the study.
+    """
+    figures = {"differences.png": partial(draw_differences, differences=differences, score=score)}
+    if curve:
+        figures["curves.png"] = partial(draw_curves, score=curve)
+
+    def run(given: Options) -> pd.DataFrame:
+        return train(seeds=given.seeds, **given.shared)
+
+    return Study("", about, run, lines, figures | told.pop("figures", {}), **told)

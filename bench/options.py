@@ -6,19 +6,14 @@ import runpy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from inspect import Signature, signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from .names import split_settings
-from .terminal import console, present_folder
-from .training_display import TrainingDisplay
-
-if TYPE_CHECKING:
-    from .study import Study
-    from .task import Task
+from .terminal import present_folder
 
 
 def results_folder(folder: Path | None) -> Path | None:
@@ -189,55 +184,20 @@ def report_mistakes(*others: type[Exception]) -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
-def list_rows(task: "Task") -> None:
-    """Print every row as a user may type it."""
-    from .task import write_row
+def take_options(
+    command: Callable[..., None], *sources: Callable[..., Any], **defaults: Any
+) -> Callable[..., None]:
+    """Let a command, which takes words by name, have the options of these functions in turn.
 
-    for name, options in task.rows.items():
-        console().print(f"{name:22} {write_row(task, options)}", highlight=False)
-
-
-def choose_data(
-    data: str | None, steps: int | None, default: str, quick: tuple[str, int] | None
-) -> tuple[str, int | None]:
-    """The data and steps that were typed, or those of a `quick` run."""
-    if quick is None:
-        return data or default, steps
-    if data is not None:
-        raise typer.BadParameter(f"--quick has data of its own: leave out {data}")
-    return quick[0], steps or quick[1]
-
-
-def run_rows(
-    command: str,
-    make: Callable[..., "Study"],
-    settings: dict[str, Any],
-    output: Path,
-    *,
-    n_jobs: int,
-    data_home: str | None,
-    first: bool = True,
-) -> None:
-    """Train the rows that were typed, and print and write what was found.
-
-    ``make(**options)`` returns the study. Steps are shown where networks are trained in this
-    process. Only the `first` of several processes shows and writes anything.
+    Of a name that several have, the first counts; `defaults` replace theirs.
     """
-    from .devices import find_device
-    from .jobs import Options
-    from .study import run_studies, write_studies
-
-    display = TrainingDisplay(["choosing settings", "all seeds"])
-    with report_mistakes():
-        settings["device"] = str(find_device(settings["device"]))
-        study = make(
-            rows=settings["row"], steps=settings["steps"], against=settings["against"],
-            device=settings["device"],
-            recipe=split_settings(f":{settings['recipe'] or ''}", "recipe")[1],
-            on_step=display.on_step if first and n_jobs == 1 else None,
-        )  # fmt: skip
-        shown = display if first else lambda jobs, total: jobs
-        options = Options(0, settings["seeds"], n_jobs, data_home, output / "runs", shown)
-        tables = run_studies([study], options)
-    if first:
-        write_studies(f"twinsolve {command}", [study], tables, settings, output)
+    found = {
+        name: each.replace(default=defaults.get(name, each.default))
+        for source in reversed(sources)
+        for name, each in signature(source).parameters.items()
+    }
+    order = dict.fromkeys(name for source in sources for name in signature(source).parameters)
+    parameters = [found[name] for name in order]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    setattr(command, "__signature__", Signature(parameters))  # noqa: B010
+    return command

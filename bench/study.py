@@ -29,7 +29,8 @@ class Study:
     run : callable
         ``run(options)`` returns the tidy table.
     lines : callable
-        ``lines(table)`` returns headings and cells of the table that is printed.
+        ``lines(table)`` returns headings and cells of the table that is printed. By default there
+        are only further tables.
     figures : mapping
         ``draw(table, path)`` by file name.
     more : mapping
@@ -45,7 +46,7 @@ class Study:
     name: str
     about: str
     run: Callable[[Options], pd.DataFrame]
-    lines: Callable[[pd.DataFrame], Lines]
+    lines: Callable[[pd.DataFrame], Lines] = lambda table: ((), [])
     figures: Mapping[str, Callable[[pd.DataFrame, Path], None]] = field(default_factory=dict)
     more: Mapping[str, Callable[[pd.DataFrame], Lines]] = field(default_factory=dict)
     rule: str = ""

@@ -92,24 +92,25 @@ def write_summary(title: str, lines: list[str], settings: dict[str, Any], direct
 
 
 def print_table(title: str, lines: Lines) -> None:
-    """Print a table without empty columns, or one for each data set or noise; cells are not cut.
+    """Print a table without empty columns; cells are not cut.
 
     Columns that do not fit are printed below, with the first column repeated. That column wraps
-    where it would take more than half of the width. The title names features that all rows share.
+    where it would take more than half of the width. Each case, data set or noise has a table. The
+    title names features, dtype and threads if all rows share them.
     """
     headings, rows = lines
-    if headings[0] in ("data", "noise"):
+    if headings[0] in ("case", "data", "noise"):
         for first, group in groupby(rows, key=lambda row: row[0]):
             word = "noise " * (headings[0] == "noise")
             print_table(f"{title}: {word}{first}", (headings[1:], [row[1:] for row in group]))
         return
-    if "features" in headings:
-        place = headings.index("features")
+    for name in [x for x in ("features", "dtype", "threads") if x in headings]:
+        place = headings.index(name)
         shared = {row[place] for row in rows} - {"-"}
         if len(shared) == 1:
-            title += f", features {shared.pop()}"
+            title += f", {name} {shared.pop()}"
             headings, *rows = (line[:place] + line[place + 1 :] for line in (headings, *rows))
-    kept = [i for i in range(len(headings)) if any(row[i] != "-" for row in rows)]
+    kept = [i for i in range(len(headings)) if any(row[i] not in ("-", "") for row in rows)]
     widths = {i: max(_narrowest(headings[i]), *(len(row[i]) for row in rows)) for i in kept}
     room = console().width - 1
     widths[kept[0]] = min(widths[kept[0]], room // 2)

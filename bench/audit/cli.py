@@ -81,11 +81,19 @@ def audit(
         raise typer.BadParameter("name networks, or give --all")
     with report_mistakes():
         place = find_device(device).type
-    table = (
-        _audit_all(_list_installed(package or []), law or [], n_jobs, place, output)
-        if everything
-        else _audit_named(networks or [], law or [], own_weights, place)
-    )
+    if everything:
+        from .study import audit_networks
+
+        table = audit_networks(
+            _list_installed(package or []),
+            laws=law or [],
+            n_jobs=n_jobs,
+            device=place,
+            directory=output / "jobs",
+            progress=progress("Auditing"),
+        )
+    else:
+        table = _audit_named(networks or [], law or [], own_weights, place)
     settings = {
         "networks": networks or "all",
         "law": law,
@@ -120,19 +128,6 @@ def _list_installed(packages: list[str]) -> list[str]:
 
         names += list_architectures()
     return names
-
-
-def _audit_all(networks: list[str], laws: list[str], n_jobs: int, device: str, output: Path) -> Any:
-    from .study import audit_networks
-
-    return audit_networks(
-        networks,
-        laws=laws,
-        n_jobs=n_jobs,
-        device=device,
-        directory=output / "jobs",
-        progress=progress("Auditing"),
-    )
 
 
 def _audit_named(networks: list[str], laws: list[str], own_weights: bool, device: str) -> Any:

@@ -1,31 +1,15 @@
 """The command `twinsolve language`."""
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..options import (
-    Against,
-    DataHome,
-    Device,
-    Jobs,
-    ListAll,
-    Load,
-    Output,
-    Quick,
-    RecipeWords,
-    Rows,
-    Seeds,
-    Steps,
-    choose_data,
-    list_rows,
-    load_modules,
-    run_rows,
-)
+from ..options import DataHome, Quick, Steps
+from ..row_command import Asked, choose_data, trains_rows
 
 
+@trains_rows(seeds=3)
 def language(
     data: Annotated[
         str | None,
@@ -33,19 +17,10 @@ def language(
             metavar="DATA", help="wikitext2, wikitext2:n_words=8000, or generated [wikitext2]."
         ),
     ] = None,
-    row: Rows = None,
-    seeds: Seeds = 3,
-    steps: Steps = None,
-    recipe: RecipeWords = None,
-    against: Against = None,
     quick: Quick = False,
-    n_jobs: Jobs = 1,
-    device: Device = "auto",
+    steps: Steps = None,
     data_home: DataHome = None,
-    output: Output = Path("results/language"),
-    load: Load = None,
-    list_all: ListAll = False,
-) -> None:
+) -> Asked:
     """Train causal language models that differ in one part, and compare them over paired seeds.
 
     ```
@@ -75,14 +50,5 @@ def language(
     from .report import text_study
     from .study import TEXT
 
-    load_modules(load)
-    if list_all:
-        list_rows(TEXT)
-        return
-    data, steps = choose_data(data, steps, "wikitext2", ("generated", 200) if quick else None)
-    settings = {
-        "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
-        "against": against, "device": device,
-    }  # fmt: skip
-    make = partial(text_study, data, data_home)
-    run_rows("language", make, settings, output, n_jobs=n_jobs, data_home=data_home)
+    settings = choose_data(data, steps, "wikitext2", ("generated", 200) if quick else None)
+    return Asked(TEXT, partial(text_study, settings["data"], data_home), settings)

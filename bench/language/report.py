@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..comparison import DEPTH, RECIPE, SIZE, Column, baselines_of, compared_lines, draw_differences
-from ..jobs import Options
+from ..comparison import DEPTH, RECIPE, SIZE, Column, baselines_of, compared_lines, rows_study
 from ..paired import Paired, judge, note_on_verdicts, paired_difference
 from ..study import Study
 from ..tables import Lines, number
@@ -26,14 +25,10 @@ _SWAPPED = {"perplexity": _AFTER["swapped"]}
 
 def text_study(data: str, data_home: str | None, **options: Any) -> Study:
     """The study of language models, with options of `train_language_models`."""
-    draw = partial(draw_differences, differences=differences, score="perplexity, % below")
-
-    def run(given: Options) -> pd.DataFrame:
-        return train_language_models(data, seeds=given.seeds, **given.shared, **options)
-
-    return Study(
-        "", data, run, lines_of,
-        {"differences.png": draw}, {"With swapped words": swapped_lines},
+    train = partial(train_language_models, data, **options)
+    return rows_study(
+        data, train, lines_of, differences, score="perplexity, % below",
+        more={"With swapped words": swapped_lines},
         notes=lambda table: notes(table, load_text(data, data_home)),
     )  # fmt: skip
 

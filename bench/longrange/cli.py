@@ -1,51 +1,25 @@
 """The command `twinsolve longrange`."""
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..options import (
-    Against,
-    DataHome,
-    Device,
-    Jobs,
-    ListAll,
-    Load,
-    Output,
-    Quick,
-    RecipeWords,
-    Rows,
-    Seeds,
-    Steps,
-    choose_data,
-    list_rows,
-    load_modules,
-    run_rows,
-)
+from ..options import Quick, Steps
+from ..row_command import Asked, choose_data, trains_rows
 
 _QUICK = "listops:n_train=4000,min_length=10,max_length=40", 300
 
 
+@trains_rows(seeds=3)
 def longrange(
     data: Annotated[
         str | None,
         typer.Argument(metavar="DATA", help="listops [the default], pathfinder or cifar-pixels."),
     ] = None,
-    row: Rows = None,
-    seeds: Seeds = 3,
-    steps: Steps = None,
-    recipe: RecipeWords = None,
-    against: Against = None,
     quick: Quick = False,
-    n_jobs: Jobs = 1,
-    device: Device = "auto",
-    data_home: DataHome = None,
-    output: Output = Path("results/longrange"),
-    load: Load = None,
-    list_all: ListAll = False,
-) -> None:
+    steps: Steps = None,
+) -> Asked:
     """Train classifiers of long sequences that differ in one part, and compare them.
 
     ```
@@ -82,14 +56,5 @@ def longrange(
     from .report import sequences_study
     from .study import SEQUENCES
 
-    load_modules(load)
-    if list_all:
-        list_rows(SEQUENCES)
-        return
-    data, steps = choose_data(data, steps, "listops", _QUICK if quick else None)
-    settings = {
-        "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
-        "against": against, "device": device,
-    }  # fmt: skip
-    make = partial(sequences_study, data)
-    run_rows("longrange", make, settings, output, n_jobs=n_jobs, data_home=data_home)
+    settings = choose_data(data, steps, "listops", _QUICK if quick else None)
+    return Asked(SEQUENCES, partial(sequences_study, settings["data"]), settings)

@@ -12,10 +12,8 @@ from ..comparison import (
     SIZE,
     Column,
     compared_lines,
-    draw_curves,
-    draw_differences,
+    rows_study,
 )
-from ..jobs import Options
 from ..paired import judge, note_on_verdicts
 from ..study import Study
 from ..tables import Lines, number
@@ -28,17 +26,11 @@ _AFTER: dict[str, Column] = {**RECIPE, **SIZE, "token cosine": DEPTH["token cosi
 
 def sequences_study(data: str, **options: Any) -> Study:
     """The study of classifiers of sequences, with options of `classify_sequences`."""
-    figures = {
-        "differences.png": partial(
-            draw_differences, differences=differences, score="accuracy, points to"
-        ),
-        "curves.png": partial(draw_curves, score="accuracy, %"),
-    }
-
-    def run(given: Options) -> pd.DataFrame:
-        return classify_sequences(data, seeds=given.seeds, **given.shared, **options)
-
-    return Study("", data, run, lines_of, figures, notes=notes)
+    train = partial(classify_sequences, data, **options)
+    return rows_study(
+        data, train, lines_of, differences, score="accuracy, points to", curve="accuracy, %",
+        notes=notes,
+    )  # fmt: skip
 
 
 def lines_of(table: pd.DataFrame) -> Lines:

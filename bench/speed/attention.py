@@ -185,13 +185,14 @@ class TimedAttention:
         }
 
 
-class _Mode(Entrant):
+class TimedMode(Entrant):
     """A mode of an operator, repeated so often that it can be timed."""
 
     def __init__(self, way: TimedAttention, mode: str) -> None:
         self.setting, self.once, self.n_jobs = way.setting, way.modes()[mode], way.setting.n_jobs
 
     def prepare(self) -> None:
+        self.run()
         self.count = max(1, math.ceil(_SECONDS / seconds_of(self.run)))
 
     def run(self) -> None:
@@ -355,6 +356,6 @@ def race(name: str, form: str, setting: Setting, rounds: int) -> dict[str, Any]:
     row = ours.facts()
     reference.train()
     for mode in ours.modes():
-        found = compete([_Mode(reference, mode), _Mode(ours, mode)], rounds)[1]
+        found = compete([TimedMode(reference, mode), TimedMode(ours, mode)], rounds)[1]
         row |= {f"{mode}_{key}": found[key] for key in _TIMES}
     return row

@@ -1,6 +1,7 @@
 """Commands of `twinsolve speed`."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
@@ -8,10 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from ..options import DTYPE, Device, Jobs, Load, Output, Rounds, Seed, load_modules
-from ..terminal import console, progress
+from ..options import (
+    DTYPE,
+    Device,
+    Jobs,
+    Load,
+    Output,
+    Rounds,
+    Seed,
+    load_modules,
+    report_mistakes,
+    take_options,
+)
+from ..terminal import progress
 
-_Help = Callable[[], None]
+_Help = Callable[..., None]
 
 app = typer.Typer(
     no_args_is_help=True, help="Time our solvers beside those that a user would pick instead."
@@ -42,32 +54,40 @@ Instructions = Annotated[
 ]
 
 
-def _beside_peers(name: str, module: str, draw: str = "") -> Callable[[_Help], _Help]:
-    """Decorator that adds a command with the common options; its help is the docstring."""
+def _times(module: str) -> Callable[[_Help], _Help]:
+    """Decorator that adds a command; the function has its help, and options beside `_common`."""
 
     def register(about: _Help) -> _Help:
-        def run(
-            case: Cases = None,
-            peer: Peers = None,
-            rounds: Rounds = 3,
-            n_jobs: Jobs = 1,
-            seed: Seed = 0,
-            instructions: Instructions = None,
-            output: Output = Path(f"results/speed-{name}"),
-        ) -> None:
-            _run_command(
-                name, module, draw, output,
-                cases=case, peers=peer, rounds=rounds, n_jobs=n_jobs, seed=seed,
-            )  # fmt: skip
+        name = about.__name__.replace("_", "-")
 
-        app.command(name, help=getdoc(about))(run)
+        def run(*, output: Path, **typed: Any) -> None:
+            load_modules(typed.pop("load", None))
+            del typed["instructions"]
+            settings = {_ARGUMENTS.get(word, word): value for word, value in typed.items()}
+            _run_command(name, module, settings, output)
+
+        output = Path(f"results/speed-{name}")
+        app.command(name, help=getdoc(about))(take_options(run, about, _common, output=output))
         return about
 
     return register
 
 
-@_beside_peers("self-expression", "sparse", "draw_scaling")
-def self_expression() -> None:
+def _common(
+    case: Cases = None,
+    n_jobs: Jobs = 1,
+    seed: Seed = 0,
+    instructions: Instructions = None,
+    output: Output = Path(),
+) -> None:
+    """The options of all commands."""
+
+
+_ARGUMENTS = {"case": "cases", "peer": "peers", "size": "sizes", "operator": "operators"}
+
+
+@_times("sparse")
+def self_expression(peer: Peers = None, rounds: Rounds = 3) -> None:
     """Express each row of a data set by few others, at a certified relative gap of 1e-6.
 
     ```
@@ -90,13 +110,14 @@ def self_expression() -> None:
     Gram matrix), celer, skglm, spams-active-support (LARS on growing supports), spams-gram (LARS on
     the shared Gram matrix).
 
-    DIR gets table.json, settings.json, summary.md and, for synthetic cases, scaling.png. DIR/runs
-    keeps finished cases, which are read while settings and source stay the same.
+    DIR gets table.json, means.csv and .tex, settings.json, summary.md and, for synthetic cases,
+    scaling.png. DIR/runs keeps finished cases, which are read while settings and source stay the
+    same.
     """
 
 
-@_beside_peers("sparse-coding", "sparse")
-def sparse_coding() -> None:
+@_times("sparse")
+def sparse_coding(peer: Peers = None, rounds: Rounds = 3) -> None:
     """Code 1,000 signals in a random dictionary of 1,024 atoms, at a certified gap of 1e-6.
 
     ```
@@ -111,13 +132,13 @@ def sparse_coding() -> None:
 
     **Peers**: scikit-learn-cd and scikit-learn-lars (sparse_encode), celer, skglm, spams (LARS).
 
-    DIR gets table.json, settings.json and summary.md. DIR/runs keeps finished cases, which are read
-    while settings and source stay the same.
+    DIR gets table.json, means.csv and .tex, settings.json and summary.md. DIR/runs keeps finished
+    cases, which are read while settings and source stay the same.
     """
 
 
-@_beside_peers("lasso-layer", "lasso_layer")
-def lasso_layer() -> None:
+@_times("lasso_layer")
+def lasso_layer(peer: Peers = None, rounds: Rounds = 3) -> None:
     """Solve 1,000 Lassos of 64 features and 256 atoms, and pull a gradient back through them.
 
     ```
@@ -136,13 +157,13 @@ def lasso_layer() -> None:
     package; jaxopt and cvxpylayers, at their own tolerance and at 1e-10, which brings the error of
     their gradients below 1e-8.
 
-    DIR gets table.json, settings.json and summary.md. DIR/runs keeps finished cases, which are read
-    while settings and source stay the same.
+    DIR gets table.json, means.csv and .tex, settings.json and summary.md. DIR/runs keeps finished
+    cases, which are read while settings and source stay the same.
     """
 
 
-@_beside_peers("filters", "filters", "draw_quality")
-def filters() -> None:
+@_times("filters")
+def filters(peer: Peers = None, rounds: Rounds = 3) -> None:
     """Time image filters, smoothers and embeddings of points, and token graying.
 
     ```
@@ -169,22 +190,17 @@ def filters() -> None:
 
     **Peers**: numpy, opencv, scikit-image, scikit-learn, scipy, torch.
 
-    DIR gets table.json, settings.json, summary.md and, for set12, quality.png. DIR/runs keeps
-    finished cases, which are read while settings and source stay the same.
+    DIR gets table.json, means.csv and .tex, settings.json, summary.md and, for set12, quality.png.
+    DIR/runs keeps finished cases, which are read while settings and source stay the same.
     """
 
 
-@app.command()
+@_times("scale")
 def scale(
-    case: Cases = None,
     size: Annotated[
         list[int] | None,
         typer.Option("--size", metavar="N", help="Run this number of rows; may be given again."),
     ] = None,
-    n_jobs: Jobs = 1,
-    seed: Seed = 0,
-    instructions: Instructions = None,
-    output: Output = Path("results/speed-scale"),
 ) -> None:
     """Self-expression of 10,000 to 1,000,000 rows, each certified at a relative gap of 1e-4.
 
@@ -203,18 +219,13 @@ def scale(
     - mnist, up to 30,000: scattering features on 200 principal directions, if the environment
       variable TWINSOLVE_DATA names a folder with its files
 
-    DIR gets table.json, settings.json, summary.md and scale.png. DIR/runs keeps finished cases,
-    which are read while settings and source stay the same.
+    DIR gets table.json, means.csv and .tex, settings.json, summary.md and scale.png. DIR/runs keeps
+    finished cases, which are read while settings and source stay the same.
     """
-    _run_command(
-        "scale", "scale", "draw_scale", output,
-        cases=case, n_jobs=n_jobs, seed=seed, **({"sizes": size} if size else {}),
-    )  # fmt: skip
 
 
-@app.command()
+@_times("attention")
 def attention(
-    case: Cases = None,
     operator: Annotated[
         list[str] | None,
         typer.Option(
@@ -222,13 +233,9 @@ def attention(
         ),
     ] = None,
     rounds: Rounds = 5,
-    n_jobs: Jobs = 1,
-    seed: Seed = 0,
-    instructions: Instructions = None,
     dtype: Annotated[str, typer.Option(help=DTYPE)] = "float32",
     device: Device = "auto",
     load: Load = None,
-    output: Output = Path("results/speed-attention"),
 ) -> None:
     """Time every operator beside scaled dot-product attention, and beside its N x N matrix.
 
@@ -245,27 +252,20 @@ def attention(
     **Cases**, as (batch, heads, tokens, width of a head): images-197 (8, 3, 197, 64), tokens-1024
     (1, 4, 1024, 64), tokens-4096 (1, 4, 4096, 64); and memory, from 256 to 4096 tokens.
 
-    DIR gets table.json, settings.json, summary.md and times.png. DIR/runs keeps finished cases,
-    which are read while settings and source stay the same.
+    DIR gets table.json, means.csv and .tex, settings.json, summary.md and times.png. DIR/runs keeps
+    finished cases, which are read while settings and source stay the same.
     """
-    load_modules(load)
-    _run_command(
-        "attention", "attention", "draw_attention", output,
-        cases=case, operators=operator, rounds=rounds, n_jobs=n_jobs, seed=seed, dtype=dtype,
-        device=device,
-    )  # fmt: skip
 
 
-def _run_command(name: str, module: str, draw: str, output: Path, **settings: Any) -> None:
+def _run_command(name: str, module: str, settings: dict[str, Any], output: Path) -> None:
     """Time the cases, then print, write and draw the table."""
-    from .report import write_report
+    from ..jobs import Options
+    from ..study import run_studies, write_studies
+    from .report import speed_study
 
     time = getattr(import_module(f".{module}", __package__), f"time_{name.replace('-', '_')}")
-    try:
-        table = time(**settings, directory=output / "runs", progress=progress("Timing"))
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    write_report(name, table, settings, output)
-    if draw:
-        getattr(import_module(".figures", __package__), draw)(table, output)
-    console().print(f"Written to {output}/")
+    study, explanation = speed_study(name, partial(time, **settings))
+    options = Options(directory=output / "runs", progress=progress("Timing"))
+    with report_mistakes():
+        tables = run_studies([study], options)
+    write_studies(f"twinsolve speed {name}", [study], tables, settings, output, explanation)

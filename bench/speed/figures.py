@@ -12,8 +12,8 @@ from .contest import OURS
 _BOLD = {"color": "black", "linewidth": 2.5, "zorder": 3}
 
 
-def draw_scaling(table: pd.DataFrame, directory: Path) -> None:
-    """Draw scaling.png with medians and ranges, if synthetic cases were timed."""
+def draw_scaling(table: pd.DataFrame, path: Path) -> None:
+    """Draw medians and ranges, if synthetic cases were timed."""
     rows = table[table.case.str.startswith("synthetic") & table.ms_per_row.notna()]
     rows = rows[rows.note == ""]  # a note says that the gap was missed
     if rows.empty:
@@ -38,11 +38,11 @@ def draw_scaling(table: pd.DataFrame, directory: Path) -> None:
         axes.set_xlabel("rows N, in 200 dimensions")
         plain(axes)
     legend(figure, "right upper")
-    save(figure, directory / "scaling.png")
+    save(figure, path)
 
 
-def draw_scale(table: pd.DataFrame, directory: Path) -> None:
-    """Draw scale.png with time, share skipped, memory and worst gap, if there are times."""
+def draw_scale(table: pd.DataFrame, path: Path) -> None:
+    """Draw time, share skipped, memory and worst gap, if there are times."""
     rows = table[table.seconds.notna()]
     if rows.empty:
         return
@@ -70,11 +70,11 @@ def draw_scale(table: pd.DataFrame, directory: Path) -> None:
     axes[3].set_yscale("log")
     axes[3].set_ylim(rows.gap.min() / 10, rows.gap.max() * 10)
     legend(figure, "right upper")
-    save(figure, directory / "scale.png")
+    save(figure, path)
 
 
-def draw_quality(table: pd.DataFrame, directory: Path) -> None:
-    """Draw quality.png with PSNR against time of the case set12, if it was timed."""
+def draw_quality(table: pd.DataFrame, path: Path) -> None:
+    """Draw PSNR against time of the case set12, if it was timed."""
     rows = table[(table.case == "set12") & table.ms.notna()]
     if rows.empty:
         return
@@ -88,11 +88,11 @@ def draw_quality(table: pd.DataFrame, directory: Path) -> None:
     axes.set_ylabel("mean PSNR over Set12 with noise of 25 grey levels, dB")
     plain(axes)
     legend(figure, "right upper")
-    save(figure, directory / "quality.png")
+    save(figure, path)
 
 
-def draw_attention(table: pd.DataFrame, directory: Path) -> None:
-    """Draw times.png with training times beside the reference and memory growth, if timed.
+def draw_attention(table: pd.DataFrame, path: Path) -> None:
+    """Draw training times beside the reference and memory growth, if timed.
 
     Each operator and case has a dot, hollow for the explicit form.
     """
@@ -129,7 +129,7 @@ def draw_attention(table: pd.DataFrame, directory: Path) -> None:
         axes.axvline(1, color="black", linewidth=1)
         plain(axes)
     legend(figure, "upper left", ncols=len(colours))
-    save(figure, directory / "times.png")
+    save(figure, path)
 
 
 def _name_case(case: str) -> str:

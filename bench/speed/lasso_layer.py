@@ -90,7 +90,17 @@ def _pull(problem: LayerProblem, layer: Callable[[Tensor, Tensor, Tensor], Tenso
 
 
 def ours(problem: LayerProblem, n_jobs: int = 1, start: Tensor | None = None) -> Pulled:
+    if start is not None:
+        start = start[: len(problem.X)]
     return _pull(problem, lambda X, A, lam: solved_lasso(X, A, lam=lam, start=start, n_jobs=n_jobs))
+
+
+def _codes_nearby(problem: LayerProblem, n_jobs: int) -> Tensor:
+    """Codes in a dictionary that moved by 1 %."""
+    rng = np.random.default_rng(1)
+    A = _unit(problem.A + 0.01 * _unit(rng.standard_normal(problem.A.shape)))
+    nearby = map(torch.from_numpy, (problem.X, A))
+    return solved_lasso(*nearby, lam=problem.lam, n_jobs=n_jobs)
 
 
 def autograd_loop(problem: LayerProblem) -> Pulled:
@@ -261,9 +271,16 @@ def race(
 ) -> list[dict[str, Any]]:
     problem = case.make(options.seed)
     slopes = find_slopes(problem.first(_CHECKED), options.seed)
-    entrants = [_Ours(problem, slopes, options.n_jobs), _Warm(problem, slopes, options.n_jobs)]
+    n_jobs = options.n_jobs
+    warm = partial(ours, n_jobs=n_jobs, start=_codes_nearby(problem, n_jobs))
+    entrants = [
+        _Layer(OURS, partial(ours, n_jobs=n_jobs), problem, slopes, n_jobs),
+        _Layer(f"{OURS}, warm start", warm, problem, slopes, n_jobs),
+    ]
     for name, peer in peers.items():
-        entrants.append(_OfPeer(name, peer, problem, slopes, versions[peer.module]))
+        own, missing = problem.first(peer.n_signals), versions[peer.module] is None
+        note = f"{peer.module} is not installed" * missing
+        entrants.append(_Layer(name, peer.run, own, slopes, first=peer.n_signals, note=note))
     rows = compete(entrants, options.rounds, options.progress)
     return [
         row if entrant.note else row | {"memory_mib": alone(entrant)["memory_mib"]}
@@ -309,18 +326,20 @@ def gradient_error(found: Pulled, slopes: Slopes) -> float:
 
 
 class _Layer(Entrant):
-    def __init__(self, name: str, problem: LayerProblem, slopes: Slopes, n_jobs: int) -> None:
-        self.problem, self.slopes, self.n_jobs = problem, slopes, n_jobs
-        self.count = len(problem.X)
+    """A layer by the function that codes a problem; `first` signals of it compile the layer."""
+
+    def __init__(
+        self, name: str, pull: Callable[[LayerProblem], Pulled], problem: LayerProblem,
+        slopes: Slopes, n_jobs: int = 1, first: int = 2, note: str = "",
+    ) -> None:  # fmt: skip
+        self.pull, self.problem, self.slopes = pull, problem, slopes
+        self.count, self.n_jobs, self.first, self.note = len(problem.X), n_jobs, first, note
         self.labels = {
             "method": name, "n_signals": self.count, "dtype": "float64", "n_jobs": n_jobs,
         }  # fmt: skip
 
-    def pull(self, problem: LayerProblem) -> Pulled:
-        raise NotImplementedError
-
     def prepare(self) -> None:
-        self.pull(self.problem.first(2))
+        self.pull(self.problem.first(self.first))
 
     def run(self) -> None:
         self.pull(self.problem)
@@ -330,44 +349,3 @@ class _Layer(Entrant):
         found = self.pull(checked)
         gap = duality_gap(checked.X, checked.A, found[0], lam=checked.lam)
         return {"gap": float(gap.max()), "gradient_error": gradient_error(found, self.slopes)}
-
-
-class _Ours(_Layer):
-    def __init__(self, problem: LayerProblem, slopes: Slopes, n_jobs: int) -> None:
-        super().__init__(OURS, problem, slopes, n_jobs)
-
-    def pull(self, problem: LayerProblem) -> Pulled:
-        return ours(problem, self.n_jobs)
-
-
-class _Warm(_Layer):
-    """Ours, from the codes of a dictionary that moved by 1 %."""
-
-    def __init__(self, problem: LayerProblem, slopes: Slopes, n_jobs: int) -> None:
-        super().__init__(f"{OURS}, warm start", problem, slopes, n_jobs)
-
-    def prepare(self) -> None:
-        rng = np.random.default_rng(1)
-        A = _unit(self.problem.A + 0.01 * _unit(rng.standard_normal(self.problem.A.shape)))
-        nearby = map(torch.from_numpy, (self.problem.X, A))
-        self._start = solved_lasso(*nearby, lam=self.problem.lam, n_jobs=self.n_jobs)
-        super().prepare()
-
-    def pull(self, problem: LayerProblem) -> Pulled:
-        return ours(problem, self.n_jobs, self._start[: len(problem.X)])
-
-
-class _OfPeer(_Layer):
-    def __init__(
-        self, name: str, peer: Peer, problem: LayerProblem, slopes: Slopes, version: str | None
-    ) -> None:
-        super().__init__(name, problem.first(peer.n_signals), slopes, 1)
-        self.peer = peer
-        if version is None:
-            self.note = f"{peer.module} is not installed"
-
-    def prepare(self) -> None:  # compiled for a number of signals
-        self.run()
-
-    def pull(self, problem: LayerProblem) -> Pulled:
-        return self.peer.run(problem)

@@ -1,29 +1,30 @@
-"""What the commands of `twinsolve speed` print and write."""
+"""What the commands of `twinsolve speed` say of their tables."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from ..tables import Lines, markdown, number, write_summary, write_table
-from ..terminal import console
+from ..jobs import Options
+from ..study import Study
+from ..tables import Lines, number
+from .figures import draw_attention, draw_quality, draw_scale, draw_scaling
 
 _NAMES = ("solver", "method", "operator", "kernel")
 _Reader = str | Callable[[Any], str]  # "column:format", or a function of a row
 
 
 class Layout(NamedTuple):
-    """How a command's table is printed: an explanation, and readers of cells by heading.
+    """How a command's table is told: an explanation, readers of cells by heading, and figures.
 
     Rows without a number in the column `timed` are left out.
     """
 
-    explanation: tuple[str, ...]
+    explanation: str
     timed: str
     cells: dict[str, _Reader]
+    figures: dict[str, Callable[[pd.DataFrame, Path], None]]
 
     def lines(self, table: pd.DataFrame) -> Lines:
         rows = table[table[self.timed].notna()].itertuples()
@@ -65,12 +66,10 @@ def _describe_result(row: Any) -> str:
 
 
 _SOLVERS = Layout(
-    (
-        "Milliseconds a row, and multiples of our time in the same round: median over the rounds,",
-        "with the lowest and highest. Gap: the worst certified one on the rows timed. Non-zeros",
-        "and passes (products with all atoms) are means over rows. MiB: our peak memory beyond the",
-        "input.",
-    ),
+    "Milliseconds a row, and multiples of our time in the same round: median over the rounds, "
+    "with the lowest and highest. Gap: the worst certified one on the rows timed. Non-zeros "
+    "and passes (products with all atoms) are means over rows. MiB: our peak memory beyond the "
+    "input.",
     "ms_per_row",
     {
         "case": "case",
@@ -86,17 +85,16 @@ _SOLVERS = Layout(
         "passes": "passes:.1f",
         "MiB": "memory_mib:.0f",
     },
+    {"scaling.png": draw_scaling},
 )
 _SCALE = Layout(
-    (
-        "Rows of unit norm, each from the others, at a penalty of 0.1 and a gap of at most 1e-4.",
-        "s: wall time on the threads; processor s: of all threads. Growth: the exponent of N by",
-        "which the latter grew from the number of rows above. Passes: searches for what violates",
-        "optimality, or products with all rows, means over rows; none where the Gram matrix is",
-        "stored. Skipped: share of the products of these passes that was not made, as a bound on",
-        "their size ruled them out. Gap: the worst of all rows. MiB: peak memory beyond the input,",
-        "and of the whole process.",
-    ),
+    "Rows of unit norm, each from the others, at a penalty of 0.1 and a gap of at most 1e-4. "
+    "s: wall time on the threads; processor s: of all threads. Growth: the exponent of N by "
+    "which the latter grew from the number of rows above. Passes: searches for what violates "
+    "optimality, or products with all rows, means over rows; none where the Gram matrix is "
+    "stored. Skipped: share of the products of these passes that was not made, as a bound on "
+    "their size ruled them out. Gap: the worst of all rows. MiB: peak memory beyond the input, "
+    "and of the whole process.",
     "seconds",
     {
         "case": "points",
@@ -115,18 +113,17 @@ _SCALE = Layout(
         "MiB": "memory_mib:.0f",
         "MiB in all": "peak_mib:.0f",
     },
+    {"scale.png": draw_scale},
 )
 _METHODS = Layout(
-    (
-        "Milliseconds, and multiples of the first method's time in the same round: medians over",
-        "the rounds, the latter with the lowest and highest. Images: PSNR in dB and SSIM, means",
-        "over the images. Difference: the largest from the first method's result, in grey levels",
-        "of [0, 1] away from the border or, for points, relative to the largest entry. Cost:",
-        "`|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log kappa: median natural",
-        "logarithm of the condition numbers. MiB: our peak memory beyond the input. The fast mode",
-        "of scikit-image at `patch_size=p` compares patches of p - 1 pixels: ours on these stand",
-        "beside it.",
-    ),
+    "Milliseconds, and multiples of the first method's time in the same round: medians over "
+    "the rounds, the latter with the lowest and highest. Images: PSNR in dB and SSIM, means "
+    "over the images. Difference: the largest from the first method's result, in grey levels "
+    "of [0, 1] away from the border or, for points, relative to the largest entry. Cost: "
+    "`|Y - C Y|_F^2` of the embedding's orthonormal coordinates. log kappa: median natural "
+    "logarithm of the condition numbers. MiB: our peak memory beyond the input. The fast mode "
+    "of scikit-image at `patch_size=p` compares patches of p - 1 pixels: ours on these stand "
+    "beside it.",
     "ms",
     {
         "case": "case",
@@ -139,17 +136,16 @@ _METHODS = Layout(
         "difference": "difference:.0e",
         "MiB": "memory_mib:.1f",
     },
+    {"quality.png": draw_quality},
 )
 _OPERATORS = Layout(
-    (
-        "Multiples of the time of scaled_dot_product_attention in the same round: medians over the",
-        "rounds, with the lowest and highest. Inference: forward without gradients; training:",
-        "forward and backward. Explicit: the N x N matrix times the values; stored: the logits of",
-        "positions as a constant mask. MiB: peak memory of forward and backward (stored: of",
-        "forward), gradients included, inputs not; it grows as N to the power of the exponent from",
-        "256 to 4096 tokens. Gflop: of matrix products and fused attention in training. Kernel:",
-        "implementations of fused attention that were reached.",
-    ),
+    "Multiples of the time of scaled_dot_product_attention in the same round: medians over the "
+    "rounds, with the lowest and highest. Inference: forward without gradients; training: "
+    "forward and backward. Explicit: the N x N matrix times the values; stored: the logits of "
+    "positions as a constant mask. MiB: peak memory of forward and backward (stored: of "
+    "forward), gradients included, inputs not; it grows as N to the power of the exponent from "
+    "256 to 4096 tokens. Gflop: of matrix products and fused attention in training. Kernel: "
+    "implementations of fused attention that were reached.",
     "memory_mib",
     {
         "case": "case",
@@ -166,19 +162,18 @@ _OPERATORS = Layout(
         "parameters": "parameters:.0f",
         "kernel": "kernel",
     },
+    {"times.png": draw_attention},
 )
 _LAYERS = Layout(
-    (
-        "Milliseconds a signal, forward and backward in float64, and multiples of our time in the",
-        "same round: medians over the rounds, the latter with the lowest and highest. A peer codes",
-        "the first signals alone. Gap: the worst relative one. Gradient error: the largest,",
-        "relative, of derivatives along random directions of signals, atoms and lam, by central",
-        "differences of codes solved to rounding. MiB: peak memory beyond the input, for all",
-        "signals, of a second run in a process of its own. The autograd loop and unrolled ISTA",
-        "make 2,000 iterations; a warm start has the codes of a dictionary that differs by 1 %.",
-        "At a tolerance, jaxopt gets the step `1 / |A|_2^2` and solves the implicit system by",
-        "BiCGSTAB to that tolerance, cvxpylayers as a dense one.",
-    ),
+    "Milliseconds a signal, forward and backward in float64, and multiples of our time in the "
+    "same round: medians over the rounds, the latter with the lowest and highest. A peer codes "
+    "the first signals alone. Gap: the worst relative one. Gradient error: the largest, "
+    "relative, of derivatives along random directions of signals, atoms and lam, by central "
+    "differences of codes solved to rounding. MiB: peak memory beyond the input, for all "
+    "signals, of a second run in a process of its own. The autograd loop and unrolled ISTA "
+    "make 2,000 iterations; a warm start has the codes of a dictionary that differs by 1 %. "
+    "At a tolerance, jaxopt gets the step `1 / |A|_2^2` and solves the implicit system by "
+    "BiCGSTAB to that tolerance, cvxpylayers as a dense one.",
     "ms",
     {
         "case": "case",
@@ -192,6 +187,7 @@ _LAYERS = Layout(
         "gradient error": "gradient_error:.0e",
         "MiB": "memory_mib:.1f",
     },
+    {},
 )
 LAYOUTS = {
     "lasso-layer": _LAYERS,
@@ -203,16 +199,16 @@ LAYOUTS = {
 }
 
 
-def write_report(name: str, table: pd.DataFrame, settings: dict[str, Any], directory: Path) -> None:
-    """Print the table of the command `name`, and write it with a summary."""
+def speed_study(name: str, time: Callable[..., pd.DataFrame]) -> tuple[Study, str]:
+    """The study of a command, whose table `time` returns, and what explains its columns."""
     layout = LAYOUTS[name]
-    lines, noted = layout.lines(table), _list_notes(table)
-    screen = console()
-    screen.print(_format_table(*lines))
-    screen.print(*noted, sep="\n")
-    write_table(table, directory)
-    text = [*layout.explanation, "", *markdown(*lines), *(f"\n{line}" for line in noted)]
-    write_summary(f"twinsolve speed {name}", text, settings, directory)
+
+    def run(options: Options) -> pd.DataFrame:
+        return time(directory=options.directory, progress=options.progress)
+
+    title = f"twinsolve speed {name}"
+    study = Study("", title, run, layout.lines, layout.figures, notes=_list_notes)
+    return study, layout.explanation
 
 
 def _list_notes(table: pd.DataFrame) -> list[str]:
@@ -224,24 +220,3 @@ def _list_notes(table: pd.DataFrame) -> list[str]:
         f"{', '.join(name[rows.index].unique())}: {note} ({', '.join(rows.case.unique())})"
         for note, rows in noted[name.notna()].groupby("note", sort=False)
     ]
-
-
-def _format_table(headings: tuple[str, ...], lines: list[tuple[str, ...]]) -> Table:
-    """A table of the lines by case; its caption has the dtype and threads if all share them."""
-    table = pd.DataFrame(lines, columns=list(headings))
-    shared = [h for h in ("dtype", "threads") if table[h].nunique() == 1]
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    if shared:
-        shown.caption = ", ".join(f"{heading}: {table[heading][0]}" for heading in shared)
-    cells = table.drop(columns=["case", *shared])
-    for heading in cells:
-        name = heading in _NAMES  # wraps where the screen is narrow
-        justify: Literal["left", "right"] = "left" if name else "right"
-        shown.add_column(heading, justify=justify, no_wrap=not name, overflow="fold")
-    for case, rows in cells.groupby(table.case, sort=False):
-        shown.add_section()
-        shown.add_row(case, style="italic")
-        for solver, *others in rows.itertuples(index=False):
-            bold = "bold" if solver.startswith("twinsolve") else None
-            shown.add_row(f"  {solver}", *others, style=bold)
-    return shown

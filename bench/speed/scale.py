@@ -39,7 +39,7 @@ class Points:
 def time_scale(
     *,
     cases: Iterable[str] | None = None,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] | None = None,
     n_jobs: int = 1,
     seed: int = 0,
     directory: str | Path | None = None,
@@ -57,8 +57,8 @@ def time_scale(
         50 or 200 dimensions; ``noisy-50`` has noise of 0.05 per coordinate), and ``mnist``
         (scattering features on 200 principal directions). None is all cases, in this order up to
         1,000,000, 300,000, 100,000 and 30,000 rows.
-    sizes : sequence of int
-        Numbers of rows.
+    sizes : sequence of int, optional
+        Numbers of rows; None is 10,000 to 1,000,000.
     n_jobs : int, default=1
         Threads.
     seed : int, default=0
@@ -89,6 +89,7 @@ def time_scale(
     >>> from twinsolve.bench import time_scale
     >>> table = time_scale(cases=["subspaces-50"], sizes=[1000])  # doctest: +SKIP
     """
+    sizes = SIZES if sizes is None else sizes
     if min(sizes, default=0) < 100:
         raise ValueError(f"sizes: must be one or more numbers, each 100 or more, got {list(sizes)}")
     folder = check_folder(directory, "directory")

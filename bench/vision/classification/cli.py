@@ -1,31 +1,14 @@
 """Command `twinsolve classify`."""
 
-import os
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...options import (
-    Against,
-    DataHome,
-    Device,
-    Jobs,
-    ListAll,
-    Load,
-    Output,
-    RecipeWords,
-    Rows,
-    Seeds,
-    Steps,
-    list_rows,
-    load_modules,
-    report_mistakes,
-    run_rows,
-)
+from ...row_command import Asked, trains_rows
 
 
+@trains_rows(seeds=5)
 def classify(
     data: Annotated[
         str,
@@ -33,24 +16,13 @@ def classify(
             metavar="DATA", help="digits, cifar10, cifar10:n_train=10000, or a folder of classes."
         ),
     ] = "digits",
-    row: Rows = None,
-    seeds: Seeds = 5,
-    steps: Steps = None,
-    recipe: RecipeWords = None,
     attack: Annotated[
         bool, typer.Option("--attack", help="Also test images attacked by FGSM and PGD.")
     ] = False,
     corruptions: Annotated[
         bool, typer.Option("--corruptions", help="Also test noisy, blurred and faint images.")
     ] = False,
-    against: Against = None,
-    n_jobs: Jobs = 1,
-    device: Device = "auto",
-    data_home: DataHome = None,
-    output: Output = Path("results/classify"),
-    load: Load = None,
-    list_all: ListAll = False,
-) -> None:
+) -> Asked:
     """Train classifiers that differ in one part, and compare them over paired seeds.
 
     ```
@@ -89,24 +61,8 @@ def classify(
     settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps finished and interrupted
     runs.
     """
-    from ...devices import processes
     from .report import images_study
     from .study import IMAGES
 
-    load_modules(load)
-    if list_all:
-        list_rows(IMAGES)
-        return
-    if n_jobs != 1 and "TORCHELASTIC_RUN_ID" in os.environ:
-        raise typer.BadParameter("torchrun has its own processes: leave --n-jobs at 1")
-    first = os.environ.get("RANK", "0") == "0"
-    settings = {
-        "data": data, "row": row, "seeds": seeds, "steps": steps, "recipe": recipe,
-        "attack": attack, "corruptions": corruptions, "against": against, "device": device,
-    }  # fmt: skip
-    make = partial(images_study, data, attack=attack, corruptions=corruptions)
-    with report_mistakes(), processes(device) as place:
-        settings["device"] = str(place)
-        run_rows(
-            "classify", make, settings, output, n_jobs=n_jobs, data_home=data_home, first=first
-        )
+    tests = {"attack": attack, "corruptions": corruptions}
+    return Asked(IMAGES, partial(images_study, data, **tests), {})

@@ -14,10 +14,8 @@ from ...comparison import (
     Column,
     baselines_of,
     compared_lines,
-    draw_curves,
-    draw_differences,
+    rows_study,
 )
-from ...jobs import Options
 from ...paired import (
     Paired,
     Verdict,
@@ -53,18 +51,11 @@ _AFTER: dict[str, Column] = {
 
 def images_study(data: str, **options: Any) -> Study:
     """The study of image classifiers, with options of `classify`."""
-    figures = {
-        "differences.png": partial(
-            draw_differences, differences=differences, score="top-1, points to"
-        ),
-        "curves.png": partial(draw_curves, score="top-1 on validation images, %"),
-    }
     more = {"Attacked and corrupted images, top-1 %": robust_lines, _MATCHED: matched_lines}
-
-    def run(given: Options) -> pd.DataFrame:
-        return classify(data, seeds=given.seeds, **given.shared, **options)
-
-    return Study("", data, run, lines_of, figures, more, notes=said)
+    return rows_study(
+        data, partial(classify, data, **options), lines_of, differences, score="top-1, points to",
+        curve="top-1 on validation images, %", more=more, notes=said,
+    )  # fmt: skip
 
 
 def said(table: pd.DataFrame) -> list[str]:

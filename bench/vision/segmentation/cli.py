@@ -1,39 +1,15 @@
 """Command `twinsolve segment`."""
 
 from functools import partial
-from pathlib import Path
 
-from ...options import (
-    Against,
-    DataHome,
-    Device,
-    Jobs,
-    ListAll,
-    Load,
-    Output,
-    RecipeWords,
-    Rows,
-    Seeds,
-    Steps,
-    list_rows,
-    load_modules,
-    run_rows,
-)
+from ...options import DataHome
+from ...row_command import Asked, trains_rows
 
 
+@trains_rows(seeds=3)
 def segment(
-    row: Rows = None,
-    seeds: Seeds = 3,
-    steps: Steps = None,
-    recipe: RecipeWords = None,
-    against: Against = None,
-    n_jobs: Jobs = 1,
-    device: Device = "auto",
     data_home: DataHome = None,
-    output: Output = Path("results/segment"),
-    load: Load = None,
-    list_all: ListAll = False,
-) -> None:
+) -> Asked:
     """Train segmenters of road scenes (CamVid) that differ in one part, and compare them.
 
     ```
@@ -59,13 +35,4 @@ def segment(
     from .report import scenes_study
     from .study import SCENES
 
-    load_modules(load)
-    if list_all:
-        list_rows(SCENES)
-        return
-    settings = {
-        "row": row, "seeds": seeds, "steps": steps, "recipe": recipe, "against": against,
-        "device": device,
-    }  # fmt: skip
-    make = partial(scenes_study, data_home)
-    run_rows("segment", make, settings, output, n_jobs=n_jobs, data_home=data_home)
+    return Asked(SCENES, partial(scenes_study, data_home), {})

@@ -17,11 +17,9 @@ from ...comparison import (
     Column,
     baselines_of,
     compared_lines,
-    draw_curves,
-    draw_differences,
+    rows_study,
 )
 from ...figures import panels, save
-from ...jobs import Options
 from ...paired import Paired, judge, note_on_verdicts, paired_difference
 from ...run_folder import load_model
 from ...study import Study
@@ -42,22 +40,15 @@ _AFTER: dict[str, Column] = {
 
 def scenes_study(data_home: str | None, **options: Any) -> Study:
     """The study of segmenters, with options of `segment`."""
-    figures = {
-        "differences.png": partial(
-            draw_differences, differences=_named, score="mean IoU, points to"
-        ),
-        "curves.png": partial(draw_curves, score="mean IoU on validation pictures, %"),
-        "scenes.png": partial(draw_scenes, data_home=data_home),
-    }
     more: dict[str, Callable[[pd.DataFrame], Lines]] = {
         "Over three scales": partial(lines_of, column="miou_multi_scale"),
         "IoU of each class, %": class_lines,
     }
-
-    def run(given: Options) -> pd.DataFrame:
-        return segment(seeds=given.seeds, **given.shared, **options)
-
-    return Study("", "CamVid, test pictures", run, lines_of, figures, more, notes=notes)
+    return rows_study(
+        "CamVid, test pictures", partial(segment, **options), lines_of, _named,
+        score="mean IoU, points to", curve="mean IoU on validation pictures, %", more=more,
+        figures={"scenes.png": partial(draw_scenes, data_home=data_home)}, notes=notes,
+    )  # fmt: skip
 
 
 def lines_of(table: pd.DataFrame, column: str = "miou") -> Lines:

@@ -189,7 +189,7 @@ def test_figure_of_set12(tmp_path):
     rows = filters.hold(case, {"scikit-image": "skimage"}, Rounds(1, 1, 0, None, None))
     table = pd.DataFrame(rows).assign(case="set12")
     assert table.psnr.tolist() == [29, 31]
-    draw_quality(table, tmp_path)
+    draw_quality(table, tmp_path / "quality.png")
     with Image.open(tmp_path / "quality.png") as figure:
         assert figure.size[0] > 800
 

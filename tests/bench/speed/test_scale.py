@@ -97,5 +97,5 @@ def test_missing_images_are_said_and_not_fatal(tmp_path, monkeypatch):
     monkeypatch.setattr(mnist, "fetch_openml", unreachable)
     table = time_scale(cases=["mnist"], sizes=[1000])
     assert "train-images-idx3-ubyte" in table.note[0]
-    draw_scale(table, tmp_path)
+    draw_scale(table, tmp_path / "scale.png")
     assert not list(tmp_path.iterdir())

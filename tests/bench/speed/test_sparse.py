@@ -307,11 +307,11 @@ def test_figure_without_peers_and_without_memory(tmp_path):
         | {"ms_per_row": 1.0, "ms_lowest": 0.5, "ms_highest": 2.0, "memory_mib": np.nan, "note": ""}
     )
     (tmp_path / "none").mkdir()
-    draw_scaling(rows, tmp_path)
+    draw_scaling(rows, tmp_path / "scaling.png")
     with Image.open(tmp_path / "scaling.png") as figure:
         assert figure.size[0] > 800
     assert (tmp_path / "scaling.pdf").exists()
-    draw_scaling(rows[1:], tmp_path / "none")
+    draw_scaling(rows[1:], tmp_path / "none" / "scaling.png")
     assert not list((tmp_path / "none").iterdir())
 
 
