@@ -41,50 +41,28 @@ DATA = {
 SOLVED = (
     "SSC", "SSC nonnegative", "EnSC", "OMP", "LSR", "LSR zero diagonal", "LRSC", "LLE weights",
 )  # fmt: skip
-WALKS = ((3,), (3, 6), (6,), (8,))
+WALKS = ((3,), (3, 6), (6,), (8,))  # `doublings` of the `walk_loss`, a network each
+_N_EACH, _N_EPOCHS = 60, 6  # generated problems of each kind to train on
 _N_TRIALS, _N_MOTION_TRIALS, _N_SEEDS = 3, 12, 3
 _WAY = ["method", "settings"]
 
 
-def learned_affinity_study(
-    data: Sequence[str] = tuple(DATA),
-    *,
-    walks: Sequence[Sequence[int]] = WALKS,
-    solved: Sequence[str] = SOLVED,
-    n_each: int = 60,
-    n_epochs: int = 6,
-) -> Study:
+def learned_affinity_study() -> Study:
     """Errors of affinity networks by what trained them, and of the best solved methods.
 
-    Parameters
-    ----------
-    data : sequence of str
-        Among the design set; those whose files are missing are left out.
-    walks : sequence of sequence of int
-        `doublings` of the `walk_loss`, a network each.
-    solved : sequence of str
-        Names of methods, which run with all settings of their grids.
-    n_each : int, default=60
-        Generated problems of each kind to train on.
-    n_epochs : int, default=6
+    Solved methods run with all settings of their grids. Data sets whose files are missing are left
+    out.
     """
-    training = {"n_each": n_each, "n_epochs": n_epochs}
     jobs: list[dict[str, Any]] = [
-        *({"data": name, "method": method} for name in data for method in solved),
-        *({"data": name, "walk": list(walk), **training} for walk in walks for name in data),
+        *({"data": name, "method": method} for name in DATA for method in SOLVED),
+        *({"data": name, "walk": list(walk)} for walk in WALKS for name in DATA),
     ]
-    run = run_seeded(errors_of, jobs, data)
+    run = run_seeded(errors_of, jobs, list(DATA))
     return Study("learned-affinity", prose(__doc__), run, affinity_lines)
 
 
 def errors_of(
-    *,
-    data: Data,
-    seed: int,
-    method: str = "",
-    walk: Sequence[int] = (),
-    n_each: int = 0,
-    n_epochs: int = 0,
+    *, data: Data, seed: int, method: str = "", walk: Sequence[int] = ()
 ) -> list[dict[str, Any]]:
     """A row for each subset, setting and chain, by a solved method or a trained network."""
     n_trials = _N_MOTION_TRIALS if data.name.startswith("hopkins") else _N_TRIALS
@@ -96,7 +74,7 @@ def errors_of(
             found = _solved(method, X, k)
         else:
             name = "walks of " + ", ".join(str(2**m) for m in walk)
-            network = _network(tuple(walk), n_each, n_epochs, seed)
+            network = _network(tuple(walk), seed)
             model = LearnedAffinityClustering(k, network=network, random_state=0)
             found = iter([(name, {}, model.fit(X).coef_)])
         for name, settings, coef in found:
@@ -119,17 +97,17 @@ def _error(affinity: Any, labels: Array, k: int) -> float:
 
 
 @lru_cache(maxsize=1)
-def _problems(n_each: int, seed: int) -> list[LabelledEdges]:
+def _problems(seed: int) -> list[LabelledEdges]:
     """Those that train the packaged network, by the script that does so."""
     maker = Path(__file__).parents[1] / "packaging/weights/train_affinity_network.py"
-    problems: list[LabelledEdges] = run_path(str(maker))["training_problems"](n_each, seed)
+    problems: list[LabelledEdges] = run_path(str(maker))["training_problems"](_N_EACH, seed)
     return problems
 
 
 @lru_cache(maxsize=len(WALKS))
-def _network(walk: tuple[int, ...], n_each: int, n_epochs: int, seed: int) -> Any:
-    problems = _problems(n_each, seed)
-    return train_affinity_network(problems, doublings=walk, n_epochs=n_epochs, seed=seed)[0]
+def _network(walk: tuple[int, ...], seed: int) -> Any:
+    problems = _problems(seed)
+    return train_affinity_network(problems, doublings=walk, n_epochs=_N_EPOCHS, seed=seed)[0]
 
 
 def best_solved(table: pd.DataFrame, *, elsewhere: bool) -> pd.DataFrame:

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import pandas as pd
 import torch
 import typer
-from shared.script import chosen, run_script
+from shared.script import chosen, run_script, write_found
 
 from twinsolve.bench.costs import size_measures, speed_ratios
+from twinsolve.bench.jobs import Options
 from twinsolve.bench.options import Output, Rows
-from twinsolve.bench.tables import Lines, Results, number, write_table
+from twinsolve.bench.study import Study
+from twinsolve.bench.tables import Lines, number
 from twinsolve.bench.task import PLAIN
-from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.classification.networks import Classifier
 from twinsolve.bench.vision.classification.study import ROWS
 
@@ -90,14 +91,14 @@ def main(
     """Measure every row of every network."""
     rows = dict.fromkeys([PLAIN, *chosen(row, _NAMES, "--row")])
     pairs = [(size, name) for size in chosen(network, SIZES, "--network") for name in rows]
-    table = pd.DataFrame(
-        [measure_costs(*pair) for pair in progress("Measuring")(pairs, len(pairs))]
-    )
-    results = Results("python studies/costs.py", {"network": network, "row": row}, output)
-    write_table(table, results.directory)
-    results.add_table("Images of 224 x 224, 1,000 classes", cost_lines(table), heading="")
-    results.add_sentences([NOTE])
-    results.write()
+
+    def run(options: Options) -> pd.DataFrame:
+        assert options.progress
+        return pd.DataFrame(measure_costs(*pair) for pair in options.progress(pairs, len(pairs)))
+
+    title = "Images of 224 x 224, 1,000 classes"
+    study = Study("", title, run, cost_lines, notes=lambda table: [NOTE])
+    write_found(__file__, [study], {"network": network, "row": row}, output)
 
 
 if __name__ == "__main__":

@@ -11,23 +11,28 @@ from typing import Annotated, Any
 import pandas as pd
 import torch
 import typer
-from shared.script import chosen, run_script
+from shared.script import chosen, run_script, write_found
 from torch import Tensor
 from torch.nn import functional as F
 
 from twinsolve.bench.devices import find_device
-from twinsolve.bench.options import DTYPE, Device, Output, Rounds, report_mistakes
-from twinsolve.bench.speed.attention import DTYPES, REFERENCE, Setting, TimedAttention
-from twinsolve.bench.speed.contest import Entrant, compete
-from twinsolve.bench.tables import Lines, Results, number, write_table
-from twinsolve.bench.terminal import progress
-from twinsolve.bench.timing import seconds_of
+from twinsolve.bench.jobs import Options
+from twinsolve.bench.options import DTYPE, Device, Output, Rounds
+from twinsolve.bench.speed.attention import (
+    DTYPES,
+    REFERENCE,
+    Setting,
+    TimedAttention,
+    TimedMode,
+)
+from twinsolve.bench.speed.contest import compete
+from twinsolve.bench.study import Study
+from twinsolve.bench.tables import Lines, number, write_table
 
 SHAPES = ((16, 8, 1024, 64), (4, 8, 4096, 64), (2, 8, 8192, 64))
 NAMES = ("alibi", "local", "criss_cross")
 CAUSAL = ("alibi",)
 _FORMS = (REFERENCE, "ours", "compiled")
-_SECONDS = 0.02  # least duration of a measurement
 NOTE = (
     "Forward and backward, and forward alone: multiples of the time of "
     "scaled_dot_product_attention, without the layer's bias or window, in the same round; medians "
@@ -60,23 +65,6 @@ class TimedForm(TimedAttention):
         return out
 
 
-class _Mode(Entrant):
-    """Forward alone, or forward and backward, so often that it can be timed."""
-
-    def __init__(self, way: TimedForm, mode: str) -> None:
-        self.way, self.once = way, way.modes()[mode]
-
-    def prepare(self) -> None:
-        self.run()
-        self.count = max(1, round(_SECONDS / seconds_of(self.run)))
-
-    def run(self) -> None:
-        self.way.setting.synchronize()
-        for _ in range(self.count):
-            self.once()
-        self.way.setting.synchronize()
-
-
 def measure(
     name: str, causal: bool, shape: tuple[int, int, int, int], dtype: str, device: str, rounds: int
 ) -> dict[str, Any]:
@@ -88,7 +76,7 @@ def measure(
         ours, compiled = (way.attend().double() for way in ways[1:])
     row["difference"] = float((ours - compiled).abs().max() / ours.abs().max())
     for mode in ("training", "inference"):
-        times = compete([_Mode(way, mode) for way in ways], rounds)
+        times = compete([TimedMode(way, mode) for way in ways], rounds)
         row[f"{mode}_reference_ms"] = times[0]["ms"]
         for form, found in zip(_FORMS[1:], times[1:], strict=True):
             row |= {f"{mode}_{form}{end}": found[f"ratio{end}"] for end in _ENDS}
@@ -127,25 +115,24 @@ def main(
     output: Output = Path("results/attention-flex"),
 ) -> None:
     """Time the layers, and write the table after each."""
-    with report_mistakes():
-        find_device(device)
     dtypes = chosen(dtype or ["bfloat16", "float32"], DTYPES, "--dtype")
     layers = [(name, causal) for causal in (False, True) for name in (CAUSAL if causal else NAMES)]
     asked = [pair for pair in layers if pair[0] in chosen(layer, NAMES, "--layer")]
     jobs = [(*pair, shape, each) for each in dtypes for pair in asked for shape in SHAPES]
+
+    def run(options: Options) -> pd.DataFrame:
+        find_device(device)
+        assert options.progress
+        rows: list[dict[str, Any]] = []
+        for name, causal, shape, each in options.progress(jobs, len(jobs)):
+            rows.append(measure(name, causal, shape, each, device, rounds))
+            write_table(pd.DataFrame(rows), output)
+        return pd.DataFrame(rows)
+
+    title = "16,384 tokens, eight heads of width 64"
+    study = Study("", title, run, time_lines, notes=lambda table: [NOTE])
     settings = {"layer": layer, "dtype": dtype, "rounds": rounds, "device": device}
-    results, rows = Results("python studies/flex_attention.py", settings, output), []
-    for name, causal, shape, each in progress("Timing")(jobs, len(jobs)):
-        rows.append(measure(name, causal, shape, each, device, rounds))
-        write_table(pd.DataFrame(rows), output)
-    write_report(results, pd.DataFrame(rows))
-
-
-def write_report(results: Results, table: pd.DataFrame) -> None:
-    """Print and write the table."""
-    results.add_table("16,384 tokens, eight heads of width 64", time_lines(table), heading="")
-    results.add_sentences([NOTE])
-    results.write()
+    write_found(__file__, [study], settings, output)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ identity: "linear" is ``z = x W``, "residual" is ``z = x + relu(x U + b) V``. "w
 network: the inverse square root of the covariance within the classes trained on.
 """
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,15 +19,15 @@ import numpy as np
 import pandas as pd
 import torch
 import typer
-from shared.script import run_script
+from shared.script import run_script, write_found
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
-from twinsolve.bench.jobs import Options, run_jobs
+from twinsolve.bench.jobs import run_jobs
 from twinsolve.bench.options import DataHome, Jobs, Output
 from twinsolve.bench.paired import judge, paired_difference
-from twinsolve.bench.tables import Lines, Results, number, write_table
-from twinsolve.bench.terminal import progress
+from twinsolve.bench.study import Study
+from twinsolve.bench.tables import Lines, number
 from twinsolve.datasets import fetch_coil20, fetch_extended_yale_b, select_classes
 from twinsolve.solvers.clustering.affinity import keep_largest, symmetric_affinity
 from twinsolve.solvers.clustering.spectral import spectral_labels
@@ -240,27 +240,23 @@ def main(
 ) -> None:
     """Train embeddings of the design set, or the chosen ones for the judging set."""
     jobs = (design_jobs if design else judge_jobs)(data_home)
-    options = Options(n_jobs=n_jobs, directory=output / "runs", progress=progress("Training"))
-    table = run_jobs(compare, jobs, options)
+    run = partial(run_jobs, compare, jobs)
     settings = {"design": design, "features": N_FEATURES, "rate": RATE, "groups": N_GROUPS,
                 "seeds": 1 if design else SEEDS}  # fmt: skip
-    write_report(table, settings, output)
+    more = {f"Judging set: {data}": partial(judge_lines, data=data) for data in CHOSEN}
+    study = Study("", "", run, more=more, notes=lambda table: [NOTE])
+    if design:
+        study = Study(
+            "", "", run, more={"Best settings on the design set, by labels": design_lines}
+        )
+    write_found(__file__, [study], settings, output, n_jobs=n_jobs)
 
 
-def write_report(table: pd.DataFrame, settings: dict[str, Any], output: Path) -> None:
-    results = Results("python studies/learned_embedding.py", settings, output)
-    write_table(table, output)
-    if settings["design"]:
-        results.add_table("Best settings on the design set, by labels", design_lines(table))
-    else:
-        for data in CHOSEN:
-            results.add_table(f"Judging set: {data}", judge_lines(table, data))
-        results.add_sentences([
-            f"{N_GROUPS} groups of classes that no embedding has seen. Errors are of one spectral "
-            "clustering a group; intervals are 95 % over seeds and groups. A group counts as "
-            "better by its mean over seeds."
-        ])  # fmt: skip
-    results.write()
+NOTE = (
+    f"{N_GROUPS} groups of classes that no embedding has seen. Errors are of one spectral "
+    "clustering a group; intervals are 95 % over seeds and groups. A group counts as better by its "
+    "mean over seeds."
+)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,16 @@ import numpy as np
 import pandas as pd
 import torch
 import typer
-from shared.script import chosen, run_script
+from shared.script import chosen, run_script, write_found
 from sklearn.datasets import load_digits
 from sklearn.feature_extraction.image import extract_patches_2d
 from torch import Tensor, nn
 
-from twinsolve.bench.jobs import Options, run_jobs
+from twinsolve.bench.jobs import run_jobs
 from twinsolve.bench.options import SEEDS, DataHome, Jobs, Output
 from twinsolve.bench.paired import judge, paired_difference
-from twinsolve.bench.tables import Lines, Results, number, write_table
-from twinsolve.bench.terminal import progress
+from twinsolve.bench.study import Study
+from twinsolve.bench.tables import Lines, number
 from twinsolve.bench.vision.denoising.study import NoisyImages
 from twinsolve.datasets import fetch_train400
 from twinsolve.solvers.inputs import Array
@@ -253,21 +253,19 @@ def main(
         for seed in range(seeds or N_SEEDS[name])
         for encoder in ENCODERS
     ]  # fmt: skip
-    options = Options(n_jobs=n_jobs, directory=output / "runs", progress=progress("Training"))
-    table = run_jobs(compare, jobs, options)
     settings = {"tasks": tasks, "seeds": seeds or N_SEEDS, "seconds": seconds or SECONDS,
                 "lam": LAMS, "rate": RATES, "n_atoms": N_ATOMS, "batch": BATCH}  # fmt: skip
-    results = Results("python studies/task_driven.py", settings, output)
-    write_table(table, results.directory)
-    for name in tasks:
-        results.add_table(name.capitalize(), result_lines(table, name))
-    results.add_sentences([
-        "Networks of a seed share data, start and batches. Training takes the same processor time, "
-        "so that faster encoders make more steps. Intervals are 95 % over seeds (and images) and "
-        "not corrected; p and verdicts are, by Holm for each table.",
-        "Patches: the middle 128 x 128 pixels of the images of Set12, at a noise of 25.",
-    ])  # fmt: skip
-    results.write()
+    more = {name.capitalize(): partial(result_lines, task=name) for name in tasks}
+    study = Study("", "", partial(run_jobs, compare, jobs), more=more, notes=lambda table: NOTES)
+    write_found(__file__, [study], settings, output, n_jobs=n_jobs)
+
+
+NOTES = (
+    "Networks of a seed share data, start and batches. Training takes the same processor time, so "
+    "that faster encoders make more steps. Intervals are 95 % over seeds (and images) and not "
+    "corrected; p and verdicts are, by Holm for each table.",
+    "Patches: the middle 128 x 128 pixels of the images of Set12, at a noise of 25.",
+)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from shared.script import run_script
+from shared.script import run_script, write_found
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 from twinsolve.bench.figures import legend, panels, plain, save
+from twinsolve.bench.jobs import Options
 from twinsolve.bench.options import Output, Seeds
-from twinsolve.bench.tables import Lines, Results, number, write_table
+from twinsolve.bench.study import Study
+from twinsolve.bench.tables import Lines, number
 from twinsolve.unrolled import Neutreno, Softmax, attach_huggingface
 from twinsolve.unrolled.diagnostics import token_similarity
 
@@ -70,8 +72,8 @@ def cosine_lines(table: pd.DataFrame) -> Lines:
     return head, lines
 
 
-def draw_cosines(table: pd.DataFrame, directory: Path) -> None:
-    """Draw cosines.png: a panel for each network, a line for each operator and seed."""
+def draw_cosines(table: pd.DataFrame, path: Path) -> None:
+    """Draw a panel for each network, a line for each operator and seed."""
     names = table.network.unique()
     figure, axes = panels(len(names), (3.6, 2.8), sharey=True)
     colours = dict(zip(OPERATORS, ("#0072B2", "#D55E00"), strict=True))
@@ -86,29 +88,33 @@ def draw_cosines(table: pd.DataFrame, directory: Path) -> None:
         plain(own)
     axes[0].set_ylabel("mean cosine of two tokens")
     legend(figure, "lower center", ncols=len(colours))
-    save(figure, directory / "cosines.png")
+    save(figure, path)
+
+
+def measure_all(options: Options) -> pd.DataFrame:
+    """The cosines of all networks with every operator."""
+    return pd.DataFrame(
+        row
+        for name in MODELS
+        for operator in OPERATORS
+        for seed in options.all_seeds
+        for row in measure_cosines(name, operator, seed, _N_LAYERS, _N_WORDS)
+    )
+
+
+NOTE = (
+    "Weights are drawn as transformers draws them, with a standard deviation of 0.02; nothing is "
+    "trained. 0 is what enters the first layer. DeiT-Ti is shown two photographs, BERT "
+    f"{_N_SENTENCES} sentences of {_N_WORDS} words drawn at random."
+)
 
 
 def main(seeds: Seeds = 3, output: Output = Path("results/untrained")) -> None:
     """Measure all networks with every operator, and write the table."""
-    table = pd.DataFrame(
-        row
-        for name in MODELS
-        for operator in OPERATORS
-        for seed in range(seeds)
-        for row in measure_cosines(name, operator, seed, _N_LAYERS, _N_WORDS)
-    )
+    title, figures = "Mean cosine of two tokens, by layer", {"cosines.png": draw_cosines}
+    study = Study("", title, measure_all, cosine_lines, figures, notes=lambda table: [NOTE])
     settings = {"seeds": seeds, "layers": _N_LAYERS, "words": _N_WORDS}
-    results = Results("python studies/untrained.py", settings, output)
-    write_table(table, results.directory)
-    results.add_table("Mean cosine of two tokens, by layer", cosine_lines(table), heading="")
-    results.add_sentences([
-        "Weights are drawn as transformers draws them, with a standard deviation of 0.02; nothing "
-        "is trained. 0 is what enters the first layer. DeiT-Ti is shown two photographs, BERT "
-        f"{_N_SENTENCES} sentences of {_N_WORDS} words drawn at random."
-    ])  # fmt: skip
-    draw_cosines(table, results.directory)
-    results.write(["cosines"])
+    write_found(__file__, [study], settings, output, seeds=seeds)
 
 
 if __name__ == "__main__":

@@ -58,17 +58,17 @@ def faces_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10, 38), n_trials: i
     )
 
 
-def admm_study(*, n_subjects: Iterable[int] = (2, 3, 5, 8, 10), n_trials: int = 6) -> Study:
+def admm_study() -> Study:
     """The same on some of the trials, with an ADMM that does not stop by its own rule.
 
     It says which of the differences between the optimum and the ADMM of the literature come from
-    that rule: all trials of 10 subjects, else `n_trials` seeded ones.
+    that rule: all trials of 10 subjects, else 6 seeded ones.
     """
     return Study(
         "admm",
         "SSC with sparse outliers by the ADMM of the literature, stopped by its own rule and run "
         "on to 600 iterations, beside the certified optimum, on some of the same trials.",
-        _run(n_subjects, n_trials, (10,), (_OPTIMUM, _ADMM, _RUN_ON)),
+        _run((2, 3, 5, 8, 10), 6, (10,), (_OPTIMUM, _ADMM, _RUN_ON)),
         summarize_faces,
     )
 

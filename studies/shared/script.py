@@ -20,7 +20,7 @@ from twinsolve.bench.options import (
     Steps,
     report_mistakes,
 )
-from twinsolve.bench.study import run_studies, write_studies
+from twinsolve.bench.study import Study, run_studies, write_studies
 from twinsolve.bench.tables import Results
 from twinsolve.bench.terminal import end_in_words, progress
 
@@ -57,9 +57,19 @@ def chosen(names: Sequence[str] | None, known: Iterable[str], option: str) -> li
     return list(names or every)
 
 
+def write_found(
+    path: str, studies: Sequence[Study], settings: dict[str, Any], output: Path, about: str = "",
+    **options: Any,
+) -> None:  # fmt: skip
+    """Run the studies of a script by `Options` of their jobs, and write what they find."""
+    with report_mistakes():
+        tables = run_studies(studies, Options(directory=output / "runs", **options))
+    title = f"python studies/{Path(path).name}"
+    write_studies(title, studies, tables, settings, output, about)
+
+
 def _run_studies(script: Any) -> Callable[..., None]:
     """A command that runs the `studies` of a script, and writes their tables."""
-    title = f"python studies/{script.__name__}.py"
 
     def main(
         seed: Seed = 0,
@@ -68,12 +78,9 @@ def _run_studies(script: Any) -> Callable[..., None]:
         data_home: DataHome = None,
         output: Output = Path("results") / f"cluster-{script.__name__}",
     ) -> None:
-        options = Options(seed, seeds, n_jobs, data_home, output / "runs")
-        studies = script.studies()
-        with report_mistakes():
-            tables = run_studies(studies, options)
         about, settings = script.__doc__.partition("\n")[0], {"seed": seed, "seeds": seeds}
-        write_studies(title, studies, tables, settings, output, about)
+        options = {"seed": seed, "seeds": seeds, "n_jobs": n_jobs, "data_home": data_home}
+        write_found(script.__file__, script.studies(), settings, output, about, **options)
 
     return main
 

@@ -31,7 +31,7 @@ from twinsolve.unrolled.clustering import SelfExpressiveSubspaceClustering
 Array = np.ndarray
 
 NETWORK, SOLVED, NEIGHBORS = "SENet", "EnSC, solved", "3-NN of raw points"
-_RATIO = 0.9
+_RATIO, _GAMMA = 0.9, 200.0  # as in `SelfExpressiveNetwork`; the solved lam is 2 / gamma
 
 
 STEPS = {"|C| + |C|^T": symmetric_affinity, "3-NN of rows of C": nearest_rows_affinity}
@@ -40,7 +40,6 @@ STEPS = {"|C| + |C|^T": symmetric_affinity, "3-NN of rows of C": nearest_rows_af
 def self_expressive_study(
     data: Sequence[str] = (NOISY, "digits"),
     *,
-    gamma: float = 200.0,
     n_splits: int = 5,
     n_points: int = 800,
     max_iter: int = 600,
@@ -51,8 +50,6 @@ def self_expressive_study(
     ----------
     data : sequence of str
         Names as `find_data` knows them; those whose files are missing are left out.
-    gamma : float, default=200.0
-        As in `SelfExpressiveNetwork`; the solved elastic net is at ``lam = 2 / gamma``.
     n_splits : int, default=5
         Random splits into halves.
     n_points : int, default=800
@@ -60,23 +57,21 @@ def self_expressive_study(
     max_iter : int, default=600
         Training steps.
     """
-    settings = {"gamma": gamma, "n_points": n_points, "max_iter": max_iter}
+    settings = {"n_points": n_points, "max_iter": max_iter}
     jobs = [{"data": name, **settings} for name in data]
     run = run_seeded(express, jobs, data, n_splits)
     figures = {"self-expressive.png": _draw}
     return Study("self-expressive", prose(__doc__), run, self_expressive_lines, figures)
 
 
-def express(
-    *, data: Data, seed: int, gamma: float, n_points: int, max_iter: int
-) -> list[dict[str, Any]]:
+def express(*, data: Data, seed: int, n_points: int, max_iter: int) -> list[dict[str, Any]]:
     """Rows of one split: the network and the solver with each affinity step, and raw 3-NN."""
     split = halves(data, n_points, seed=seed)
     X, new, n_clusters = split.X, split.new, split.n_clusters
-    problem: dict[str, Any] = {"lam": 2 / gamma, "l1_ratio": _RATIO}
+    problem: dict[str, Any] = {"lam": 2 / _GAMMA, "l1_ratio": _RATIO}
     start = time.perf_counter()
     network = SelfExpressiveSubspaceClustering(
-        n_clusters, gamma=gamma, l1_ratio=_RATIO, max_iter=max_iter, affinity=make_empty_affinity,
+        n_clusters, gamma=_GAMMA, l1_ratio=_RATIO, max_iter=max_iter, affinity=make_empty_affinity,
         random_state=seed,
     ).fit(X)  # fmt: skip
     fitted = time.perf_counter()
