@@ -4,6 +4,7 @@ It is a comment of the page, ``% holds: EXPRESSION``, in the words of this file.
 """
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -47,16 +48,7 @@ def told(word, folder, *cells):
     return {*rows[rows.verdict.str.startswith(word)].iloc[:, 0].str.removesuffix(", trained")}
 
 
-def ahead(folder, *cells):
-    return told("ahead", folder, *cells)
-
-
-def behind(folder, *cells):
-    return told("behind", folder, *cells)
-
-
-def equal(folder, *cells):
-    return told("equal", folder, *cells)
+ahead, behind, equal = (partial(told, word) for word in ("ahead", "behind", "equal"))
 
 
 def untold(*folders):
