@@ -79,7 +79,8 @@ def rows_lines(table: pd.DataFrame) -> Lines:
         "row", "seeds", "top-1 %", "difference, points", "half, corrected", "verdict", "top-5 %",
         "rate", "token cosine",
     )  # fmt: skip
-    apart, cells = differences(table), []
+    apart = differences(table)
+    cells: list[tuple[str, ...]] = []
     for name, own in table.groupby("row", sort=False):
         mean, found = own.mean(numeric_only=True), apart.get(str(name))
         compared = (str(found), number(half_interval(found), ".2f"), say(found)) if found else ()
