@@ -231,8 +231,6 @@ ROWS = [
         holds={"key_weight": Size((3, 5, 1)), "query_weight": Size((3, 5, 1)),
                "bias": np.zeros((3, 1, 1))}),
     row("Logistic", head_dim=5, holds={"key_weight": Size((5, 1)), "bias": np.zeros((1, 1))}),
-    row("Linformer", max_length=6, n_projected=3,
-        holds={"project_keys": Size((3, 6)), "project_values": Size((3, 6))}),
     row("Nystrom", n_landmarks=4, n_iter=3),
     row("Sparsemax", scale=0.3),
     row("Softmax", scale=0.3),
