@@ -29,6 +29,7 @@ ANY = np.float32(0.5)
 MASKABLE = tuple(SQUARE)
 ENERGY = {"f": POINTS, "K": AFFINITY, "lam": 1.0}
 KERNEL = {"queries": POINTS, "keys": POINTS, "bandwidth": 1.0}
+LANDMARKS = {"queries": POINTS, "keys": POINTS, "n_landmarks": 2, "scale": 1.0}
 LINEAR = {"query_weight": SQUARE, "key_weight": SQUARE, "value_weight": SQUARE}
 RIDGE = {
     "f": POINTS,
@@ -90,6 +91,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "high_pass_scale": {"A": STOCHASTIC, "omega": ANY},
     "high_pass_values": {"smoothed": POINTS, "values": POINTS, "omega": ANY},
     "ista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
+    "iterated_pseudo_inverse": {"A": STOCHASTIC, "n_iter": 2},
     "keep_l1_mass": {"coef": SQUARE, "mass": 0.7},
     "keep_largest": {"coef": SQUARE, "n_entries": 1},
     "ksvd": {"Y": POINTS, "n_atoms": 3, "n_nonzero": 1, "n_iter": 2},
@@ -133,6 +135,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "neutreno_iteration": {"f": POINTS, "A": STOCHASTIC, "lam": 0.1, "n_iter": 2},
     "neutreno_lam_limit": {"K": AFFINITY},
     "neutreno_spectral_radius": {"A": STOCHASTIC, "lam": 0.5},
+    "nystrom_factors": LANDMARKS,
+    "nystrom_matrix": LANDMARKS | {"n_iter": 2},
+    "nystrom_smoother": LANDMARKS | {"values": POINTS, "n_iter": 2},
     "omp_self_expression": {"X": POINTS, "n_nonzero": 2, "tol": 0.1},
     "oriented_metric": {
         "image": tuple(SQUARE), "patch_size": 3, "along": 3.0, "across": 1.0, "sigma": 1.5,
@@ -144,6 +149,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "proximal_self_expression": {
         "X": POINTS, "prox": lambda Z, t: Z / (1 + 2 * t), "lam": 1.0, "tol": 1e-3, "max_iter": 500,
     },
+    "pseudo_inverse_residual": {"A": SQUARE, "Z": SQUARE},
     "random_walk_limit": {"values": POINTS, "A": STOCHASTIC},
     "random_walk_rate": {"A": STOCHASTIC},
     "random_walk_values": {"values": POINTS, "A": STOCHASTIC, "n_steps": 2},
@@ -154,6 +160,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "robust_low_rank_self_expression": {"X": POINTS, "lam": 1.0, "tol": 1e-3, "max_iter": 500},
     "scale_by_row_maximum": {"coef": SQUARE},
     "scale_frequencies": {"Y": POINTS, "s": ANY, "t": ANY},
+    "segment_means": {"X": POINTS, "n_segments": 2},
     "selection_score": {"affinity": AFFINITY, "labels": LABELS, "n_clusters": 2},
     "signal_to_noise_ratio": {"signal": POINTS, "noise": POINTS},
     "signal_variation": {"signals": POINTS, "lam": 1.0},
@@ -233,6 +240,7 @@ ZERO_ALLOWED = {
     ("gradient_flow", "n_iter"),
     ("high_frequency_gain_bound", "alpha"),
     ("ista", "n_iter"),
+    ("iterated_pseudo_inverse", "n_iter"),
     ("l2_boosting", "n_iter"),
     ("local_linear_regression", "reg"),
     ("local_linear_residual", "reg"),
@@ -243,6 +251,8 @@ ZERO_ALLOWED = {
     ("low_rank_gap", "lam"),
     ("low_rank_self_expression", "lam"),
     ("neutreno_iteration", "n_iter"),
+    ("nystrom_matrix", "n_iter"),
+    ("nystrom_smoother", "n_iter"),
     ("omp_self_expression", "tol"),
     ("random_walk_values", "n_steps"),
     ("snr_gain_bound", "noise_share"),
@@ -304,9 +314,11 @@ def test_what_is_allowed_is_allowed_and_what_is_not_is_refused_by_name(name):
 
 # Certificates, penalties and what is summed, whatever the arguments are.
 FLOAT64 = {
-    "convex_ridge", "duality_gap", "filter_energy_gradient", "lam_from_gamma", "lam_max",
+    "convex_ridge", "duality_gap", "filter_energy_gradient", "iterated_pseudo_inverse",
+    "lam_from_gamma", "lam_max",
     "lasso_objective", "least_squares_residual", "local_linear_residual", "locally_linear_residual",
-    "low_pass_ratio", "nadaraya_watson_residual", "stationary_distribution",
+    "low_pass_ratio", "nadaraya_watson_residual", "nystrom_factors", "nystrom_matrix",
+    "nystrom_smoother", "segment_means", "stationary_distribution",
     "weighted_least_squares_residual",
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_encoders_start_at_the_same_problem():
 
 @pytest.mark.parametrize("encoder", study.ENCODERS)
 def test_training_learns_digits(encoder):
-    (row,) = study.compare(task="digits", encoder=encoder, seed=0, seconds=0.5)
+    (row,) = study.compare(task="digits", encoder=encoder, seed=0, seconds=1.5)
     assert row["score"] > 50
     assert row["steps"] >= 5
     readout = 10 * study.N_ATOMS + 10

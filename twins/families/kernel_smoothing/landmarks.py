@@ -61,7 +61,7 @@ def _term_sizes(layer: Nystrom, call: HeadCall) -> Array:
 
 
 def _build(q: Array, k: Array, v: Array, *, n_landmarks: int = _N_LANDMARKS) -> Nystrom:
-    return Nystrom(n_landmarks)
+    return Nystrom(n_landmarks, n_iter=3)  # the relation sets its own
 
 
 _nystrom = partial(

@@ -231,7 +231,7 @@ def test_patches_come_from_all_images_and_keep_colours_together():
 
 @pytest.mark.parametrize(
     ("images", "match"),
-    [([], "one or more"), ([np.zeros((9, 9)), np.zeros((9, 3))], r"image 1, \(9, 3\)")],
+    [([], "one or more"), ([np.zeros((9, 9)), np.zeros((9, 3))], r"image 1 of shape \(9, 3\)")],
 )
 def test_images_that_hold_no_patch_are_named(images, match):
     with pytest.raises(ValueError, match=match):
