@@ -10,6 +10,7 @@ import torch
 import twinsolve.unrolled as layers
 from twinsolve.twins.laws import Accuracy, Subject, draw_inputs
 
+from .draws import moved
 from .operator_calls import context_of
 
 
@@ -76,6 +77,7 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "attn scale of twicing": lambda: off_zero(layers.AttnScale(layers.Twicing(layers.Softmax()))),
     "twicing of attn scale": lambda: layers.Twicing(off_zero(layers.AttnScale(layers.Softmax()))),
     "re-attention": lambda: off_zero(layers.ReAttention(layers.Softmax(), 3)),
+    "linformer": lambda: moved(layers.Linformer(8192, 6), 0.05),
     "nystrom": lambda: layers.Nystrom(4),
     "talking heads": lambda: off_zero(layers.kernel_smoothing.TalkingHeads(3)),
     "bilateral": lambda: layers.Bilateral(),

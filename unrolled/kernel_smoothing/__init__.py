@@ -7,6 +7,7 @@ from .elliptical import Elliptical, elliptical_weights
 from .gaussian import Gaussian, gaussian_attention
 from .kernel import FeatureKernel, Kernel, elu_features
 from .linear import Linear, linear_attention
+from .linformer import Linformer
 from .local import CrissCross, Local
 from .logistic import Logistic
 from .logits import distances, gaussian_logits, squared_distances
@@ -27,6 +28,7 @@ __all__ = [
     "Gaussian",
     "Kernel",
     "Linear",
+    "Linformer",
     "Local",
     "Logistic",
     "Nystrom",

@@ -1,9 +1,14 @@
-"""Twins of Nyström attention: iterates from singular values, and the exact quadrature."""
+"""Twins of Nyström attention and Linformer.
+
+Nyström iterates are computed from singular values, and their limit by the exact quadrature.
+Linformer is kernel regression on the projected keys and values.
+"""
 
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import softmax
 
 from ....solvers.kernel_smoothing import (
@@ -12,13 +17,16 @@ from ....solvers.kernel_smoothing import (
     nystrom_smoother,
     segment_means,
 )
-from ....unrolled.kernel_smoothing import Nystrom
-from ...heads import Array, HeadCall
+from ....unrolled.kernel_smoothing import Linformer, Nystrom
+from ...heads import Array, HeadCall, perturb_parameters
+from ...laws.subject import as_array
 from ...pairs import Inputs, Numerics
 from ...registry import add_twin
-from ...relations import FixedPointLimit, Iterate
+from ...relations import FixedPointLimit, Identity, Iterate
+from .regression import regress_by_dot_products
 
 _N_LANDMARKS = 4
+_MAX_LENGTH = 128
 
 
 def _seen(call: HeadCall) -> Array:
@@ -88,4 +96,54 @@ _nystrom(
     name="nystrom-attention-limit",
     relation=FixedPointLimit(n_iter=60, evidence="solver"),
     solve=partial(_solve, exact=True),
+)
+
+
+def _build_linformer(q: Array, k: Array, v: Array, *, n_projected: int = 3) -> Linformer:
+    """Build for more tokens than there are, with projections moved off their start."""
+    max_length = max(k.shape[-2] + 3, _MAX_LENGTH)
+    layer = Linformer(max_length, min(n_projected, max_length), dtype=torch.float64)
+    return perturb_parameters(layer, 0.5)
+
+
+def _projected(layer: Linformer, call: HeadCall) -> tuple[Array, Array]:
+    """Return the sums of the keys and of the values that are visible."""
+    seen = _seen(call)
+    E, F = (as_array(w)[:, seen] for w in (layer.project_keys, layer.project_values))
+    return E @ call.k[seen], F @ call.v[seen]
+
+
+def _solve_linformer(layer: Linformer, call: HeadCall) -> Array:
+    """Solve by kernel regression on the projected keys and values."""
+    return regress_by_dot_products(call.q, *_projected(layer, call), call.q.shape[1] ** -0.5)
+
+
+def _linformer_terms(layer: Linformer, call: HeadCall) -> Array:
+    seen, keys = _seen(call), _projected(layer, call)[0]
+    A = softmax(call.q @ keys.T * call.q.shape[1] ** -0.5, axis=1)
+    return A @ np.abs(as_array(layer.project_values)[:, seen]) @ np.abs(call.v[seen])
+
+
+def _linformer_range(layer: Linformer, q: Array, k: Array, *others: Any) -> float:
+    """Return the largest sum of the sizes of the terms of a logit."""
+    E = np.abs(as_array(layer.project_keys)[:, : k.shape[-2]])
+    sizes = np.abs(q) @ (E @ np.abs(k)).swapaxes(-1, -2)
+    return float(sizes.max()) * q.shape[-1] ** -0.5
+
+
+add_twin(
+    name="linformer",
+    family="kernel_smoothing",
+    relation=Identity(evidence="solver"),
+    equation="QK-Linformer",
+    source="Wang et al. (2020)",
+    layer=Linformer,
+    build=_build_linformer,
+    options={
+        "initial": lambda q, k, v: Linformer(k.shape[-2], 1, dtype=torch.float64),
+        "every-token": partial(_build_linformer, n_projected=10_000),
+    },
+    solve=_solve_linformer,
+    inputs=Inputs(by_rows=False),
+    numerics=Numerics(_linformer_range, summed=_linformer_terms),
 )
