@@ -30,3 +30,28 @@ def test_operations_of_cait_in_table_3_are_those_of_swin_in_table_1():
     }
     assert third == first["Swin"]
     assert third != first["CaiT"]
+
+
+def accuracies_of_table_2():
+    return {row[1]: row[-1] for row in printed_rows("AO", "AO-Table-2")}
+
+
+def test_swin_and_cait_with_the_scales_lead_the_transformers_of_table_2():
+    """As the text of AO reads it; LV-ViT-S, which has convolutions, is ahead of CaiT."""
+    top = accuracies_of_table_2()
+    kinds = {row[1]: row[0] for row in printed_rows("AO", "AO-Table-2")}
+    others = max(top[name] for name, kind in kinds.items() if kind == "Transformer")
+    assert max(top, key=top.get) == "Swin-S + FeatScale"
+    assert min(top["Swin-S + AttnScale"], top["CaiT-S + AttnScale"]) > others
+    assert top["CaiT-S + AttnScale"] == top["CaiT-S + FeatScale"] > top["CVT-21"]
+    assert top["CaiT-S + FeatScale"] > top["ResNet-152"]
+    assert top["LV-ViT-S"] > top["CaiT-S + FeatScale"]
+
+
+def test_twice_the_depth_alone_does_not_beat_the_teacher_of_table_2():
+    """The plain DeiT-S of 24 layers stands in Table 1."""
+    top = accuracies_of_table_2()
+    (plain,) = (
+        row[6] for row in printed_rows("AO", "AO-Table-1") if row[1] == "DeiT-S" and row[2] == 24
+    )
+    assert top["DeiT-S + FeatScale"] > top["DeiT-S Distilled"] > plain > top["ViT-B/16"]

@@ -57,6 +57,15 @@ def test_erratum_e1_h_a_skip_connection_does_not_prevent_smoothing():
     assert np.linalg.norm(high(X + A @ X @ -np.eye(4))) < 1e-10 * np.linalg.norm(high(X))
 
 
+def test_ao_p5_a_skip_connection_may_take_the_mean_away_alone():
+    """So it need not treat low and high frequencies alike, nor end in a low-pass filter."""
+    X = np.random.default_rng(0).standard_normal((6, 4)) + 3
+    A = softmax(np.zeros((6, 6)), axis=1)
+    out = X + A @ X @ -np.eye(4)
+    assert_allclose(out, high(X), atol=1e-14)
+    assert_allclose(out.mean(axis=0), 0, atol=1e-14)
+
+
 @given(seed=SEEDS, b=st.floats(-3, 3), adversarial=st.booleans())
 def test_ao_68b_and_ao_69b_bounds_of_the_logits(seed, b, adversarial):
     rng = np.random.default_rng(seed)

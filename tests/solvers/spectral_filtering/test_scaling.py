@@ -29,6 +29,23 @@ def test_ao_7_to_9_all_forms_are_the_same(seed, omega):
     assert_allclose(high_pass_values(A @ V, V, omega), scaled @ V, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["all-pass", "high-pass", "band-pass", "any"])
+def test_ao_9_some_attention_and_omega_make_any_matrix_with_rows_of_sum_one(kind):
+    """Omega alone does not: it multiplies all of A but the mean by one factor."""
+    n, rng = 8, np.random.default_rng(0)
+    k = np.minimum(np.arange(n), n - np.arange(n))  # frequencies of a real signal
+    gains = {"all-pass": np.ones(n), "high-pass": 1.0 + k, "band-pass": np.where(k == 2, 3, 0.1)}
+    F = np.fft.fft(np.eye(n)) / np.sqrt(n)
+    if kind == "any":
+        wanted = rng.standard_normal((n, n))
+        wanted += (1 - wanted.sum(axis=1, keepdims=True)) / n
+    else:
+        wanted = (F.conj().T @ np.diag([1.0, *gains[kind][1:]]) @ F).real
+    omega = 2 * n * np.abs(wanted - 1 / n).max()
+    A = softmax(np.log(1 / n + (wanted - 1 / n) / (1 + omega)), axis=1)
+    assert_allclose(high_pass_scale(A, omega), wanted, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["causal", "padding"])
 @given(seed=SEEDS, omega=OMEGAS)
 def test_ao_7_to_9_uniform_over_visible_keys(kind, seed, omega):

@@ -48,6 +48,37 @@ def test_ao_t1_ratio_is_that_of_the_powers_and_vanishes(seed):
     assert found[60] < 1e-9
 
 
+def power(A, n_squarings):
+    """A to the power of 2^n; rows are divided by their sums, whose rounding would double."""
+    for _ in range(n_squarings):
+        A = A @ A
+        A = A / A.sum(axis=1, keepdims=True)
+    return A
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, n=st.integers(2, 8), kind=KINDS, alpha=st.floats(0, 15))
+def test_ao_t1_powers_lose_all_high_frequencies_whatever_the_logits(seed, n, kind, alpha):
+    """Logits of size 15 may take more than 10^13 steps, which are those of 60 squarings."""
+    A = softmax(logits_of(kind, n, alpha, seed), axis=1)
+    assert (A > 0).all()
+    limit = power(A, 60)
+    assert np.abs(high(limit)).max() < 1e-10
+    assert_allclose(limit[0] @ A, limit[0], atol=1e-10)
+    z = np.random.default_rng(seed).uniform(0.1, 1, (n, 1))
+    assert np.linalg.norm(high(limit @ z)) < 1e-8 * np.linalg.norm(limit @ z)
+
+
+@given(seed=SEEDS, n_layers=st.integers(1, 6), alpha=st.floats(0, 5))
+def test_ao_c2_a_product_of_layers_is_positive_and_its_powers_are_low_pass(seed, n_layers, alpha):
+    product = np.eye(5)
+    for layer in range(n_layers):
+        product = softmax(logits_of("gaussian", 5, alpha, seed + layer), axis=1) @ product
+    assert (product > 0).all()
+    assert_allclose(product.sum(axis=1), 1, rtol=1e-12)
+    assert np.abs(high(power(product, 40))).max() < 1e-10
+
+
 def test_ao_t1_rate_is_the_second_eigenvalue():
     A, mu, _, d = reversible(8, seed=0)
     Z = np.random.default_rng(1).standard_normal((8, 1)) + 1
@@ -170,6 +201,19 @@ def test_ao_6_theorem_3_and_its_sharper_factors(seed, n, kind, alpha):
     X, W = rng.standard_normal((n, 3)), rng.standard_normal((3, 4))
     limit = gain * np.linalg.norm(W, 2) * np.linalg.norm(high(X))
     assert np.linalg.norm(high(A @ X @ W)) <= limit + 1e-12
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, n=st.integers(2, 10), kind=KINDS, alpha=st.floats(0, 30))
+def test_ao_6_weights_below_one_over_root_n_decay_whatever_the_logits(seed, n, kind, alpha):
+    rng = np.random.default_rng(seed)
+    X, size = rng.standard_normal((n, 3)), 0.99 / np.sqrt(n)
+    assert theorem_3(n, alpha) * size <= 0.99 * (1 + 1e-12)
+    for layer in range(5):
+        A = softmax(logits_of(kind, n, alpha, seed + layer), axis=1)
+        before = np.linalg.norm(high(X))
+        X = A @ X @ (size * np.linalg.qr(rng.standard_normal((3, 3)))[0])
+        assert np.linalg.norm(high(X)) <= 0.99 * before + 1e-15
 
 
 @given(n=st.integers(1, 10**4), alpha=st.floats(0, 20))
