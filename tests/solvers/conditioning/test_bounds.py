@@ -113,6 +113,14 @@ def test_erratum_e4_d_shapes_and_order_of_the_feed_forward_layer():
         feed_forward_condition_bound(wide, tall, np.eye(3))
 
 
+def test_erratum_e4_d_two_constants_do_not_do_with_more_hidden_units_than_features():
+    """Wup is d x 4d and Wdown 4d x d in the paper: wide times tall, for any number of tokens."""
+    X, up, down = np.eye(3), np.eye(3, 12), np.vstack([rotation()[:, :3], np.zeros((6, 3))])
+    assert_allclose([condition_number(factor) for factor in (X, up, down)], 1)
+    kappa, bound = feed_forward_condition_bound(X, up, down)
+    assert_allclose([kappa, bound], 1e4)
+
+
 @given(seed=SEEDS, extra=st.integers(0, 3), rank=st.integers(0, 4), scale=st.floats(0.01, 100))
 def test_sk_7_skip_with_positive_semidefinite_weights(seed, extra, rank, scale):
     rng = np.random.default_rng(seed)

@@ -159,3 +159,4 @@ def test_errata_e4_l_and_e4_m_shares_of_draws_with_a_lower_condition(record_prop
         record_property(f"share lowered, {name}", float((changes[name] < 0).mean()))
         record_property(f"mean change of ln kappa, {name}", float(changes[name].mean()))
     assert 0.25 < (changes["gaussian"] < 0).mean() < 0.75
+    assert (changes["image-like"] < 0).all()
