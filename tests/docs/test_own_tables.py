@@ -21,6 +21,14 @@ def test_bilateral_attention_is_ahead_in_two_four_and_four_of_five_tasks():
     assert ((bilateral > plain) & (bilateral > alibi)).sum(axis=1).tolist() == [2, 4, 4]
 
 
+def test_bilateral_attention_gains_most_on_listops_and_not_in_retrieval():
+    """Section V-B of IF finds it "particularly evident" in Retrieval."""
+    rows = printed_rows("IF", "IF-Table-I")
+    cells = np.array([row[2:] for row in rows]).reshape(5, 3, 3)
+    best = (cells[..., 2] - cells[..., 0]).argmax(axis=0)
+    assert [rows[i][0] for i in best] == ["ListOps (2K)"] * 3
+
+
 def test_operations_of_cait_in_table_3_are_those_of_swin_in_table_1():
     """A slip of AO: Table 1 has others for the same network."""
     third = [row[3] for row in printed_rows("AO", "AO-Table-3") if "CaiT-S" in row[0]]

@@ -3,9 +3,12 @@
 import math
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from twinsolve.bench.speed.attention import Setting, TimedAttention, profile_run
 from twinsolve.unrolled import operator_names
+from twinsolve.unrolled.models import VisionTransformer
 
 # Their own definition takes the whole matrix, on both sides of the twin.
 QUADRATIC = {"sinkhorn"}
@@ -38,3 +41,17 @@ def test_reaches_the_fused_kernel_and_no_other(name):
     way = TimedAttention(name, "fused", Setting((2, 3, 300, 16)))
     way.train()
     assert profile_run(way.train, "cpu").kernels == {KERNEL.get(name, "flash_attention_for_cpu")}
+
+
+def test_neutreno_adds_a_two_thousandth_of_the_operations_of_deit_ti_nt_g4():
+    """As many matrix products, and three element-wise operations on each value of a layer."""
+    totals = {}
+    for name in ("softmax", "neutreno"):
+        counter = FlopCounterMode(display=False)
+        with torch.device("meta"), torch.no_grad(), counter:
+            model = VisionTransformer(224, 16, 3, 1000, 192, 12, 3, operator=name)
+            model(torch.zeros(1, 3, 224, 224))
+        totals[name] = counter.get_total_flops()
+    assert totals["neutreno"] == totals["softmax"]
+    added = 3 * 12 * 197 * 192
+    assert 1.0005 < 1 + added / totals["softmax"] < 1.0006

@@ -92,3 +92,20 @@ def test_tupe_is_one_attention_on_concatenated_features_if30(tokens, encode, sdp
     q, k = np.hstack([tokens @ Wq, p @ Hq]), np.hstack([tokens @ Wk, p @ Hk])
     atol = rounding(v, 4 * norms(tokens) ** 2, b)
     assert_allclose(sdpa(q, k, v, mask=b), attention(logits, v), atol=atol)
+
+
+def test_a_local_mask_misses_what_lies_beyond_its_windows_se_2_4():
+    """A token of 12 moves: softmax feels it in one layer, windows of 5 in six at the earliest."""
+    x = draw(12, 4)
+    moved = x + np.eye(12)[:, -1:]
+    near = np.abs(np.subtract.outer(np.arange(12), np.arange(12))) <= 2
+
+    def first_token(tokens, mask, depth):
+        for _ in range(depth):
+            tokens = attention(np.where(mask, tokens @ tokens.T / 2, -np.inf), tokens)
+        return tokens[0]
+
+    everywhere = np.ones_like(near)
+    assert np.abs(first_token(moved, everywhere, 1) - first_token(x, everywhere, 1)).max() > 1e-3
+    felt = [(first_token(moved, near, k) != first_token(x, near, k)).any() for k in range(1, 8)]
+    assert felt == [False] * 5 + [True] * 2

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from twinsolve.solvers import nadaraya_watson
@@ -45,6 +46,21 @@ def test_exp_of_minus_dist2_is_laplace_if_dist2_is_the_distance_minor_erratum_se
     for bandwidth in np.geomspace(0.1, 10, 21):
         laplace = nadaraya_watson(q, k, v, bandwidth=bandwidth, kernel="laplace")
         assert np.abs(laplace - printed).max() > 1e-2
+
+
+def test_a_wasserstein_kernel_of_sets_of_numbers_is_a_gaussian_one_if_sorted_se_3_1():
+    """Tokens are six numbers in any order; their distances are of the best assignments."""
+    q, k, v = draw(5, 6), draw(7, 6, seed=2), draw(7, 2, seed=3)
+
+    def square(x, y):
+        costs = np.subtract.outer(x, y) ** 2
+        return costs[linear_sum_assignment(costs)].mean()
+
+    expected = attention(-np.array([[square(x, y) for y in k] for x in q]), v)
+    found = nadaraya_watson(np.sort(q), np.sort(k), v, bandwidth=np.sqrt(3))
+    assert_allclose(found, expected, rtol=1e-12)
+    unsorted = nadaraya_watson(q, k, v, bandwidth=np.sqrt(3))
+    assert np.abs(unsorted - expected).max() > 1e-2
 
 
 @pytest.mark.parametrize("s", [1e-2, 1.0])

@@ -48,6 +48,23 @@ def test_agrees_with_the_oracle_on_hard_points():
             assert_allclose(C.toarray()[i, neighbors], expected, atol=1e-4)
 
 
+def test_weights_have_signs_and_depend_on_all_neighbours_se_9():
+    """With the closed form of footnote 1."""
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    C = locally_linear_weights(X, n_neighbors=3, reg=0.0)
+    for i, neighbors in enumerate(C.indices.reshape(20, 3)):
+        local = X[neighbors] - X[i]
+        expected = np.linalg.solve(local @ local.T, np.ones(3))
+        assert_allclose(C.toarray()[i, neighbors], expected / expected.sum(), rtol=1e-8)
+    assert_allclose(C.sum(axis=1), 1)
+    assert C.data.min() < -0.1
+    first, _, third = C.indices[:3]
+    moved = X.copy()
+    moved[third] += 0.05 * (moved[third] - X[0])
+    D = locally_linear_weights(moved, graph=C != 0, reg=0.0)
+    assert abs(C.toarray()[0, first] - D.toarray()[0, first]) > 1e-3
+
+
 def test_a_graph_replaces_the_search():
     X = np.random.default_rng(0).standard_normal((30, 3))
     expected = locally_linear_weights(X, n_neighbors=5)

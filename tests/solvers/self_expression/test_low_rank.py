@@ -53,6 +53,14 @@ def test_favaro_vidal_form():
     assert_allclose(low_rank_self_expression(X, lam=lam), expected, atol=1e-12)
 
 
+def test_the_penalty_lowers_the_rank_erratum_e3l():
+    X = np.random.default_rng(0).standard_normal((8, 5))
+    s = np.linalg.svd(X, compute_uv=False)
+    for lam, rank in ((1e-3, 5), (2 * s[2] * s[3], 3), (2 * s[0] ** 2, 0)):
+        C = low_rank_self_expression(X, lam=lam)
+        assert (np.linalg.svd(C, compute_uv=False) > 1e-12).sum() == rank
+
+
 def test_erratum_e3k_printed_threshold_is_not_the_optimum():
     X = np.random.default_rng(0).standard_normal((8, 5))
     U, s, _ = np.linalg.svd(X, full_matrices=False)

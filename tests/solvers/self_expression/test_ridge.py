@@ -24,6 +24,8 @@ def test_the_three_printed_closed_forms_are_one(X):
     assert_allclose(C, np.linalg.solve(G + lam * np.eye(len(X)), G), atol=1e-10)
     inner = X.T @ X + lam * np.eye(X.shape[1])
     assert_allclose(C, X @ np.linalg.solve(inner, X.T), atol=1e-10)
+    U, s, _ = np.linalg.svd(X, full_matrices=False)  # points are rows here
+    assert_allclose(C, U * (s**2 / (s**2 + lam)) @ U.T, atol=1e-10)
     assert least_squares_residual(X, C, lam=lam).max() < 1e-10
 
 
