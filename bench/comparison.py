@@ -21,6 +21,7 @@ INTERVAL = "(95 % interval; grey: neither ahead nor behind)"
 CURVES = "Curves are of averaged weights on the validation {}: means over seeds, with their range."
 BLANK = ("-",) * len(COMPARED)
 _DEPTH = {"token_cosine": "cosine, difference", "log10_condition": "condition, difference"}
+_TRAINED = ["learning_rate", "n_steps", "position_scale"]  # chosen for each row
 Column = Callable[[str, Any], str]  # a cell by the name and the means of a row
 RECIPE: dict[str, Column] = {
     "rate": lambda _, mean: number(mean.learning_rate, "g"),
@@ -95,12 +96,18 @@ def name_baseline(table: pd.DataFrame) -> str:
 
 
 def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
-    """Difference of each row to its baseline in a measure of the last tokens, if both have it."""
+    """Difference of each row to its baseline in a measure of the last tokens, if both have it.
+
+    Both must also have been trained alike: rate and steps change these measures, often more than
+    the part that is tested does.
+    """
     by_seed = table.pivot(index="seed", columns="row", values=measure)
+    alike = table.drop_duplicates("row").set_index("row").reindex(columns=_TRAINED)
     return {
         row: paired_difference(by_seed[row], by_seed[baseline])
         for row, baseline in baselines_of(table).items()
         if by_seed[[row, baseline]].notna().all(axis=None)
+        and alike.loc[row].equals(alike.loc[baseline])
     }
 
 

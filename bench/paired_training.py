@@ -15,7 +15,7 @@ from .jobs import Job, Options, run_jobs
 from .recipe import Recipe
 from .run_folder import find_class, find_object, read_metrics
 from .sources import code, source_of
-from .task import Rows, Task, add_baselines, rows_with_plain, write_row
+from .task import Rows, Task, add_baselines, rows_with_plain, share, write_row
 from .timing import Progress
 from .training import Listener, StudyListener, operator_sources, train
 
@@ -104,11 +104,7 @@ def train_rows(
         "task": task.name, "data": data, "data_home": data_home, "directory": str(directory),
         "settings": settings, "device": device,
     }  # fmt: skip
-    candidates = settings["candidates"]
-    if steps is not None:
-        candidates = [each | {"n_steps": steps} for each in candidates]
-        candidates = [each for i, each in enumerate(candidates) if each not in candidates[:i]]
-
+    candidates = share(settings["candidates"], {} if steps is None else {"n_steps": steps})
     known = contents(splits) | {row: x for row, own in given.items() if (x := network_source(own))}
 
     n_each = [each["n_steps"] for each in candidates]

@@ -71,19 +71,39 @@ def change_settings(
 ) -> dict[str, Any]:
     """The settings of a data set, changed as the recipe says.
 
+    What differs between the candidates, but for the number of steps, can be the same for all.
+
     Raises
     ------
     ValueError
         If a setting is unknown or of another type.
     """
-    for name, value in (recipe or {}).items():
-        if name not in known or name == "candidates":
-            raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, known)}")
-        if type(value) is not type(known[name]) and type(value) is not int:
+    recipe, of_candidates = recipe or {}, dict(known["candidates"][0])
+    del of_candidates["n_steps"]
+    defaults = {**known, **of_candidates}
+    del defaults["candidates"]
+    for name, value in recipe.items():
+        if name not in defaults:
+            raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, defaults)}")
+        if type(value) is not type(defaults[name]) and type(value) is not int:
             raise ValueError(
-                f"recipe: {name} must be of the type of its default, {known[name]!r}; got {value!r}"
+                f"recipe: {name} must be of the type of its default, {defaults[name]!r}; "
+                f"got {value!r}"
             )
-    return {**known, **(recipe or {})}
+    own = {name: value for name, value in recipe.items() if name in known}
+    shared = {name: value for name, value in recipe.items() if name not in known}
+    return {**known, **own, "candidates": share(known["candidates"], shared)}
+
+
+def share(
+    candidates: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The candidates with these settings in common, each once."""
+    found: list[dict[str, Any]] = []
+    for each in ({**each, **settings} for each in candidates):
+        if each not in found:
+            found.append(each)
+    return found
 
 
 def rows_with_plain(task: Task, rows: Iterable[str] | Rows) -> dict[str, dict[str, Any]]:

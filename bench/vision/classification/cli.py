@@ -49,15 +49,15 @@ def classify(
     images, among the same candidates. --recipe changes other settings of the data set: patch_size,
     dim, depth, num_heads, mlp_ratio, batch_size, weight_decay, warm_up, ema_decay, label_smoothing,
     drop_path, shift (pixels), flip, precision (float32 or bfloat16) and erasing, mixup, cutmix
-    (shares of the images, and of the batches). To share each batch between processes, type torchrun
-    --no-python twinsolve classify.
+    (shares of the images, and of the batches); learning_rate and position_scale are then the same
+    for all. To share each batch between processes, type torchrun --no-python twinsolve classify.
 
     The command prints means over seeds, and the difference of each row to its backbone (the same
     network without the part that is tested: softmax for a ViT, CaiT for a CaiT, symmetric for
     "symmetric + NeuTRENO"), or to --against. Differences have 95 % intervals over seeds and test
     images, verdicts corrected for the number of rows, the difference that such a run would find
     with 80 % power, and the claims of papers. Differences of the cosine and the condition number of
-    the last tokens follow. DIR gets table.json (a line per row and seed), means.csv and .tex,
+    the last tokens follow, of rows with the same rate and steps. DIR gets table.json (a line per row and seed), means.csv and .tex,
     settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps finished and interrupted
     runs.
     """

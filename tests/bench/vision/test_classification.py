@@ -136,6 +136,7 @@ def test_differences_are_to_the_baseline_and_of_depth_too():
         {
             "row": ["softmax", "CaiT", "CaiT:scale=FeatScale"] * 2, "seed": [0] * 3 + [1] * 3,
             "against": [None, "softmax", "CaiT"] * 2, "n_test": 100,
+            "learning_rate": 0.01, "n_steps": 300,
             "token_cosine": [0.9, 0.5, 0.3, 0.9, 0.5, 0.2], "log10_condition": [1.0] * 6,
             "wrong": [{CLEAN: list(range(n))} for n in (50, 20, 10, 50, 20, 12)],
         }
@@ -148,6 +149,29 @@ def test_differences_are_to_the_baseline_and_of_depth_too():
     cosine = depth_differences(table, "token_cosine")["CaiT:scale=FeatScale"]
     assert cosine.mean == pytest.approx(-0.25)
     assert cosine.n == 2
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "n_steps", "position_scale"])
+def test_tokens_of_rows_that_were_trained_otherwise_are_not_compared(name):
+    table = pd.DataFrame(
+        {
+            "row": ["softmax", "NeuTRENO", "twicing"], "seed": 0, "against": [None, *["softmax"] * 2],
+            "token_cosine": [0.9, 0.5, 0.3], "learning_rate": 0.01, "n_steps": 300,
+            "position_scale": 0.1,
+        }
+    )  # fmt: skip
+    table.loc[1, name] = 600
+    assert list(depth_differences(table, "token_cosine")) == ["twicing"]
+
+
+def test_a_recipe_may_give_all_rows_one_rate():
+    known = settings_of("digits")["candidates"]
+    found = settings_of("digits", {"learning_rate": 0.001})["candidates"]
+    assert {each["learning_rate"] for each in found} == {0.001}
+    assert [each for i, each in enumerate(found) if each in found[:i]] == []
+    assert {each["n_steps"] for each in found} == {each["n_steps"] for each in known}
+    with pytest.raises(ValueError, match="learning_rate must be of the type of its default"):
+        settings_of("digits", {"learning_rate": "fast"})
 
 
 @pytest.mark.parametrize("architecture", ["Swin", "CaiT"])
