@@ -102,13 +102,17 @@ def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:
     the part that is tested does.
     """
     by_seed = table.pivot(index="seed", columns="row", values=measure)
-    alike = table.drop_duplicates("row").set_index("row").reindex(columns=_TRAINED)
     return {
         row: paired_difference(by_seed[row], by_seed[baseline])
         for row, baseline in baselines_of(table).items()
-        if by_seed[[row, baseline]].notna().all(axis=None)
-        and alike.loc[row].equals(alike.loc[baseline])
+        if by_seed[[row, baseline]].notna().all(axis=None) and trained_alike(table, row, baseline)
     }
+
+
+def trained_alike(table: pd.DataFrame, row: str, other: str) -> bool:
+    """Whether what is chosen for each row is the same for both."""
+    chosen = table.drop_duplicates("row").set_index("row").reindex(columns=_TRAINED)
+    return chosen.loc[row].equals(chosen.loc[other])
 
 
 def draw_differences(

@@ -28,11 +28,14 @@ from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.task import PLAIN, add_baselines, rows_with_plain
 from twinsolve.bench.timing import Progress
 from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.measures import CLEAN, accuracies, wrong
+from twinsolve.bench.vision.classification.measures import CLEAN, accuracies, depth_measures, wrong
 from twinsolve.bench.vision.classification.report import differences
 from twinsolve.bench.vision.classification.study import IMAGES, build, classify, settings_of
 
-ADAPTED = ("AttnScale", "FeatScale", "NeuTRENO", "twicing", "sparse coding")
+ADAPTED = (
+    "AttnScale", "FeatScale", "NeuTRENO", "twicing", "sparse coding",
+    "CaiT:correction=attn_scale", "CaiT:scale=FeatScale",
+)  # fmt: skip
 _SHARE = 1 / 3  # extra steps, of those of the plain network
 RATES = (0.1, 0.3, 1.0)  # of the plain network's learning rate
 
@@ -62,15 +65,16 @@ def adapt(
     data, seeds, steps, recipe, n_jobs, data_home, directory, progress
         As `classify` takes them; `steps` are those of the plain network.
     rows : iterable of str, optional
-        As in `classify`. None is AttnScale, FeatScale, NeuTRENO, twicing
-        and sparse coding.
+        As in `classify`. None is AttnScale, FeatScale, NeuTRENO, twicing,
+        sparse coding, and the two scales on CaiT.
 
     Returns
     -------
     DataFrame
         A row for each network and seed. Of test images, in percent: ``plain`` is the accuracy of
-        the trained backbone, ``start`` that of the row with its weights, ``top1`` that after
-        the extra steps; ``wrong`` has the places of the images that are wrong then.
+        the trained backbone, ``start`` that of the row with its weights, ``top1`` and ``top5``
+        those after the extra steps; ``wrong`` has the places of the images that are wrong then.
+        ``start_token_cosine`` is that of the last layer, of the row with the backbone's weights.
 
     Raises
     ------
@@ -130,6 +134,7 @@ def _run(
     )
     model = with_weights_of(build(splits, settings, placed(options, candidate), seed), plain)
     start = accuracies(model.eval(), splits.test)["top1"]
+    cosine = depth_measures(model, splits.test).get("token_cosine")
     extra = {"n_steps": max(1, round(_SHARE * steps)), "learning_rate": rate}
     recipe = recipe_of(settings, extra, seed)
     task = {"data": data, "after": candidate}
@@ -143,15 +148,16 @@ def _run(
             "extra_steps": extra["n_steps"],
             "validation": accuracies(trained, splits.validation)["top1"],
             "plain": accuracies(plain, splits.test)["top1"],
-            "start": start,
-            "top1": accuracies(trained, splits.test)["top1"],
+            "start": start, "start_token_cosine": cosine,
+            **accuracies(trained, splits.test),
             "n_test": len(splits.test), "wrong": {CLEAN: wrong(trained, splits.test)},
         }
     ]  # fmt: skip
 
 
 _HEAD = (
-    "row", "seeds", "trained plain", "replaced, 0 steps", "trained on", *COMPARED, "rate"
+    "row", "seeds", "trained plain", "replaced, 0 steps", "trained on", *COMPARED, "top-5 %",
+    "token cosine, 0 steps", "rate",
 )  # fmt: skip
 _START = "#E69F00"  # of Okabe and Ito
 
@@ -164,8 +170,9 @@ def adapted_lines(table: pd.DataFrame) -> Lines:
         mean = own.mean(numeric_only=True)
         accuracy = (number(mean[name], ".2f") for name in ("plain", "start", "top1"))
         compared = verdicts[row].cells if row in verdicts else BLANK
-        rate = number(mean.learning_rate, ".2g")
-        lines.append((str(row), str(len(own)), *accuracy, *compared, rate))
+        others = {"top5": ".2f", "start_token_cosine": ".4f", "learning_rate": ".2g"}
+        rest = (number(mean[name], form) for name, form in others.items())
+        lines.append((str(row), str(len(own)), *accuracy, *compared, *rest))
     return _HEAD, lines
 
 
@@ -179,7 +186,8 @@ def adapted_notes(table: pd.DataFrame) -> list[str]:
     return [
         f"Top-1 in percent on test images, means over seeds: of the plain network after {steps} "
         "steps, of the row with its weights before any step of its own, and after "
-        f"{extra} steps more. Differences are to {name_baseline(table)} trained on as long on the "
+        f"{extra} steps more; top-5 is that then. Tokens before those are of the last layer before "
+        f"the final norm. Differences are to {name_baseline(table)} trained on as long on the "
         "same batches. The learning rate of the extra steps is the best on "
         f"validation images, over all seeds, of {shares} times that of the plain network.",
         note_on_verdicts(differences(table)),

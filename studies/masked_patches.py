@@ -206,7 +206,7 @@ def fill_by_network(
         tuned, _ = train_kept(
             IMAGES, model, fewer, settings, recipe, task, directory, options=options
         )
-        found[name] = accuracies(tuned, splits.test)["top1"]
+        found[name], found[f"{name}, top-5"] = accuracies(tuned, splits.test).values()
     return [found]
 
 
@@ -275,17 +275,17 @@ def filled_lines(table: pd.DataFrame) -> Lines:
 
 
 def tuned_lines(table: pd.DataFrame) -> Lines:
-    """Top-1 after training on few labels, from scratch and from the weights that fill patches."""
+    """Top-1 and top-5 after training on few labels, from scratch and from weights that fill."""
     verdicts = judge(gains(table))
     learned = table[table.kind == "learned"]
     lines = [
         (
             str(row), *(number(own[name].mean(), ".2f") for name in ("from scratch", "pretrained")),
-            *verdicts[str(row)].cells,
+            *verdicts[str(row)].cells, number(own["pretrained, top-5"].mean(), ".2f"),
         )
         for row, own in learned.groupby("row", sort=False)
     ]  # fmt: skip
-    return ("row", "from scratch", "pretrained", *COMPARED), lines
+    return ("row", "from scratch", "pretrained", *COMPARED, "pretrained, top-5"), lines
 
 
 def notes(table: pd.DataFrame) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pandas as pd
 from result_values import RESULTS, find_rows, find_table, read_summary, read_tables
 
 from twinsolve.bench import tables
+from twinsolve.bench.comparison import trained_alike
 from twinsolve.bench.vision.classification.measures import CLEAN, hits
 from twinsolve.bench.vision.classification.report import (
     Paired,
@@ -88,7 +89,7 @@ def find_difference(ours: Row) -> Difference:
     if "table" in ours:
         return _read_difference(run, ours["table"], row, ours.get("column", "verdict"))
     measure = ours["measure"]
-    margin, form = (0.0, ".3f") if measure in _OF_TOKENS else (1.0, ".2f")
+    margin, form = (0.0, ".3f") if measure.endswith(_OF_TOKENS) else (1.0, ".2f")
     if "against" in ours:
         apart = _compute_differences(read_table(run), measure, {row: ours["against"]})
         verdict = judge(apart, margin)[row]
@@ -111,7 +112,10 @@ def _judge_all(run: str, measure: str, margin: float) -> dict[str, Verdict]:
 def _compute_differences(
     table: pd.DataFrame, measure: str, baselines: dict[str, str]
 ) -> dict[str, Paired]:
-    """Pair accuracies by seed and image, and other measures by seed."""
+    """Pair accuracies by seed and image, and other measures by seed.
+
+    Measures of tokens are compared between rows that were trained alike alone.
+    """
     if measure.startswith("miou"):
         apart = segmentation.differences(table, baselines)
         return {row: apart[row, measure] for row in baselines}
@@ -120,6 +124,8 @@ def _compute_differences(
         values = {row: hits(table, row, condition) for row in {*baselines, *baselines.values()}}
     else:
         values = dict(table.pivot(index="seed", columns="row", values=measure).items())
+    if measure in _OF_TOKENS:
+        baselines = {row: to for row, to in baselines.items() if trained_alike(table, row, to)}
     return {row: paired_difference(values[row], values[to]) for row, to in baselines.items()}
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import published_page as published
 import pytest
 from published_page import DOCS, RESULTS, kind_of, rows_of
-from published_runs import Difference, baselines_of, read_table, weigh
+from published_runs import Difference, baselines_of, find_difference, read_table, weigh
 
 from twinsolve.bench.tables import number
 from twinsolve.twins import catalogue
@@ -123,6 +123,14 @@ def test_a_printed_effect_counts_on_the_same_task_alone(task, verdict):
     of_row = rows_of({"task": "none", "rows": [row | {"task": task}]}, KNOWN)
     for [(_, _, found)] in (of_item, of_row):
         assert kind_of(found) == (verdict or "inconclusive")
+
+
+def test_tokens_of_rows_that_were_trained_otherwise_are_not_compared():
+    """NeuTRENO has twice the rate and half the steps of softmax there."""
+    ours = {"run": "classify-digits", "row": "NeuTRENO", "measure": "token_cosine"}
+    with pytest.raises(KeyError, match="NeuTRENO"):
+        find_difference(ours)
+    assert find_difference(ours | {"row": "FeatScale"}).words
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from shared.script import command_of
 from typer.testing import CliRunner
 
 from twinsolve.bench.parts import with_weights_of
+from twinsolve.bench.run_folder import load_model
 from twinsolve.bench.task import row_options
 from twinsolve.bench.vision.classification import study
 from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.measures import CLEAN
+from twinsolve.bench.vision.classification.measures import CLEAN, depth_measures, scores
 from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
 
 
@@ -98,14 +99,16 @@ def test_lines_compare_with_the_plain_row_trained_on():
         {
             "row": ["softmax"] * 3 + ["twicing"] * 3, "seed": [0, 1, 2] * 2, "plain": [90.0] * 6,
             "start": [90.0] * 3 + [50.0] * 3, "top1": [float(x) for x in top1],
+            "top5": [98.0] * 3 + [99.0] * 3, "start_token_cosine": [0.5] * 3 + [0.25] * 3,
             "learning_rate": [0.1] * 6, "n_test": [100] * 6,
             "wrong": [{CLEAN: list(range(x, 100))} for x in top1],
         }
     )  # fmt: skip
     plain, line = adapted_lines(table)[1]
-    assert plain[5:] == ("-", "-", "-", "-", "0.1")
+    assert plain[5:] == ("-", "-", "-", "-", "98.00", "0.5000", "0.1")
     assert line[:5] == ("twicing", "3", "90.00", "50.00", "95.67")
-    difference, *_, verdict, _, rate = line[5:]
+    difference, *_, verdict, _, top5, cosine, rate = line[5:]
+    assert (top5, cosine) == ("99.00", "0.2500")
     assert difference.startswith("+4.00 ± ")
     assert float(difference.split()[-1]) > 2.48  # over seeds alone
     assert (verdict.split()[0], rate) == ("inconclusive", "0.1")
@@ -130,6 +133,26 @@ def test_all_rows_go_on_from_the_same_network_on_the_batches_that_come_next(tmp_
         )  # fmt: skip
     assert drawn == [(1, step) for step in (*range(8), 6, 7)]  # the plain one was kept
     assert len({x["plain"] for x in found} | {x["start"] for x in found}) == 1
+    assert len({x["start_token_cosine"] for x in found}) == 1  # scales of zero
+
+
+def test_tokens_are_those_before_any_step_and_the_five_best_classes_those_after_all(tmp_path):
+    settings, row = settings_of("digits", {"depth": 2}), row_options(IMAGES, "NeuTRENO")
+    [found] = adaptation._run(
+        data="digits", data_home=None, directory=str(tmp_path), settings=settings, row="NeuTRENO",
+        options=row, base={}, against="softmax", seed=0, rate=1e-3,
+        candidate={"learning_rate": 3e-3, "position_scale": 0.7, "n_steps": 4},
+    )  # fmt: skip
+    splits = load_splits("digits")
+    for name, own in (("ViT-4", True), ("ViT-correction=neutreno-1", False)):
+        trained = load_model(next(tmp_path.glob(f"networks/{name}-steps-seed-0-*"))).eval()
+        cosine = depth_measures(
+            with_weights_of(build(splits, settings, row, 0), trained), splits.test
+        )
+        assert (found["start_token_cosine"] == pytest.approx(cosine["token_cosine"])) is own
+    best = np.argsort(-scores(trained, splits.test.levels).numpy())[:, :5]
+    hits = [target in five for five, target in zip(best, splits.test.target, strict=True)]
+    assert found["top5"] == pytest.approx(100 * np.mean(hits))
 
 
 def test_the_script_adapts_and_says_what_it_compares(tmp_path):

@@ -3,10 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from masked_patches import N_MASKS, PatchFiller, filling_loss, hidden_patches, solvers
+from masked_patches import (
+    N_MASKS,
+    PatchFiller,
+    fill_by_network,
+    filling_loss,
+    hidden_patches,
+    solvers,
+)
 from sklearn.kernel_ridge import KernelRidge
 
+from twinsolve.bench.run_folder import load_model
 from twinsolve.bench.vision.classification.data import load_splits
+from twinsolve.bench.vision.classification.measures import accuracies
 from twinsolve.bench.vision.classification.study import build, settings_of
 
 
@@ -38,3 +47,19 @@ def test_solvers_fill_by_weights_on_known_images():
     ridge = KernelRidge(alpha=alpha).fit(X - X.mean(axis=0), Y - Y.mean(axis=0))
     weighed = ridge.predict(queries - X.mean(axis=0)) + Y.mean(axis=0)
     np.testing.assert_allclose(made["ridge"], weighed)
+
+
+def test_the_best_and_the_five_best_classes_are_those_of_the_tuned_networks(tmp_path):
+    settings = settings_of("digits", {"depth": 1})
+    settings["candidates"] = [settings["candidates"][-1] | {"n_steps": 4}]
+    [found] = fill_by_network(
+        data="digits", data_home=None, directory=str(tmp_path), settings=settings, row="softmax",
+        seed=0,
+    )  # fmt: skip
+    test = load_splits("digits").test
+    kept = [accuracies(load_model(x).eval(), test) for x in tmp_path.glob("networks/ViT-4-*")]
+    told = [
+        {"top1": found[name], "top5": found[f"{name}, top-5"]}
+        for name in ("pretrained", "from scratch")
+    ]
+    assert sorted(kept, key=str) == sorted(told, key=str)

@@ -57,9 +57,9 @@ def classify(
     "symmetric + NeuTRENO"), or to --against. Differences have 95 % intervals over seeds and test
     images, verdicts corrected for the number of rows, the difference that such a run would find
     with 80 % power, and the claims of papers. Differences of the cosine and the condition number of
-    the last tokens follow, of rows with the same rate and steps. DIR gets table.json (a line per row and seed), means.csv and .tex,
-    settings.json, summary.md and figures as .png and .pdf. DIR/runs keeps finished and interrupted
-    runs.
+    the last tokens follow, where rate, steps and scale of positions are the same. DIR gets
+    table.json (a line per row and seed), means.csv and .tex, settings.json, summary.md and figures
+    as .png and .pdf. DIR/runs keeps finished and interrupted runs.
     """
     from .report import images_study
     from .study import IMAGES

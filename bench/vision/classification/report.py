@@ -155,9 +155,8 @@ def notes(table: pd.DataFrame) -> list[str]:
     if "against" in table:
         text.append(
             "Differences are to the row under against; those of the mean cosine and of the log10 "
-            "condition are over seeds, with 95 % intervals that are not corrected, and only of rows "
-            "with the rate and steps of that row, since both change cosine and condition. Give all "
-            "rows one rate by --recipe learning_rate=0.003 and one number of steps by --steps."
+            "condition are over seeds, with 95 % intervals that are not corrected. They are left "
+            "out where rate, steps or scale of positions differ, since these change both."
         )
     claims = [f"{row} {_CLAIMS[row][1]}" for row in table.row.unique() if row in _CLAIMS]
     if claims:

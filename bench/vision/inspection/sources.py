@@ -226,7 +226,7 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
         If there is no such model, its weights do not fit, or no images are known for it.
     """
     folder = Path(name)
-    mean, std = [0.0], [1.0]
+    mean, std, trained = [0.0], [1.0], "trained"
     data: str | None = None
     metrics: list[dict[str, Any]] = []
     model: nn.Module
@@ -235,7 +235,9 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
         metrics = read_metrics(shipped_folder(name))
     elif (folder / SETTINGS).is_file():
         model = load_model(folder, START if untrained else WEIGHTS)
-        data = read_settings(folder)["settings"]["task"].get("data")
+        settings = read_settings(folder)["settings"]
+        data, recipe = settings["task"].get("data"), settings["recipe"]
+        trained += f" (steps: {recipe['n_steps']:,}, rate: {recipe['learning_rate']:g})"
         metrics = read_metrics(folder)
     elif (folder / CONFIG).is_file():
         model, mean, std = load_published(folder, untrained=untrained)
@@ -254,7 +256,7 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
         given = _load_pictures(images or data, shape)
     count = min(len(given), _N_IMAGES, max(2, _N_TOKENS // (embedding.grid[0] * embedding.grid[1])))
     scaled = (given[:count] - _make_column(mean)) / _make_column(std)
-    weights = "at the start" if untrained else "trained"
+    weights = "at the start" if untrained else trained
     return Source(
         model.double().eval(), scaled, weights, f"{count} images of {images or data}", metrics
     )

@@ -409,7 +409,8 @@ def test_a_run_is_shown_as_it_was_at_the_start(tmp_path):
         source = find_source(folder, untrained=untrained)
         weights = expected.double().state_dict()
         assert all(torch.equal(weights[n], w) for n, w in source.model.state_dict().items())
-        assert source.weights == ("at the start" if untrained else "trained")
+        told = "trained (steps: 1, rate: 0.001)"
+        assert source.weights == ("at the start" if untrained else told)
         assert torch.equal(source.images, digits()[1][0][:16].double())
     _, rows = inspect(folder, "--untrained", output=tmp_path / "out")
     expected, _ = table_of(start, 16)
