@@ -78,10 +78,9 @@ def change_settings(
     ValueError
         If a setting is unknown or of another type.
     """
-    recipe, of_candidates = recipe or {}, dict(known["candidates"][0])
-    del of_candidates["n_steps"]
-    defaults = {**known, **of_candidates}
-    del defaults["candidates"]
+    recipe, chosen = dict(recipe or {}), known["candidates"][0]
+    defaults = {**known, **chosen}
+    del defaults["candidates"], defaults["n_steps"]
     for name, value in recipe.items():
         if name not in defaults:
             raise ValueError(f"recipe: there is no setting {name!r}{close_names(name, defaults)}")
@@ -90,9 +89,8 @@ def change_settings(
                 f"recipe: {name} must be of the type of its default, {defaults[name]!r}; "
                 f"got {value!r}"
             )
-    own = {name: value for name, value in recipe.items() if name in known}
-    shared = {name: value for name, value in recipe.items() if name not in known}
-    return {**known, **own, "candidates": share(known["candidates"], shared)}
+    same = {name: recipe.pop(name) for name in chosen if name in recipe}
+    return {**known, **recipe, "candidates": share(known["candidates"], same)}
 
 
 def share(

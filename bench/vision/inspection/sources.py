@@ -235,9 +235,10 @@ def find_source(name: str, *, images: str | None = None, untrained: bool = False
         metrics = read_metrics(shipped_folder(name))
     elif (folder / SETTINGS).is_file():
         model = load_model(folder, START if untrained else WEIGHTS)
-        settings = read_settings(folder)["settings"]
-        data, recipe = settings["task"].get("data"), settings["recipe"]
-        trained += f" (steps: {recipe['n_steps']:,}, rate: {recipe['learning_rate']:g})"
+        run = read_settings(folder)
+        data = run["settings"]["task"].get("data")
+        rate = run["settings"]["recipe"]["learning_rate"]
+        trained += f" (steps: {run['n_steps']:,}, rate: {rate:g})"
         metrics = read_metrics(folder)
     elif (folder / CONFIG).is_file():
         model, mean, std = load_published(folder, untrained=untrained)

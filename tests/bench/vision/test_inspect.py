@@ -76,7 +76,7 @@ def table_of(model, n_images=3):
 
 def write_run(folder, model, start=None, data="digits"):
     """The folder of a training run, without the training."""
-    settings = run_settings(model, Recipe(n_steps=1), {"data": data})
+    settings = run_settings(model, Recipe(minutes=1), {"data": data})  # n_steps is found later
     begin_run(folder, settings, 1, start or model)
     save_tensors(folder / WEIGHTS, model.state_dict())
     return str(folder)
