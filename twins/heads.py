@@ -18,7 +18,7 @@ Array = np.ndarray
 Tensors = tuple[Tensor, ...]
 
 _SHARED = ("positions", "first_tokens")
-_OF_KEYS = ("k", "v", "values", "first_values", "previous_values")
+_OF_KEYS = ("k", "v", "values", "first_values", "previous_values", "gates")
 
 
 class AllHeads(NamedTuple):
@@ -53,7 +53,7 @@ class HeadCall:
     tied : float
         Scores count as equal if they differ by at most this share of their size.
     positions, grid, n_class_tokens, projected_positions, values, first_values, previous_values, \
-first_tokens, history
+first_tokens, history, gates
         As in `Context`. `positions` holds all tokens of the sequence; the other fields hold the
         queries and keys of this call.
     all_heads : AllHeads, optional
@@ -79,6 +79,7 @@ first_tokens, history
     previous_values: Any = None
     first_tokens: Any = None
     history: tuple[Array, ...] = ()
+    gates: Any = None
     all_heads: AllHeads | None = None
 
     def __post_init__(self) -> None:

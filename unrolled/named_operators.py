@@ -30,6 +30,7 @@ from .kernel_smoothing import (
 )
 from .locally_linear import LocallyLinear
 from .nonlocal_energy import Neutreno
+from .online_regression import DeltaRule, GatedLinear, Mesa, ProximalPoint
 from .self_expression import LowRank, Ridge
 from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
@@ -45,8 +46,11 @@ _FACTORIES: dict[str, Factory] = {
         dim**0.25, dim**0.25, num_heads=heads, learnable=True
     ),
     "criss_cross": lambda heads, dim: CrissCross(),
+    "delta_rule": lambda heads, dim: DeltaRule(),
     "elliptical": lambda heads, dim: Elliptical(),
     "feature_kernel": lambda heads, dim: FeatureKernel(),
+    "gated_delta_rule": lambda heads, dim: DeltaRule("token"),
+    "gated_linear": lambda heads, dim: GatedLinear(),
     "gaussian": lambda heads, dim: Gaussian(),
     "kernel": lambda heads, dim: Kernel("laplace", dim**0.5),
     "linear": lambda heads, dim: Linear(),
@@ -54,8 +58,10 @@ _FACTORIES: dict[str, Factory] = {
     "locally_linear": lambda heads, dim: LocallyLinear(16),
     "logistic": lambda heads, dim: Logistic(dim, num_heads=heads),
     "low_rank": lambda heads, dim: LowRank(0.1, relative=True, num_heads=heads, learnable=True),
+    "mesa": lambda heads, dim: Mesa(num_heads=heads, learnable=True),
     "neutreno": lambda heads, dim: Neutreno(Softmax()),
     "nystrom": lambda heads, dim: Nystrom(32),
+    "proximal_point": lambda heads, dim: ProximalPoint(),
     "re_attention": lambda heads, dim: ReAttention(Softmax(), heads),
     "ridge": lambda heads, dim: Ridge(0.1, relative=True, num_heads=heads, learnable=True),
     "sinkhorn": lambda heads, dim: Sinkhorn(Softmax()),

@@ -178,6 +178,19 @@ def conditioning(patches: Any, grayed: Any) -> Figure:
     return figure
 
 
+def online_regression(errors: Any) -> Figure:
+    figure, (ax,) = _panels(1, width=7.5)
+    for name, error in errors.items():
+        ax.plot(range(1, len(error) + 1), error, "o-", markersize=4, label=name)
+    ax.set_title("24 values stored under random keys of 16 dimensions")
+    ax.set_xlabel("token")
+    ax.set_ylabel("squared error / size")
+    ax.set_ylim(0)
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return figure
+
+
 def clustering(y: Any, plain: Any, solved: Any, learned: Any) -> Figure:
     order = np.argsort(y, kind="stable")
     figure, axes = _panels(3)

@@ -142,7 +142,8 @@ def nothing(subject: Subject, declared: Declared) -> Iterator[Trial]:
     cases = {"no tokens": first_tokens(stacked, 0), "no batch": no_batch}
     if declared.linear_in_values and not declared.square_only and not declared.needs:
         q, k, v = stacked.inputs
-        cases["no keys"] = stacked.on((q, k[..., :0, :], v[..., :0, :]))
+        context = stacked.context and stacked.context._replace(gates=None)
+        cases["no keys"] = stacked.on((q, k[..., :0, :], v[..., :0, :]), context)
 
     def measure(case: Subject) -> Measurement:
         q, k, v = case.inputs

@@ -188,7 +188,7 @@ def _hold(subject: Subject, hidden: Array, value: float, *, queries: bool = True
     if context is not None:
         replaced = {
             name: x.masked_fill(place, value)
-            for name in ("values", "previous_values")
+            for name in ("values", "previous_values", "gates")
             if (x := getattr(context, name)) is not None
         }
         context = context._replace(**replaced)

@@ -33,6 +33,9 @@ class Context(NamedTuple):
         Tokens that entered the first layer.
     history : tuple of Tensor of shape (..., tokens, dim)
         Tokens that entered each block so far, kept where a residual connection reads them.
+    gates : Tensor of shape (..., heads, tokens, n_gates), optional
+        What the present layer's keys give for `Operator.gates`, side by side, before the operator
+        opens the gates.
 
     Examples
     --------
@@ -54,6 +57,7 @@ class Context(NamedTuple):
     previous_values: Tensor | None = None
     first_tokens: Tensor | None = None
     history: tuple[Tensor, ...] = ()
+    gates: Tensor | None = None
 
     def enter(self, tokens: Tensor | None, values: Tensor) -> "Context":
         """Return the context that a layer with these tokens and values sees."""
@@ -65,4 +69,6 @@ class Context(NamedTuple):
 
     def leave(self) -> "Context":
         """Return the context that this layer hands to the next one."""
-        return self._replace(values=None, projected_positions=None, previous_values=self.values)
+        return self._replace(
+            values=None, projected_positions=None, gates=None, previous_values=self.values
+        )

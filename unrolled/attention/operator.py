@@ -1,6 +1,6 @@
 """The protocol of operators on (q, k, v), and of corrections that wrap them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -74,6 +74,9 @@ class Operator(nn.Module):
         Fields of `Context` that are read.
     reads : tuple of {"q", "k", "v"}
         Those of them that the output depends on; a shell projects no others.
+    gates : mapping of str to {"token", "feature"}
+        Numbers that the tokens give beside q, k and v, one for each token or one for each feature
+        of its key; the shell projects to them, from weights of zero.
     positions_apart : bool
         The operator takes positions as separate features, so that models do not add them to its
         tokens. By default True if `needs` names positions.
@@ -96,6 +99,7 @@ class Operator(nn.Module):
     cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("q", "k", "v")
+    gates: Mapping[str, Literal["token", "feature"]] = {}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         operator = super().__new__(cls)
@@ -110,6 +114,10 @@ class Operator(nn.Module):
     @property
     def positions_apart(self) -> bool:
         return bool({"positions", "projected_positions"}.intersection(self.needs))
+
+    def gate_widths(self, head_dim: int) -> dict[str, int]:
+        """The number of features of each gate, for keys of this width."""
+        return {name: head_dim if of == "feature" else 1 for name, of in self.gates.items()}
 
     def forward(
         self,
@@ -291,6 +299,7 @@ class Correction(Operator):
             )
         self.base = base
         vars(self).update(base.laws._asdict())
+        self.gates = base.gates
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return all keys or values: a row may read its own, and the base drops hidden ones."""

@@ -19,6 +19,9 @@ class Attention(nn.Module):
 
     ``out_proj(concat_h operator(x_q W_q^h, x_k W_k^h, x_v W_v^h))``
 
+    For an operator with gates (`Operator.gates`), such as `DeltaRule`, ``gate_proj`` projects the
+    keys' tokens to them. It starts at zero, where the operator is its origin.
+
     For an operator that does not read its queries or keys (`Operator.reads`), such as `Symmetric`,
     there is no projection of these: ``in_proj_weight`` holds the others alone, in the order q, k,
     v. From a checkpoint with all three projections the layer loads those that it has; it refuses a
@@ -88,6 +91,10 @@ class Attention(nn.Module):
         else:
             self.register_parameter("in_proj_bias", None)
         self.out_proj = nn.Linear(dim, dim, bias=bias, device=device, dtype=dtype)
+        n_gates = num_heads * sum(operator.gate_widths(self.head_dim).values())
+        self.gate_proj = (
+            nn.Linear(dim, n_gates, bias=bias, device=device, dtype=dtype) if n_gates else None
+        )
         self.register_load_state_dict_pre_hook(keep_projected)
         self._reset_projections()
 
@@ -102,6 +109,8 @@ class Attention(nn.Module):
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
             nn.init.zeros_(self.out_proj.bias)
+        for parameter in () if self.gate_proj is None else self.gate_proj.parameters():
+            nn.init.zeros_(parameter)
 
     def _draw_inputs(self) -> None:
         # The bound of all three projections, however many there are.
@@ -189,6 +198,8 @@ class Attention(nn.Module):
         q, k, v = of_common_batch(None, *self.project(*inputs))
         mask = self._merge_masks(padding, attn_mask, q)
         is_causal = is_causal and attn_mask is None
+        if self.gate_proj is not None:
+            context = self._with_gates(context or Context(), inputs[1])
         output, seen = self._operate(q, k, v, mask, is_causal, tokens, context)
         weights = None
         if need_weights:
@@ -238,7 +249,7 @@ class Attention(nn.Module):
 
     def _split_heads(self, x: Tensor) -> Tensor:
         # (batch, heads, tokens, head_dim)
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
 
     def _merge_masks(
         self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, q: Tensor
@@ -265,6 +276,8 @@ class Attention(nn.Module):
     def fill(self, context: Context | None, query: Tensor, v: Tensor) -> Context:
         """Return the context as this layer's operator sees it, with the layer's own values.
 
+        Gates that the context lacks come from the tokens of the queries.
+
         Raises
         ------
         ValueError
@@ -280,11 +293,18 @@ class Attention(nn.Module):
                 "model"
             )
         seen = (context or Context()).enter(query, v)
+        if self.gate_proj is not None and seen.gates is None:
+            seen = self._with_gates(seen, query)
         if "projected_positions" not in self.operator.needs or seen.positions is None:
             return seen
         projected = self.project_positions(seen.positions)
         check_context(seen, ("positions",), v, type(self.operator).__name__)
         return seen._replace(projected_positions=projected)
+
+    def _with_gates(self, context: Context, key: Tensor) -> Context:
+        """Return the context with what the tokens of the keys give for the operator's gates."""
+        assert self.gate_proj is not None
+        return context._replace(gates=self._split_heads(self.gate_proj(key)))
 
     def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions after the query and after the key projection, both without bias.

@@ -52,6 +52,11 @@ def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
         raise ValueError(
             f"operator: {kind} at {name} needs {', '.join(unknown)}, which no replaced layer gets"
         )
+    if operator.gates:
+        raise ValueError(
+            f"operator: {kind} at {name} takes {', '.join(operator.gates)} from the tokens by a "
+            "projection of its own, which no replaced layer has; build the layer with Attention"
+        )
     if not has_positions and any(need in POSITIONS for need in operator.needs):
         raise ValueError(
             f"positions: {kind} at {name} needs them; pass a tensor (tokens, dim) or the dotted "

@@ -95,7 +95,7 @@ def test_softmax_is_the_librarys_attention(kind):
 
 def decodes(name):
     operator = make_operator(name, num_heads=4, head_dim=6)
-    return operator.causal and not operator.square_only
+    return operator.causal and not operator.square_only and not operator.gates
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from twinsolve.unrolled import (
     TopK,
     Twicing,
     attach_huggingface,
+    make_operator,
     operator_names,
 )
 from twinsolve.unrolled.integrations import load_huggingface, save_huggingface
@@ -118,11 +119,15 @@ def test_a_model_of_two_towers_comes_back_with_the_operators_of_each(tmp_path):
     assert torch.equal(found(**batch).logits_per_text, model(**batch).logits_per_text)
 
 
+def has_gates(name):
+    return bool(make_operator(name, num_heads=4, head_dim=6).gates)
+
+
 @pytest.mark.filterwarnings("ignore:positions. .* takes them as a separate feature")
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("vit", "neutreno"), ("gpt2", "alibi"), ("llama", "elliptical"),
-     *(("bert", name) for name in operator_names())],
+     *(("bert", name) for name in operator_names() if not has_gates(name))],
 )  # fmt: skip
 def test_every_operator_comes_back(kind, name, tmp_path):
     positions = torch.randn(16, 16, generator=GENERATOR.manual_seed(2))

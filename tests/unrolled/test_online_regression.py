@@ -1,0 +1,422 @@
+"""Layers that learn at test time: one definition in all forms, gates, states and refusals."""
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.solvers import online_regression as solvers
+from twinsolve.unrolled import (
+    Attention,
+    Context,
+    LanguageModel,
+    Linear,
+    Twicing,
+    VisionTransformer,
+    attach_huggingface,
+    replace_attention,
+)
+from twinsolve.unrolled import online_regression as layers
+from twinsolve.unrolled.online_regression import DeltaRule, GatedLinear, Mesa, ProximalPoint
+from twinsolve.unrolled.online_regression.delta import nearly_unit
+
+from .draws import moved, tokens
+from .operator_cases import quiet
+
+D, E = 5, 3
+LENGTHS = (1, 2, 15, 16, 17, 63, 64, 65, 130)
+# What forgets (None, one number a token, one a feature), and how many gates are shut.
+FORGETTING = [(0, None), (1, 0.0), (1, 0.3), (1, 1.0), (D, 0.0), (D, 0.3), (D, 1.0)]
+
+
+def drawn(n, width, shut, seed=0):
+    """Arrays of the rules for n tokens in two heads; a share of the gates is exactly 0."""
+    rng = np.random.default_rng([seed, n])
+    x = {name: rng.standard_normal((2, n, D)) / np.sqrt(D) for name in "qk"}
+    x |= {"v": rng.standard_normal((2, n, E)), "state": rng.standard_normal((2, D, E))}
+    x |= {"beta": rng.uniform(0, 1, (2, n)), "metric": rng.uniform(0.7, 1, (2, n, D))}
+    if width:
+        forget = rng.uniform(0, 1, (2, n, width))
+        x["forget"] = forget * (rng.random(forget.shape) >= shut)
+    return x
+
+
+def of_sums(x):
+    return {name: y for name, y in x.items() if name not in ("beta", "metric")}
+
+
+RULES = {
+    "delta rule": (layers.chunked_delta_rule, solvers.delta_rule, lambda x: x),
+    "sums": (layers.chunked_linear_attention, solvers.recurrent_linear_attention, of_sums),
+}
+
+
+def on_layer(x, dtype):
+    """The same arguments for the layer's form, which takes logarithms of gates."""
+    x = dict(x)
+    if "forget" in x:
+        with np.errstate(divide="ignore"):
+            x["log_forget"] = np.log(x.pop("forget"))
+    return {name: torch.from_numpy(y).to(dtype) for name, y in x.items()}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("width", "shut"), FORGETTING)
+def test_recurrent_chunked_and_parallel_forms_are_the_solver(rule, width, shut):
+    """From a state, to outputs and the last state.
+
+    Sums of up to 130 tokens round to about 130 eps: 3e-14 and 1.5e-5 of outputs of size 3.
+    """
+    function, solve, select = RULES[rule]
+    for n in LENGTHS:
+        x = select(drawn(n, width, shut))
+        expected = solve(**x)
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+            given = on_layer(x, dtype)
+            for chunk in (1, 16, 64, n):
+                for found, exact in zip(function(**given, chunk=chunk), expected, strict=True):
+                    error = np.abs(found.numpy() - exact).max() / max(1, np.abs(exact).max())
+                    assert error < tolerance, (n, dtype, chunk)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_sequence_continues_from_a_state(rule):
+    function, _, select = RULES[rule]
+    given = on_layer(select(drawn(70, D, 0.3)), torch.float64)
+    whole, last = function(**given)
+    for cut in (1, 33, 64, 69):
+        first, second = (
+            {name: x if name == "state" else x.split([cut, 70 - cut], 1)[part]
+             for name, x in given.items()}
+            for part in range(2)
+        )  # fmt: skip
+        out, state = function(**first)
+        rest, state = function(**second | {"state": state})
+        assert_close(torch.cat([out, rest], dim=1), whole, atol=1e-12, rtol=0)
+        assert_close(state, last, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("width", [0, 1, D])
+def test_gradients_are_those_of_finite_differences(rule, width):
+    function, _, select = RULES[rule]
+    given = on_layer(select(drawn(6, width, 0.0)), torch.float64)
+    names = list(given)
+
+    def call(*values):
+        return function(**dict(zip(names, values, strict=True)), chunk=4)
+
+    inputs = [x.requires_grad_() for x in given.values()]
+    assert torch.autograd.gradcheck(call, inputs, atol=1e-8)
+    assert torch.autograd.gradgradcheck(call, inputs, atol=1e-6)
+
+
+def outputs_and_gradients(function, given, chunk):
+    inputs = {name: x.clone().requires_grad_() for name, x in given.items()}
+    out, state = function(**inputs, chunk=chunk)
+    gradients = torch.autograd.grad(out.sin().sum() + state.sum(), list(inputs.values()))
+    return out.detach(), state.detach(), *gradients
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("width", [1, D])
+@pytest.mark.parametrize("n", [64, 67])
+def test_shut_gates_leave_outputs_and_gradients_finite_and_right(rule, width, n):
+    """From logarithms of -0.01 to -1e4 and -inf, at a length that no chunk divides, in float32."""
+    function, _, select = RULES[rule]
+    given = on_layer(select(drawn(n, width, 0.3)), torch.float32)
+    place = torch.arange(n)[:, None]
+    given["log_forget"] = torch.where(place % 5 == 0, -1e4, given["log_forget"])
+    wide = {name: x.double() for name, x in given.items()}
+    found = outputs_and_gradients(function, given, 64)
+    for one, exact in zip(found, outputs_and_gradients(function, wide, 1), strict=True):
+        assert one.isfinite().all()
+        assert (one - exact).abs().max() <= 3e-5 * max(1.0, float(exact.abs().max()))
+
+
+def of_mesa(n, width, shut):
+    """Arguments of the solver and of the layer, from a state that other tokens left."""
+    x = drawn(n, width, shut)
+    rng = np.random.default_rng(n)
+    H, G = rng.standard_normal((2, D, D)), x.pop("state")
+    x |= {"state": (H @ H.swapaxes(1, 2), G), "lam": rng.uniform(0.5, 2, D)}
+    del x["metric"]
+    solved = x | ({"forget": x["forget"][..., 0]} if width else {})
+    given = {name: y for name, y in x.items() if name != "state"}
+    return solved, given, x["state"]
+
+
+@pytest.mark.parametrize("n_iter", [None, 1, 3])
+@pytest.mark.parametrize(("width", "shut"), FORGETTING[:4])
+def test_mesa_is_the_solver_in_all_forms(width, shut, n_iter):
+    """A matrix of condition 20 or so multiplies the rounding of 130 tokens, and each step again."""
+    for n in (1, 2, 17, 64, 130):
+        solved, given, state = of_mesa(n, width, shut)
+        steps = {} if n_iter is None else {"n_iter": n_iter}
+        solve = solvers.mesa if n_iter is None else solvers.mesa_by_cg
+        out, last = solve(**solved, **steps)
+        for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
+            tensors, start = on_layer(given, dtype), tuple(map(torch.from_numpy, state))
+            for chunk in (1, 16, n):
+                found, sums = layers.chunked_mesa(
+                    **tensors, state=start, n_iter=n_iter, chunk=chunk
+                )
+                for one, exact in zip((found, *sums), (out, *last), strict=True):
+                    error = np.abs(one.numpy() - exact).max() / max(1, np.abs(exact).max())
+                    assert error < tolerance, (n, dtype, chunk)
+
+
+@pytest.mark.parametrize("n_iter", [None, 2])
+def test_gradients_of_mesa_are_those_of_finite_differences(n_iter):
+    _, given, state = of_mesa(5, 1, 0.0)
+    given = on_layer(given, torch.float64)
+    names, start = list(given), tuple(map(torch.from_numpy, state))
+
+    def call(*values):
+        x = dict(zip(names, values, strict=True))
+        out, (H, G) = layers.chunked_mesa(**x, state=start, n_iter=n_iter, chunk=2)
+        return out, H, G
+
+    inputs = [x.requires_grad_() for x in given.values()]
+    assert torch.autograd.gradcheck(call, inputs, atol=1e-8)
+    assert torch.autograd.gradgradcheck(call, inputs, atol=1e-5)
+
+
+def test_steps_past_the_solution_change_nothing():
+    """With d steps and more the residual is rounding; zero queries have none from the start."""
+    _, given, _ = of_mesa(20, 0, None)
+    given = on_layer(given, torch.float64)
+    given["q"][:, ::3] = 0
+    given["q"].requires_grad_()
+    exact, _ = layers.chunked_mesa(**given)
+    for n_iter in (D + 3, 60):
+        found, _ = layers.chunked_mesa(**given, n_iter=n_iter)
+        assert_close(found, exact, atol=1e-10, rtol=0)
+        (gradient,) = torch.autograd.grad(found.sum(), given["q"])
+        assert gradient.isfinite().all()
+
+
+def test_a_large_penalty_makes_mesa_linear_attention():
+    """TR-1: |lam S - G| is at most |H| / (|H| + lam) of |G|."""
+    q, k, v = (tokens(2, 9, D, seed=seed) for seed in range(3))
+    found = 1e9 * Mesa(1e9)(q, k, v, is_causal=True)
+    summed, _ = layers.chunked_linear_attention(nearly_unit(q), nearly_unit(k), v)
+    assert_close(found, summed, atol=1e-6, rtol=0)
+
+
+def test_a_hundred_thousand_tokens_do_not_drift():
+    """float32 beside float64; the error does not grow from the first tenth to the last."""
+    x = on_layer(drawn(100_000, 1, 0.0), torch.float64)
+    x["log_forget"] = 0.01 * x["log_forget"]
+    x["k"] = nearly_unit(x["k"])
+    exact, _ = layers.chunked_delta_rule(**x)
+    found, _ = layers.chunked_delta_rule(**{name: y.float() for name, y in x.items()})
+    first, *_, last = (found - exact).abs().split(10_000, dim=1)
+    assert last.max() < 3 * first.max() < 3e-5
+
+
+@pytest.mark.parametrize("step", [1.0, 2.0])
+def test_equal_keys_and_the_longest_step_do_not_explode(step):
+    """TR-4: rows of the chunk's inverse stay below beta sqrt(1 + n beta^2) for unit keys."""
+    k = nearly_unit(torch.ones(1, 512, D, dtype=torch.float64))
+    v, beta = tokens(1, 512, E), torch.full((1, 512), step, dtype=torch.float64)
+    exact, _ = solvers.delta_rule(*(x.numpy() for x in (k, k, v)), beta=beta.numpy())
+    found, _ = layers.chunked_delta_rule(k, k, v, beta=beta)
+    assert np.abs(found.numpy() - exact).max() < 1e-11 * np.abs(exact).max()
+
+
+def test_a_state_of_16_bit_tokens_is_float32():
+    """In bfloat16 a sum would stand still at 256."""
+    one = torch.ones(400, 1, dtype=torch.bfloat16)
+    out, state = layers.chunked_linear_attention(one, one, one, chunk=1)
+    assert (out.dtype, state.dtype, float(state)) == (torch.bfloat16, torch.float32, 400.0)
+    more = layers.chunked_linear_attention(one, one, one, state=state)[1]
+    assert float(more) == 800.0
+
+
+def test_a_step_of_one_stores_a_value_exactly():
+    k = torch.eye(4, dtype=torch.float64)
+    v = tokens(4, E)
+    out, state = layers.chunked_delta_rule(k, k, v, beta=torch.ones(4, dtype=torch.float64))
+    assert_close(out, v)
+    assert_close(k @ state, v)
+
+
+OPERATORS = {
+    "sums": GatedLinear,
+    "sums per feature": lambda: GatedLinear(forget="feature"),
+    "delta": DeltaRule,
+    "gated": lambda: DeltaRule("token"),
+    "preconditioned": lambda: DeltaRule("feature", preconditioned=True),
+    "mesa": lambda: Mesa(forget="token"),
+    "mesa by steps": lambda: Mesa(n_iter=3, num_heads=3, learnable=True, dtype=torch.float64),
+    "proximal": lambda: ProximalPoint("feature"),
+}
+
+
+def test_operators_start_at_their_origins():
+    q, k, v = (tokens(2, 3, 9, D, seed=seed) for seed in range(3))
+    unit = nearly_unit(q), nearly_unit(k), v
+    for causal in (False, True):
+        assert_close(
+            GatedLinear(0.3, "feature")(q, k, v, is_causal=causal),
+            Linear(0.3)(q, k, v, is_causal=causal),
+        )
+        plain = DeltaRule()(q, k, v, is_causal=causal)
+        for same in (DeltaRule("token"), DeltaRule("feature", preconditioned=True)):
+            assert_close(same(q, k, v, is_causal=causal), plain)
+        assert_close(ProximalPoint()(q, k, v, is_causal=causal), plain, atol=1e-5, rtol=0)
+    assert_close(
+        plain, layers.chunked_delta_rule(*unit, beta=torch.full((2, 3, 9), 0.5).double())[0]
+    )
+    assert_close(
+        DeltaRule(largest_step=2.0)(q, k, v, is_causal=True),
+        layers.chunked_delta_rule(*unit, beta=torch.ones(2, 3, 9).double())[0],
+    )
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_shell_projects_the_keys_to_gates(name):
+    layer = Attention(12, 3, operator=OPERATORS[name](), dtype=torch.float64)
+    x, y = tokens(2, 7, 12), tokens(2, 9, 12, seed=1)
+    layer(x, x, x, is_causal=True, need_weights=False)[0].square().sum().backward()
+    started = layer.gate_proj.weight.grad
+    assert started.abs().sum() > 0
+    moved(layer)
+    q, k, v = layer.project(x, y, y)
+    gates = layer.gate_proj(y).unflatten(-1, (3, -1)).transpose(1, 2)
+    expected = layer.operator(q, k, v, context=Context(gates=gates))
+    expected = layer.out_proj(expected.transpose(1, 2).flatten(2))
+    assert_close(layer(x, y, y, need_weights=False)[0], expected)
+    copied = Attention(12, 3, operator=OPERATORS[name](), dtype=torch.float64)
+    copied.load_state_dict(layer.state_dict())
+    assert_close(copied(x, y, y, need_weights=False)[0], expected)
+    copied.reset_parameters()
+    assert not any(p.any() for p in copied.gate_proj.parameters())
+    assert Attention(12, 3, operator=Linear()).gate_proj is None
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_hidden_keys_neither_write_nor_forget(name):
+    """Padding on either side, and in the middle; corrections hand the gates on."""
+    operator = quiet(Twicing, OPERATORS[name]())
+    layer = moved(Attention(12, 3, operator=operator, dtype=torch.float64))
+    x = tokens(1, 9, 12)
+    for seen in (range(2, 9), range(7), [0, 1, 4, 5, 8]):
+        seen = torch.tensor(seen)
+        hidden = torch.ones(1, 9, dtype=torch.bool)
+        hidden[:, seen] = False
+        padded = x.masked_fill(hidden[..., None], 1e3)
+        found = layer(
+            padded, padded, padded, key_padding_mask=hidden, is_causal=True, need_weights=False
+        )[0][:, seen]
+        short = x[:, seen]
+        expected = layer(short, short, short, is_causal=True, need_weights=False)[0]
+        assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+def test_a_mask_of_pairs_is_refused():
+    operator, q = DeltaRule(), tokens(2, 4, D)
+    with pytest.raises(ValueError, match="may only hide whole keys"):
+        operator(q, q, q, mask=torch.ones(4, 4, dtype=torch.bool).tril())
+
+
+@pytest.mark.parametrize(
+    "name", ["delta_rule", "gated_delta_rule", "gated_linear", "mesa", "proximal_point"]
+)
+def test_models_take_it_by_name(name):
+    model = LanguageModel(11, 12, 2, 3, 16, operator=name)
+    ids = torch.randint(11, (2, 16), generator=torch.Generator().manual_seed(0))
+    model.loss(ids).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    changed = ids.clone()
+    changed[:, 9:] = 0
+    assert_close(model(changed)[:, :9], model(ids)[:, :9])
+    VisionTransformer(8, 2, 1, 5, 12, 2, 3, operator=name)(torch.rand(2, 1, 8, 8)).sum().backward()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_program_for_any_length_has_the_same_numbers(name):
+    class Causal(torch.nn.Module):
+        operator = OPERATORS[name]()
+
+        def forward(self, q, k, v, gates):
+            return self.operator(q, k, v, is_causal=True, context=Context(gates=gates))
+
+    def inputs(n):
+        width = sum(Causal.operator.gate_widths(D).values())
+        gates = tokens(2, 3, n, width, seed=4)
+        return *(tokens(2, 3, n, D, seed=seed) for seed in range(3)), gates
+
+    axes = ({2: torch.export.Dim("tokens", min=3)},) * 4
+    program = torch.export.export(Causal(), inputs(20), dynamic_shapes=axes).module()
+    for n in (3, 20, 130):
+        assert_close(program(*inputs(n)), Causal()(*inputs(n)), atol=1e-10, rtol=0)
+
+
+Q = tokens(2, 4, D)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: DeltaRule("all"), "forget: must be None, 'token' or 'feature', got 'all'"),
+        (lambda: GatedLinear(forget=None), "forget: must be 'token' or 'feature', got None"),
+        (lambda: DeltaRule(largest_step=2.5), r"largest_step: must be in \(0, 2\], got 2.5"),
+        (lambda: DeltaRule(largest_step=0.0), "largest_step: must be"),
+        (
+            lambda: DeltaRule("feature")(Q, Q, Q, context=Context(gates=Q)),
+            r"context.gates: DeltaRule needs 6 numbers a token, .* got shape \(2, 4, 5\)",
+        ),
+        (
+            lambda: DeltaRule()(Q, Q, Q, context=Context(gates=torch.zeros(3, 2, 4, 1))),
+            r"with the leading axes \(2,\) or 1; got shape \(3, 2, 4, 1\)",
+        ),
+        (
+            lambda: DeltaRule()(Q, Q, Q, context=Context(gates=Q[:, :3, :1])),
+            "context.gates: must have as many tokens as the keys, 4, got",
+        ),
+        (
+            lambda: layers.chunked_delta_rule(Q, Q[:, :3], Q[:, :3], beta=Q[..., :3, 0]),
+            "q: must have as many tokens as k, 3, got 4",
+        ),
+        (
+            lambda: layers.chunked_delta_rule(Q, Q, Q, beta=Q[:, :3, 0]),
+            "beta: must have one number, or 5, for each of the 4 tokens",
+        ),
+        (
+            lambda: layers.chunked_linear_attention(Q, Q, Q, log_forget=Q[..., :2]),
+            "log_forget: must have one number, or 5, for each of the 4 tokens",
+        ),
+        (
+            lambda: layers.chunked_delta_rule(Q, Q, Q, beta=Q[..., 0], state=Q),
+            r"state: must have shape \(2, 5, 5\)",
+        ),
+        (lambda: Mesa(forget="feature"), "forget: must be None or 'token', got 'feature'"),
+        (lambda: Mesa(0.0), "lam: must be"),
+        (lambda: Mesa(n_iter=0), "n_iter: must be"),
+        (
+            lambda: layers.chunked_mesa(
+                Q, Q, Q, beta=Q[..., 0], lam=torch.tensor(1.0), log_forget=Q
+            ),
+            "log_forget: must have one number for each token",
+        ),
+        (lambda: layers.chunked_delta_rule(Q, Q, Q, beta=Q[..., 0], chunk=0), "chunk: must be"),
+        (
+            lambda: replace_attention(
+                torch.nn.TransformerEncoderLayer(12, 3, batch_first=True), DeltaRule()
+            ),
+            "takes beta from the tokens by a projection of its own",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_models_of_hugging_face_have_no_gates():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11, n_positions=16)
+    with pytest.raises(ValueError, match="which no replaced layer has"):
+        attach_huggingface(transformers.GPT2LMHeadModel(config), DeltaRule())

@@ -1,0 +1,212 @@
+"""Twins of the layers that learn at test time.
+
+Each query's output is computed by the recurrence on the keys that it sees. Gates come as the shell
+gives them, and are opened here anew.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import expit
+
+from ...solvers.online_regression import (
+    delta_rule,
+    mesa,
+    mesa_by_cg,
+    proximal_point_rule,
+    recurrent_linear_attention,
+)
+from ...unrolled.attention import Context
+from ...unrolled.online_regression import DeltaRule, GatedLinear, Mesa, ProximalPoint
+from ..heads import Array, HeadCall, head_value
+from ..pairs import Inputs, Numerics
+from ..registry import add_twin
+from ..relations import Identity, Iterate
+
+_LEAST = 1e-6  # of the squared norm of a row, as the layers have it
+
+
+def _draw_gates(n_wide: int, n_narrow: int) -> Callable[[Array, Array, Array], Context]:
+    """Return a maker of gates: for each key `n_wide` times its width, and `n_narrow` numbers.
+
+    Some of them are far out, where gates are shut or open.
+    """
+
+    def gates(q: Array, k: Array, v: Array) -> Context:
+        rng = np.random.default_rng(k.shape[1])
+        raw = rng.standard_normal((*k.shape[:2], n_narrow + n_wide * k.shape[2]))
+        raw[rng.random(raw.shape) < 0.1] *= 1e3
+        return Context(gates=torch.from_numpy(raw))
+
+    return gates
+
+
+def _opened(layer: Any, call: HeadCall) -> dict[str, Array]:
+    """Return the gates of a head, (n_keys, 1) or (n_keys, d)."""
+    open_gate = {
+        "beta": lambda raw: getattr(layer, "largest_step", 2.0) * expit(raw),
+        "delta": lambda raw: np.logaddexp(raw + np.log(np.e - 1), 0),
+        "log_forget": lambda raw: np.exp(np.minimum(raw, 0)),
+        "metric": lambda raw: 1.5 ** np.tanh(raw),
+    }
+    opened, first = {}, 0
+    for name, of in layer.gates.items():
+        width = call.k.shape[1] if of == "feature" else 1
+        opened[name] = open_gate[name](call.gates[:, first : first + width])
+        first += width
+    return opened
+
+
+def _unit(x: Array) -> Array:
+    return x / np.sqrt((x**2).sum(axis=1, keepdims=True) + _LEAST)
+
+
+def _solve_delta(layer: DeltaRule, call: HeadCall) -> Array:
+    """Solve by the literal recurrence."""
+    gates, k = _opened(layer, call), _unit(call.k)
+    _, state = delta_rule(
+        k, k, call.v, beta=gates["beta"][:, 0], forget=gates.get("log_forget", 1.0),
+        metric=gates.get("metric", 1.0),
+    )  # fmt: skip
+    return np.asarray(_unit(call.q) @ state)
+
+
+def _solve_proximal(layer: ProximalPoint, call: HeadCall) -> Array:
+    """Solve the regularised problem of each token as a linear system."""
+    gates, k = _opened(layer, call), _unit(call.k)
+    _, state = proximal_point_rule(
+        k, k, call.v, delta=gates["delta"][:, 0], forget=gates.get("log_forget", 1.0)
+    )
+    return np.asarray(_unit(call.q) @ state)
+
+
+def _solve_sums(layer: GatedLinear, call: HeadCall) -> Array:
+    """Sum token by token."""
+    forget = _opened(layer, call)["log_forget"]
+    _, state = recurrent_linear_attention(call.k, layer.scale * call.k, call.v, forget=forget)
+    return np.asarray(call.q @ state)
+
+
+def _solve_mesa(layer: Mesa, call: HeadCall) -> Array:
+    """Solve the ridge regression on all keys, or iterate, and read it with each query."""
+    gates, q, k = _opened(layer, call), _unit(call.q), _unit(call.k)
+    n_keys = len(k)
+    # Every query stands at the last token; those before it only fill the statistics.
+    given: dict[str, Any] = {
+        "beta": gates["beta"][:, 0], "forget": gates.get("log_forget", np.ones((n_keys, 1)))[:, 0],
+        "lam": head_value(layer.lam, call.head),
+    }  # fmt: skip
+    _, (H, G) = mesa(k, k, call.v, **given)
+    last: dict[str, Any] = {"beta": 0.0, "forget": 1.0, "lam": given["lam"], "state": (H, G)}
+    one = q[:, None], np.zeros((len(q), 1, k.shape[1])), np.zeros((len(q), 1, G.shape[1]))
+    if layer.n_iter is None:
+        return mesa(*one, **last)[0][:, 0]
+    return mesa_by_cg(*one, n_iter=layer.n_iter, **last)[0][:, 0]
+
+
+def _condition(layer: Mesa, q: Array, k: Array, v: Array) -> float:
+    """Return a bound of the condition number: weights are at most 2, and keys have norm 1."""
+    return 1 + 2 * k.shape[-2] / layer.lam.initial
+
+
+_online = partial(add_twin, family="online_regression", relation=Identity(evidence="solver"))
+_sums = partial(_online, equation="TR-1", layer=GatedLinear, solve=_solve_sums)
+_sums(
+    name="decaying-linear-attention",
+    source="Sun et al. (2023), Dao and Gu (2024)",
+    build=lambda q, k, v: GatedLinear(0.2),
+    inputs=Inputs(context=_draw_gates(0, 1)),
+    covers=lambda layer: layer.forget == "token",
+)
+_sums(
+    name="gated-linear-attention",
+    source="Yang et al. (2024)",
+    build=lambda q, k, v: GatedLinear(0.2, "feature"),
+    inputs=Inputs(context=_draw_gates(1, 0)),
+    covers=lambda layer: layer.forget == "feature",
+)
+_delta = partial(_online, layer=DeltaRule, solve=_solve_delta)
+_delta(
+    name="delta-rule",
+    equation="TR-2",
+    source="Schlag et al. (2021), Yang et al. (2024)",
+    build=lambda q, k, v: DeltaRule(),
+    options={"overshooting": lambda q, k, v: DeltaRule(largest_step=2.0)},
+    inputs=Inputs(context=_draw_gates(0, 1)),
+    covers=lambda layer: layer.forget is None and not layer.preconditioned,
+)
+_delta(
+    name="gated-delta-rule",
+    equation="TR-3",
+    source="Yang, Kautz and Hatamizadeh (2025)",
+    build=lambda q, k, v: DeltaRule("token"),
+    options={"overshooting": lambda q, k, v: DeltaRule("token", largest_step=2.0)},
+    inputs=Inputs(context=_draw_gates(0, 2)),
+    covers=lambda layer: layer.forget == "token" and not layer.preconditioned,
+)
+_delta(
+    name="gated-delta-rule-per-feature",
+    equation="TR-3",
+    source="Kimi Team (2025)",
+    build=lambda q, k, v: DeltaRule("feature"),
+    inputs=Inputs(context=_draw_gates(1, 1)),
+    covers=lambda layer: layer.forget == "feature" and not layer.preconditioned,
+)
+_delta(
+    name="preconditioned-delta-rule",
+    equation="TR-6",
+    source="EQUATIONS TR-6",
+    build=lambda q, k, v: DeltaRule("feature", preconditioned=True),
+    inputs=Inputs(context=_draw_gates(2, 1)),
+    covers=lambda layer: layer.forget == "feature" and layer.preconditioned,
+)
+_proximal = partial(
+    _online, equation="TR-2p", source="Liu et al. (2024)", layer=ProximalPoint,
+    solve=_solve_proximal,
+)  # fmt: skip
+_proximal(
+    name="proximal-point-rule",
+    build=lambda q, k, v: ProximalPoint(),
+    inputs=Inputs(context=_draw_gates(0, 1)),
+    covers=lambda layer: layer.forget is None,
+)
+_proximal(
+    name="gated-proximal-point-rule",
+    build=lambda q, k, v: ProximalPoint("feature"),
+    inputs=Inputs(context=_draw_gates(1, 1)),
+    covers=lambda layer: layer.forget == "feature",
+)
+_mesa = partial(
+    add_twin,
+    family="online_regression",
+    source="von Oswald et al. (2025)",
+    layer=Mesa,
+    solve=_solve_mesa,
+    inputs=Inputs(context=_draw_gates(0, 1)),
+)
+_mesa(
+    name="mesa",
+    equation="TR-5",
+    relation=Identity(evidence="solver"),
+    build=lambda q, k, v: Mesa(0.5, num_heads=len(q), learnable=True, dtype=torch.float64),
+    covers=lambda layer: layer.n_iter is None and layer.forget is None,
+)
+_mesa(
+    name="mesa-by-conjugate-gradients",
+    equation="TR-5c",
+    relation=Iterate(n_iter=(1, 2, 3, 6), evidence="solver"),
+    build=lambda q, k, v: Mesa(0.1 * k.shape[-2], n_iter=2),
+    numerics=Numerics(_condition, lambda layer: layer.n_iter),
+    covers=lambda layer: layer.n_iter is not None and layer.forget is None,
+)
+_mesa(
+    name="forgetting-mesa",
+    equation="TR-5",
+    relation=Identity(evidence="solver"),
+    build=lambda q, k, v: Mesa(0.5, forget="token"),
+    inputs=Inputs(context=_draw_gates(0, 2)),
+    covers=lambda layer: layer.forget == "token" and layer.n_iter is None,
+)

@@ -1,0 +1,226 @@
+"""Ridge regression on the tokens so far, solved for every query: the Mesa layer."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import Positive, check_count
+from .chunks import CHUNK
+from .delta import nearly_unit
+from .inputs import read_sequences
+from .rules import Forget, OnlineRule
+from .sums import chunked_linear_attention
+
+Sums = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def chunked_mesa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    beta: Tensor,
+    lam: Tensor,
+    log_forget: Tensor | None = None,
+    n_iter: int | None = None,
+    state: tuple[Tensor, Tensor] | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Solve a weighted ridge regression on the tokens so far, and read it with each query.
+
+    ::
+
+        H_t = a_t H_{t-1} + beta_t k_t^T k_t,   G_t = a_t G_{t-1} + beta_t k_t^T v_t
+        o_t = x_t G_t,   x_t (H_t + Diag(lam)) = q_t,   a = exp(log_forget)
+
+    The layer's form of `twinsolve.solvers.online_regression.mesa`, or of `mesa_by_cg` if there is
+    an `n_iter`. The exact solution takes ``O(n d^3)`` operations and holds n matrices of d times d.
+    Each step of conjugate gradients costs as much as linear attention, and a step whose residual is
+    one rounding of q changes nothing. Gradients are those of what is computed, after few steps too.
+
+    Parameters
+    ----------
+    q, k : Tensor of shape (..., n_tokens, d)
+    v : Tensor of shape (..., n_tokens, e)
+    beta : Tensor of shape (..., n_tokens)
+        Weights of the tokens, 0 or more.
+    lam : Tensor
+        Penalties above 0; broadcasts to (..., 1, d).
+    log_forget : Tensor of shape (..., n_tokens, 1), optional
+        Logarithm of a, at most 0; None forgets nothing. The penalty is not forgotten.
+    n_iter : int, optional
+        Steps of conjugate gradients from 0; None solves exactly.
+    state : pair of Tensor of shape (..., d, d) and (..., d, e), optional
+        H and G before the first token; zeros by default.
+    chunk : int, default=64
+        As in `chunked_delta_rule`.
+
+    Returns
+    -------
+    out : Tensor of shape (..., n_tokens, e)
+        In the dtype of v. Row t contains token t.
+    state : pair of Tensor of shape (..., d, d) and (..., d, e)
+        H and G after the last token, in float32 at least.
+
+    Raises
+    ------
+    ValueError
+        If shapes, dtypes or devices do not fit, or `n_iter` or `chunk` is below 1.
+
+    References
+    ----------
+    von Oswald et al. (2025), *MesaNet*; EQUATIONS TR-5, TR-5c.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.online_regression import chunked_mesa
+    >>> k, v, one = torch.ones(2, 1), torch.tensor([[4.0], [8.0]]), torch.ones(2)
+    >>> chunked_mesa(k, k, v, beta=one, lam=torch.tensor(2.0))[0].flatten()
+    tensor([1.3333, 3.0000])
+    """
+    out_type, step = v.dtype, beta[..., None]
+    H, G = state or (None, None)
+    q, k, v, G = read_sequences(q, k, v, G, chunk, beta=step, log_forget=log_forget)
+    if log_forget is not None and log_forget.shape[-1] != 1:
+        raise ValueError(
+            "log_forget: must have one number for each token, as H stays symmetric, got shape "
+            f"{tuple(log_forget.shape)}"
+        )
+    if n_iter is not None:
+        check_count(n_iter, "n_iter", 1)
+    H = k.new_zeros(*k.shape[:-2], k.shape[-1], k.shape[-1]) if H is None else H.to(k.dtype)
+    keys, penalty = step * k, lam.to(k.dtype)
+
+    def sums(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return chunked_linear_attention(q, k, v, log_forget=log_forget, state=state, chunk=chunk)
+
+    if n_iter is None:
+        x = _solve(q, penalty, k, keys, H, sums)
+    else:
+        x = _iterate(lambda x: sums(x, k, keys, H)[0] + x * penalty, q, n_iter)
+    out, last = sums(x, k, torch.cat([keys, step * v], dim=-1), torch.cat([H, G], dim=-1))
+    d = k.shape[-1]
+    return out[..., d:].to(out_type), (last[..., :d], last[..., d:])
+
+
+def _solve(q: Tensor, lam: Tensor, k: Tensor, keys: Tensor, H: Tensor, sums: Sums) -> Tensor:
+    """Solve ``x_t (H_t + Diag(lam)) = q_t``, with all H from sums of pairs of features."""
+    one = k.new_ones(*k.shape[:-1], 1)
+    pairs = (k[..., :, None] * keys[..., None, :]).flatten(-2)
+    flat, _ = sums(one, one, pairs, H.flatten(-2)[..., None, :])
+    A = flat.unflatten(-1, (k.shape[-1], -1)) + torch.diag_embed(lam.expand(*q.shape))
+    return torch.linalg.solve(A, q)
+
+
+def _iterate(times_matrix: Callable[[Tensor], Tensor], b: Tensor, n_iter: int) -> Tensor:
+    """Take steps of conjugate gradients from 0 on ``x A = b``, for each row.
+
+    A row whose residual is one rounding of b stays as it is: its quotients would be 0 / 0 soon.
+    """
+    x, r, p = torch.zeros_like(b), b, b
+    rho = (r * r).sum(dim=-1, keepdim=True)
+    least = torch.finfo(b.dtype).eps ** 2 * rho.detach()
+    for _ in range(n_iter):
+        product, is_done = times_matrix(p), rho <= least
+        alpha = _divide(rho, (p * product).sum(dim=-1, keepdim=True), is_done)
+        x, r = x + alpha * p, r - alpha * product
+        before, rho = rho, (r * r).sum(dim=-1, keepdim=True)
+        p = r + _divide(rho, before, is_done) * p
+    return x
+
+
+def _divide(above: Tensor, below: Tensor, is_done: Tensor) -> Tensor:
+    """Return the quotient, and 0, also as gradient, where a row is done."""
+    return torch.where(is_done, 0, above / torch.where(is_done, 1, below))
+
+
+class Mesa(OnlineRule):
+    """Mesa layer: ridge regression on the tokens so far, solved for each query.
+
+    ::
+
+        S_t = argmin_S sum_i w_ti beta_i |v_i - k_i S|^2 + lam |S|_F^2,   o_t = q_t S_t
+
+    ``w_ti`` is the product of a over the tokens after i up to t. Queries and keys are divided by
+    ``sqrt(|.|^2 + 1e-6)``. The tokens give the weights ``beta = 2 sigmoid(x w)`` and ``log a =
+    min(x w, 0)`` through a projection of the shell, with w = 0 at first: every token then counts
+    once. Without a causal mask every query reads the solution for all keys.
+
+    Parameters
+    ----------
+    lam : float, default=1.0
+        > 0; the start of the layer of von Oswald et al.
+    n_iter : int, optional
+        Steps of conjugate gradients; None solves exactly, see `chunked_mesa`.
+    forget : {None, "token"}, default=None
+    num_heads : int, optional
+        Learn one penalty a head; None with ``learnable=True`` learns a single one.
+    learnable : bool, default=False
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or a mask differs between queries or holds a finite bias.
+
+    References
+    ----------
+    See `chunked_mesa`; EQUATIONS TR-5, TR-5c.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Attention
+    >>> from twinsolve.unrolled.online_regression import Mesa
+    >>> layer, x = Attention(16, 4, operator=Mesa()), torch.randn(2, 10, 16)
+    >>> layer(x, x, x, is_causal=True, need_weights=False)[0].shape
+    torch.Size([2, 10, 16])
+    """
+
+    own_gate = "beta"
+
+    def __init__(
+        self,
+        lam: float = 1.0,
+        *,
+        n_iter: int | None = None,
+        forget: Forget = None,
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(forget)
+        if forget == "feature":
+            raise ValueError("forget: must be None or 'token', got 'feature'")
+        self.n_iter = None if n_iter is None else check_count(n_iter, "n_iter", 1)
+        self.lam = Positive(
+            lam, name="lam", num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
+        )
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return nearly_unit(x)
+
+    def open_gate(self, name: str, raw: Tensor) -> Tensor:
+        return 2 * raw.sigmoid() if name == "beta" else super().open_gate(name, raw)
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        return chunked_mesa(
+            q, k, v, beta=gates["beta"][..., 0], lam=self.lam().to(q),
+            log_forget=gates.get("log_forget"), n_iter=self.n_iter,
+        )  # fmt: skip
+
+    def read_all(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> Tensor:
+        both = gates["beta"] * torch.cat([k, v], dim=-1)
+        _, sums = chunked_linear_attention(k, k, both, log_forget=gates.get("log_forget"))
+        H, G = sums.split([k.shape[-1], v.shape[-1]], dim=-1)
+        lam = self.lam().to(q)
+        if self.n_iter is None:
+            A = H + lam * torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
+            return q @ torch.linalg.solve(A, G)
+        return _iterate(lambda x: x @ H + lam * x, q, self.n_iter) @ G
+
+    def extra_repr(self) -> str:
+        return f"n_iter={self.n_iter}, {super().extra_repr()}"

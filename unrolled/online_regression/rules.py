@@ -1,0 +1,112 @@
+"""What operators that learn at test time share: gates from the tokens, masks and directions."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..attention import Call, Operator, padding_mask, query_offset
+from ..attention.inputs import check_context, common_batch
+
+Forget = Literal["token", "feature"] | None
+
+
+class OnlineRule(Operator):
+    """Base of the operators that write keys and values into a state, and read it with queries.
+
+    Under a causal mask token t reads the state after token t. Without one every query reads the
+    state after the last key. Hidden keys neither write nor forget. A subclass implements `run`, and
+    names the gate of each token beside forgetting in `own_gate`.
+
+    Parameters
+    ----------
+    forget : {None, "token", "feature"}
+        Whether the state forgets: not, by one number for each token, or for each feature of a key.
+
+    Raises
+    ------
+    ValueError
+        If `forget` is none of these.
+    """
+
+    own_gate: str | None = None
+    positional = "relative"
+    pair_masks = False
+
+    def __init__(self, forget: Forget) -> None:
+        super().__init__()
+        if forget not in (None, "token", "feature"):
+            raise ValueError(f"forget: must be None, 'token' or 'feature', got {forget!r}")
+        self.forget = forget
+        gates: dict[str, Literal["token", "feature"]] = {}
+        if self.own_gate is not None:
+            gates[self.own_gate] = "token"
+        if forget is not None:
+            gates["log_forget"] = forget
+        self.gates = gates
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> tuple[Tensor, Any]:
+        """Return the outputs and the last state of a causal sequence."""
+        raise NotImplementedError
+
+    def read_all(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> Tensor:
+        """Return the outputs of queries that read the state after the last key."""
+        _, state = self.run(k, k, v, gates)
+        out: Tensor = q @ state
+        return out
+
+    def open_gate(self, name: str, raw: Tensor) -> Tensor:
+        """Return a gate from what the tokens give, which is 0 at first."""
+        return raw.clamp(max=0)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Return the queries or keys as the rule takes them."""
+        return x
+
+    def attend(self, call: Call) -> Tensor:
+        wide = torch.promote_types(call.v.dtype, torch.float32)
+        q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
+        q, k = self.prepare(q), self.prepare(k)
+        gates = self._open_gates(call, k)
+        if not call.is_causal:
+            return self.read_all(q, k, v, gates).to(call.v.dtype)
+        offset = query_offset(q, k)
+        out, _ = self.run(F.pad(q, (0, 0, offset, 0)), k, v, gates)
+        return out[..., offset:, :].to(call.v.dtype)
+
+    def coefficients(self, call: Call) -> Tensor:
+        values = torch.eye(call.k.shape[-2], dtype=call.q.dtype, device=call.q.device)
+        return self.attend(call._replace(v=values.expand(*call.k.shape[:-1], -1)))
+
+    def _open_gates(self, call: Call, k: Tensor) -> dict[str, Tensor]:
+        """Return the gates of all keys; those that are hidden do nothing."""
+        widths = self.gate_widths(k.shape[-1])
+        given = None if call.context is None else call.context.gates
+        if given is None:
+            given = k.new_zeros(()).expand(*k.shape[:-1], sum(widths.values()))
+        parts = given.to(k.dtype).expand(*k.shape[:-1], -1).split(list(widths.values()), dim=-1)
+        gates = {name: self.open_gate(name, x) for name, x in zip(widths, parts, strict=True)}
+        if call.mask is None:
+            return gates
+        visible = padding_mask(call.mask, k.shape[-2], type(self).__name__).mT
+        return {name: torch.where(visible, x, 0) for name, x in gates.items()}
+
+    def extra_repr(self) -> str:
+        return f"forget={self.forget!r}"
+
+    def check_inputs(self, q: Tensor, k: Tensor, v: Tensor | None = None, **given: Any) -> None:
+        super().check_inputs(q, k, v, **given)
+        context, name = given.get("context"), type(self).__name__
+        if context is None or context.gates is None:
+            return
+        check_context(context, ("gates",), k, name)
+        batch = common_batch(given.get("mask"), q, k, *(() if v is None else (v,)))
+        width, shape = sum(self.gate_widths(k.shape[-1]).values()), context.gates.shape
+        sizes = zip(reversed(shape[:-2]), reversed(batch), strict=False)
+        fits = len(shape) <= len(batch) + 2 and all(m in (1, n) for m, n in sizes)
+        if shape[-1] != width or not fits:
+            raise ValueError(
+                f"context.gates: {name} needs {width} numbers a token, with the leading axes "
+                f"{tuple(batch)} or 1; got shape {tuple(shape)}"
+            )
