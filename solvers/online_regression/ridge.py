@@ -68,7 +68,7 @@ def mesa(
     >>> out.ravel().round(12), state
     (array([1.33333333, 3.        ]), (array([[2.]]), array([[12.]])))
     """
-    q, k, v, steps, a, penalty, H, G = _check(q, k, v, beta, lam, forget, state)
+    q, k, v, steps, a, penalty, H, G = check_weighted(q, k, v, beta, lam, forget, state)
     out = np.empty(v.shape)
     for t in range(k.shape[-2]):
         column = steps[..., t, None, None] * k[..., t, :, None]
@@ -125,7 +125,7 @@ def mesa_by_cg(
     >>> out.ravel().round(12)
     array([1.33333333, 3.        ])
     """
-    q, k, v, steps, a, penalty, H, G = _check(q, k, v, beta, lam, forget, state)
+    q, k, v, steps, a, penalty, H, G = check_weighted(q, k, v, beta, lam, forget, state)
     check_integer(n_iter, "n_iter", 1)
     out = np.empty(v.shape)
     for t in range(k.shape[-2]):
@@ -134,6 +134,57 @@ def mesa_by_cg(
         G = a[..., t, None, None] * G + column * v[..., t, None, :]
         out[..., t, :] = (_solve_by_cg(H + penalty, q[..., t, None, :], n_iter) @ G)[..., 0, :]
     return out, (H, G)
+
+
+def mesa_error_bound(
+    q: ArrayLike, x: ArrayLike, H: ArrayLike, G: ArrayLike, lam: ArrayLike
+) -> Array:
+    """Bound of the error of an approximate `mesa`, from the residual of its linear system.
+
+    ::
+
+        |x G - q A^-1 G| <= |q - x A| |G|_2 / min(lam),   A = H + Diag(lam)
+
+    It holds for every x, such as that of few steps of conjugate gradients.
+
+    Parameters
+    ----------
+    q, x : array-like of shape (..., n, d)
+        Queries, and what is taken for ``q A^-1``.
+    H : array-like of shape (..., d, d)
+        Symmetric and positive semidefinite, such as the first state of `mesa`.
+    G : array-like of shape (..., d, e)
+        The second state.
+    lam : array-like
+        Penalties above 0; broadcasts to (..., d).
+
+    Returns
+    -------
+    ndarray of shape (..., n)
+
+    Raises
+    ------
+    ValueError
+        On NaN, infinity, shapes that do not fit or a penalty that is not above 0.
+
+    References
+    ----------
+    EQUATIONS TR-5b.
+
+    Examples
+    --------
+    >>> from twinsolve.solvers.online_regression import mesa_error_bound
+    >>> mesa_error_bound([[3.0]], [[0.9]], [[1.0]], [[4.0]], 2.0).round(12)
+    array([0.6])
+    """
+    q, x = check_sequences(q=q, k=x)
+    lead, d = q.shape[:-2], q.shape[-1]
+    H = check_array_of(H, "H", (*lead, d, d))
+    G = check_array_of(G, "G", (*lead, d, np.shape(G)[-1] if np.ndim(G) > 1 else 1))
+    penalty = _check_penalty(lam, (*lead, d))
+    residual = q - x @ H - x * penalty[..., None, :]
+    size = np.linalg.norm(G, ord=2, axis=(-2, -1)) / penalty.min(axis=-1)
+    return np.asarray(np.linalg.norm(residual, axis=-1) * size[..., None])
 
 
 def _solve_by_cg(A: Array, b: Array, n_iter: int) -> Array:
@@ -154,7 +205,7 @@ def _divide(above: Array, below: Array) -> Array:
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
 
 
-def _check(
+def check_weighted(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike,
@@ -169,12 +220,18 @@ def _check(
         check_array_of(beta, "beta", k.shape[:-1]),
         check_share(forget, "forget", k.shape[:-1]),
     )
-    penalty = check_array_of(lam, "lam", (*k.shape[:-2], k.shape[-1]))
+    penalty = _check_penalty(lam, (*k.shape[:-2], k.shape[-1]))
     if steps.min(initial=0) < 0:
         raise ValueError(f"beta: must be >= 0, got {steps.min():g}")
-    if penalty.min(initial=1) <= 0:
-        raise ValueError(f"lam: must be > 0, got {penalty.min():g}")
     square = (*k.shape[:-2], k.shape[-1], k.shape[-1])
     H = check_array_of(state[0], "state", square)
     G = check_array_of(state[1], "state", (*square[:-1], v.shape[-1]))
     return q, k, v, steps, a, penalty[..., None] * np.eye(k.shape[-1]), H, G
+
+
+def _check_penalty(lam: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return penalties of this shape, if all are above 0."""
+    penalty = check_array_of(lam, "lam", shape)
+    if penalty.min(initial=1) <= 0:
+        raise ValueError(f"lam: must be > 0, got {penalty.min():g}")
+    return penalty
