@@ -30,7 +30,7 @@ from .kernel_smoothing import (
 )
 from .locally_linear import LocallyLinear
 from .nonlocal_energy import Neutreno
-from .online_regression import DeltaRule, GatedLinear, Mesa, ProximalPoint
+from .online_regression import DeltaRule, GatedLinear, HeavyBall, Mesa, ProximalPoint
 from .self_expression import LowRank, Ridge
 from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
@@ -52,6 +52,7 @@ _FACTORIES: dict[str, Factory] = {
     "gated_delta_rule": lambda heads, dim: DeltaRule("token"),
     "gated_linear": lambda heads, dim: GatedLinear(),
     "gaussian": lambda heads, dim: Gaussian(),
+    "heavy_ball": lambda heads, dim: HeavyBall(),
     "kernel": lambda heads, dim: Kernel("laplace", dim**0.5),
     "linear": lambda heads, dim: Linear(),
     "local": lambda heads, dim: Local(7),

@@ -82,6 +82,7 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "delta rule": lambda: layers.online_regression.DeltaRule(largest_step=2.0),
     "gated delta rule": lambda: layers.online_regression.DeltaRule("token"),
     "preconditioned": lambda: layers.online_regression.DeltaRule("feature", preconditioned=True),
+    "heavy ball": lambda: layers.online_regression.HeavyBall(),
     "mesa": lambda: layers.online_regression.Mesa(0.7, num_heads=3, learnable=True),
     "mesa by steps": lambda: layers.online_regression.Mesa(0.7, n_iter=2, forget="token"),
     "proximal point": lambda: layers.online_regression.ProximalPoint("feature"),

@@ -17,7 +17,13 @@ from twinsolve.unrolled import (
     replace_attention,
 )
 from twinsolve.unrolled import online_regression as layers
-from twinsolve.unrolled.online_regression import DeltaRule, GatedLinear, Mesa, ProximalPoint
+from twinsolve.unrolled.online_regression import (
+    DeltaRule,
+    GatedLinear,
+    HeavyBall,
+    Mesa,
+    ProximalPoint,
+)
 from twinsolve.unrolled.online_regression.delta import nearly_unit
 
 from .draws import moved, tokens
@@ -146,6 +152,63 @@ def of_mesa(n, width, shut):
     return solved, given, x["state"]
 
 
+def of_heavy_ball(n, shut):
+    """Arguments of the solver and of the layer, with a share of momenta and decays of 0 and 1."""
+    x, rng = drawn(n, 0, None), np.random.default_rng(n)
+    gates = {name: rng.uniform(0, 1, (2, n)) for name in ("momentum", "keep")}
+    for gate in gates.values():
+        gate[rng.random(gate.shape) < shut] = 0
+        gate[rng.random(gate.shape) < shut / 3] = 1
+    tokens = {name: x[name] for name in "qkv"} | {"step": 0.4 * x["beta"]}
+    start = x["state"], rng.standard_normal((2, D, E))
+    solved = tokens | {"momentum": gates["momentum"], "decay": 1 - gates["keep"], "state": start}
+    with np.errstate(divide="ignore"):
+        given = tokens | {f"log_{name}": np.log(gate) for name, gate in gates.items()}
+    return solved, given, start
+
+
+@pytest.mark.parametrize("shut", [0.0, 0.3, 1.0])
+def test_heavy_ball_is_the_solver_in_all_forms(shut):
+    for n in LENGTHS:
+        solved, given, start = of_heavy_ball(n, shut)
+        out, last = solvers.titans_memory(**solved)
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+            tensors, state = on_layer(given, dtype), tuple(map(torch.from_numpy, start))
+            for chunk in (1, 16, 64, n):
+                found, ends = layers.chunked_heavy_ball(**tensors, state=state, chunk=chunk)
+                for one, exact in zip((found, *ends), (out, *last), strict=True):
+                    error = np.abs(one.numpy() - exact).max() / max(1, np.abs(exact).max())
+                    assert error < tolerance, (n, dtype, chunk)
+
+
+def test_gradients_of_heavy_ball_are_those_of_finite_differences():
+    _, given, start = of_heavy_ball(6, 0.0)
+    given = on_layer(given, torch.float64)
+    names, state = list(given), [torch.from_numpy(x).requires_grad_() for x in start]
+
+    def call(*values):
+        x = dict(zip(names, values, strict=False))
+        out, (M, Z) = layers.chunked_heavy_ball(**x, state=values[len(x) :], chunk=4)
+        return out, M, Z
+
+    inputs = [*(x.requires_grad_() for x in given.values()), *state]
+    assert torch.autograd.gradcheck(call, inputs, atol=1e-8)
+    assert torch.autograd.gradgradcheck(call, inputs, atol=1e-6)
+    given["log_momentum"] = torch.full_like(given["log_momentum"], -torch.inf).requires_grad_()
+    out = call(*given.values(), *state)[0]
+    assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), list(given.values())))
+
+
+def test_heavy_ball_without_momentum_and_decay_is_the_delta_rule():
+    x = on_layer(drawn(9, 0, None), torch.float64)
+    zero = torch.zeros_like(x["beta"])
+    q, k, v = (x[name] for name in "qkv")
+    gates = {"step": x["beta"] / 2, "log_momentum": zero - torch.inf, "log_keep": zero}
+    found, (M, _) = layers.chunked_heavy_ball(q, k, v, **gates)
+    out, state = layers.chunked_delta_rule(q, k, v, beta=x["beta"])
+    assert_close((found, M), (out, state))
+
+
 @pytest.mark.parametrize("n_iter", [None, 1, 3])
 @pytest.mark.parametrize(("width", "shut"), FORGETTING[:4])
 def test_mesa_is_the_solver_in_all_forms(width, shut, n_iter):
@@ -248,6 +311,7 @@ OPERATORS = {
     "delta": DeltaRule,
     "gated": lambda: DeltaRule("token"),
     "preconditioned": lambda: DeltaRule("feature", preconditioned=True),
+    "heavy ball": HeavyBall,
     "mesa": lambda: Mesa(forget="token"),
     "mesa by steps": lambda: Mesa(n_iter=3, num_heads=3, learnable=True, dtype=torch.float64),
     "proximal": lambda: ProximalPoint("feature"),
@@ -322,7 +386,8 @@ def test_a_mask_of_pairs_is_refused():
 
 
 @pytest.mark.parametrize(
-    "name", ["delta_rule", "gated_delta_rule", "gated_linear", "mesa", "proximal_point"]
+    "name",
+    ["delta_rule", "gated_delta_rule", "gated_linear", "heavy_ball", "mesa", "proximal_point"],
 )
 def test_models_take_it_by_name(name):
     model = LanguageModel(11, 12, 2, 3, 16, operator=name)

@@ -18,9 +18,10 @@ from ...solvers.online_regression import (
     mesa_by_cg,
     proximal_point_rule,
     recurrent_linear_attention,
+    titans_memory,
 )
 from ...unrolled.attention import Context
-from ...unrolled.online_regression import DeltaRule, GatedLinear, Mesa, ProximalPoint
+from ...unrolled.online_regression import DeltaRule, GatedLinear, HeavyBall, Mesa, ProximalPoint
 from ..heads import Array, HeadCall, head_value
 from ..pairs import Inputs, Numerics
 from ..registry import add_twin
@@ -49,6 +50,9 @@ def _opened(layer: Any, call: HeadCall) -> dict[str, Array]:
     open_gate = {
         "beta": lambda raw: getattr(layer, "largest_step", 2.0) * expit(raw),
         "delta": lambda raw: np.logaddexp(raw + np.log(np.e - 1), 0),
+        "step": lambda raw: layer.largest_step / 2 * expit(raw),
+        "log_momentum": expit,
+        "log_keep": lambda raw: np.exp(np.minimum(raw, 0)),
         "log_forget": lambda raw: np.exp(np.minimum(raw, 0)),
         "metric": lambda raw: 1.5 ** np.tanh(raw),
     }
@@ -105,6 +109,14 @@ def _solve_mesa(layer: Mesa, call: HeadCall) -> Array:
     if layer.n_iter is None:
         return mesa(*one, **last)[0][:, 0]
     return mesa_by_cg(*one, n_iter=layer.n_iter, **last)[0][:, 0]
+
+
+def _solve_heavy_ball(layer: HeavyBall, call: HeadCall) -> Array:
+    """Solve by the literal recurrence."""
+    gates, k = _opened(layer, call), _unit(call.k)
+    step, momentum, keep = (x[:, 0] for x in gates.values())
+    _, (M, _) = titans_memory(k, k, call.v, step=step, momentum=momentum, decay=1 - keep)
+    return np.asarray(_unit(call.q) @ M)
 
 
 def _condition(layer: Mesa, q: Array, k: Array, v: Array) -> float:
@@ -209,4 +221,14 @@ _mesa(
     build=lambda q, k, v: Mesa(0.5, forget="token"),
     inputs=Inputs(context=_draw_gates(0, 2)),
     covers=lambda layer: layer.forget == "token" and layer.n_iter is None,
+)
+_online(
+    name="heavy-ball",
+    equation="TR-8",
+    source="Behrouz, Zhong and Mirrokni (2025)",
+    layer=HeavyBall,
+    build=lambda q, k, v: HeavyBall(),
+    options={"long-steps": lambda q, k, v: HeavyBall(1.5)},
+    solve=_solve_heavy_ball,
+    inputs=Inputs(context=_draw_gates(0, 3)),
 )

@@ -52,7 +52,7 @@ def run_chunks(
     Each token writes its value or, if it `corrects`, its value less what the state before predicts
     from its key. `chunk` is rounded up to a power of two.
     """
-    chunks = _split(tokens, chunk)
+    chunks = split(tokens, chunk)
     since, until, whole = _decays(chunks)
     values, predicted, pairs = _solve(chunks, since, corrects)
     write = _times(chunks.write, until)
@@ -70,7 +70,7 @@ def run_chunks(
     return out.flatten(-3, -2)[..., : tokens.v.shape[-2], :], state
 
 
-def _split(tokens: Tokens, chunk: int) -> Tokens:
+def split(tokens: Tokens, chunk: int) -> Tokens:
     """Return chunks (..., n_chunks, chunk, width); rows of zeros, which do nothing, fill the last.
 
     A program for any number of tokens holds one chunk of all.
@@ -121,11 +121,20 @@ def _products(x: Tensor, y: Tensor, log_forget: Tensor | None) -> Tensor:
     """Return ``sum_d x_td y_sd exp(sum over s < i <= t of log_forget_id)`` for s <= t, else 0."""
     if log_forget is None:
         return (x @ y.mT).tril()
-    decay = _decayed if has_static_value(y.shape[-2]) else _decayed_at_once
     if log_forget.shape[-1] > 1:
-        return decay(x, y, log_forget)
+        return _decayed_products(x, y, log_forget)
+    return (x @ y.mT) * decays_between(log_forget)
+
+
+def decays_between(log_forget: Tensor) -> Tensor:
+    """Return ``exp(sum over s < i <= t of log_forget_i)`` for s <= t, else 0: one a token."""
     one = torch.ones_like(log_forget)
-    return (x @ y.mT) * decay(one, one, log_forget)
+    return _decayed_products(one, one, log_forget)
+
+
+def _decayed_products(x: Tensor, y: Tensor, log_forget: Tensor) -> Tensor:
+    decay = _decayed if has_static_value(y.shape[-2]) else _decayed_at_once
+    return decay(x, y, log_forget)
 
 
 def _decayed(x: Tensor, y: Tensor, log_forget: Tensor) -> Tensor:

@@ -140,9 +140,7 @@ class DeltaRule(OnlineRule):
         super().__init__(forget)
         if preconditioned:
             self.gates = {**self.gates, "metric": "feature"}
-        self.largest_step = check_positive(largest_step, "largest_step")
-        if largest_step > 2:
-            raise ValueError(f"largest_step: must be in (0, 2], got {largest_step:g}")
+        self.largest_step = check_step(largest_step, "largest_step")
         self.preconditioned = preconditioned
 
     def prepare(self, x: Tensor) -> Tensor:
@@ -156,7 +154,7 @@ class DeltaRule(OnlineRule):
         return super().open_gate(name, raw)
 
     def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]
+        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         return chunked_delta_rule(
             q, k, v, beta=gates["beta"][..., 0], log_forget=gates.get("log_forget"),
@@ -221,11 +219,18 @@ class ProximalPoint(OnlineRule):
         return super().open_gate(name, raw)
 
     def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]
+        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         delta = gates["delta"][..., 0]
         beta = delta / (1 + delta * k.square().sum(dim=-1))
         return chunked_delta_rule(q, k, v, beta=beta, log_forget=gates.get("log_forget"))
+
+
+def check_step(step: float, name: str) -> float:
+    """Return a step in (0, 2], for keys of norm 1; raise a ValueError otherwise."""
+    if check_positive(step, name) > 2:
+        raise ValueError(f"{name}: must be in (0, 2], got {step:g}")
+    return step
 
 
 def nearly_unit(x: Tensor) -> Tensor:

@@ -206,17 +206,24 @@ class Mesa(OnlineRule):
     def open_gate(self, name: str, raw: Tensor) -> Tensor:
         return 2 * raw.sigmoid() if name == "beta" else super().open_gate(name, raw)
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
+    ) -> tuple[Tensor, Any]:
         return chunked_mesa(
             q, k, v, beta=gates["beta"][..., 0], lam=self.lam().to(q),
             log_forget=gates.get("log_forget"), n_iter=self.n_iter,
         )  # fmt: skip
 
-    def read_all(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> Tensor:
+    def learn(
+        self, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         both = gates["beta"] * torch.cat([k, v], dim=-1)
         _, sums = chunked_linear_attention(k, k, both, log_forget=gates.get("log_forget"))
         H, G = sums.split([k.shape[-1], v.shape[-1]], dim=-1)
-        lam = self.lam().to(q)
+        return H, G
+
+    def read(self, q: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
+        (H, G), lam = state, self.lam().to(q)
         if self.n_iter is None:
             A = H + lam * torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
             return q @ torch.linalg.solve(A, G)

@@ -46,13 +46,22 @@ class OnlineRule(Operator):
             gates["log_forget"] = forget
         self.gates = gates
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        """Return the outputs and the last state of a causal sequence."""
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """Return the outputs and the last state of a causal sequence.
+
+        Gates are (..., tokens, width), and `visible`, where some tokens are hidden, (..., tokens,
+        1); gates, keys and values of those are 0.
+        """
         raise NotImplementedError
 
-    def read_all(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> Tensor:
-        """Return the outputs of queries that read the state after the last key."""
-        _, state = self.run(k, k, v, gates)
+    def learn(self, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None) -> Any:
+        """Return the state after the last key."""
+        return self.run(k, k, v, gates, visible)[1]
+
+    def read(self, q: Tensor, state: Any) -> Tensor:
+        """Return the outputs of queries that read one state."""
         out: Tensor = q @ state
         return out
 
@@ -68,18 +77,21 @@ class OnlineRule(Operator):
         wide = torch.promote_types(call.v.dtype, torch.float32)
         q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
         q, k = self.prepare(q), self.prepare(k)
-        gates = self._open_gates(call, k)
+        visible = None
+        if call.mask is not None:
+            visible = padding_mask(call.mask, k.shape[-2], type(self).__name__).mT
+        gates = self._open_gates(call, k, visible)
         if not call.is_causal:
-            return self.read_all(q, k, v, gates).to(call.v.dtype)
+            return self.read(q, self.learn(k, v, gates, visible)).to(call.v.dtype)
         offset = query_offset(q, k)
-        out, _ = self.run(F.pad(q, (0, 0, offset, 0)), k, v, gates)
+        out, _ = self.run(F.pad(q, (0, 0, offset, 0)), k, v, gates, visible)
         return out[..., offset:, :].to(call.v.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
         values = torch.eye(call.k.shape[-2], dtype=call.q.dtype, device=call.q.device)
         return self.attend(call._replace(v=values.expand(*call.k.shape[:-1], -1)))
 
-    def _open_gates(self, call: Call, k: Tensor) -> dict[str, Tensor]:
+    def _open_gates(self, call: Call, k: Tensor, visible: Tensor | None) -> dict[str, Tensor]:
         """Return the gates of all keys; those that are hidden do nothing."""
         widths = self.gate_widths(k.shape[-1])
         given = None if call.context is None else call.context.gates
@@ -87,9 +99,8 @@ class OnlineRule(Operator):
             given = k.new_zeros(()).expand(*k.shape[:-1], sum(widths.values()))
         parts = given.to(k.dtype).expand(*k.shape[:-1], -1).split(list(widths.values()), dim=-1)
         gates = {name: self.open_gate(name, x) for name, x in zip(widths, parts, strict=True)}
-        if call.mask is None:
+        if visible is None:
             return gates
-        visible = padding_mask(call.mask, k.shape[-2], type(self).__name__).mT
         return {name: torch.where(visible, x, 0) for name, x in gates.items()}
 
     def extra_repr(self) -> str:

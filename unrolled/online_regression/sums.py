@@ -1,7 +1,5 @@
 """Linear attention with forgetting."""
 
-from typing import Any
-
 from torch import Tensor
 
 from ..attention import check_positive
@@ -116,7 +114,9 @@ class GatedLinear(OnlineRule):
             raise ValueError("forget: must be 'token' or 'feature', got None, which is Linear")
         self.scale = check_positive(scale, "scale")
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor]) -> Any:
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         return chunked_linear_attention(q, self.scale * k, v, log_forget=gates["log_forget"])
 
     def extra_repr(self) -> str:

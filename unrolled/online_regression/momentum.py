@@ -1,0 +1,214 @@
+"""A linear memory trained by heavy ball with weight decay: Titans."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .chunks import CHUNK, Tokens, decays_between, split
+from .delta import check_step, nearly_unit
+from .inputs import read_sequences
+from .rules import OnlineRule
+
+State = tuple[Tensor, Tensor]
+
+
+def chunked_heavy_ball(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    step: Tensor,
+    log_momentum: Tensor,
+    log_keep: Tensor,
+    visible: Tensor | None = None,
+    state: State | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, State]:
+    """Train a linear memory on each token by heavy ball with decay, and read it with each query.
+
+    ::
+
+        Z_t = eta_t Z_{t-1} - 2 theta_t k_t^T (k_t M_{t-1} - v_t)
+        M_t = (1 - alpha_t) M_{t-1} + Z_t,   o_t = q_t M_t
+
+    with theta the step, ``eta = exp(log_momentum)`` and ``1 - alpha = exp(log_keep)``. The layer's
+    form of `twinsolve.solvers.online_regression.titans_memory`. In a chunk M_t is a sum of
+    corrections whose weights are a product of two triangular matrices, one of the decays and one of
+    the momenta; one triangular system gives the corrections. Costs are those of
+    `chunked_delta_rule`.
+
+    Parameters
+    ----------
+    q, k : Tensor of shape (..., n_tokens, d)
+    v : Tensor of shape (..., n_tokens, e)
+    step, log_momentum, log_keep : Tensor of shape (..., n_tokens)
+        Logarithms are at most 0; -inf is a momentum, or what is kept, of 0.
+    visible : Tensor of bool of shape (..., n_tokens), optional
+        Tokens that are not skipped; all by default. A token that is skipped must have a key, a step
+        and logarithms of 0.
+    state : pair of Tensor of shape (..., d, e), optional
+        M and Z before the first token; zeros by default.
+    chunk : int, default=64
+        As in `chunked_delta_rule`.
+
+    Returns
+    -------
+    out : Tensor of shape (..., n_tokens, e)
+        In the dtype of v. Row t contains token t.
+    state : pair of Tensor of shape (..., d, e)
+        M and Z after the last token, in float32 at least.
+
+    Raises
+    ------
+    ValueError
+        If shapes, dtypes or devices do not fit, or `chunk` is below 1.
+
+    References
+    ----------
+    Behrouz, Zhong and Mirrokni (2025), *Titans*; EQUATIONS TR-8.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.online_regression import chunked_heavy_ball
+    >>> k, v, one = torch.ones(2, 1), torch.tensor([[4.0], [8.0]]), torch.ones(2)
+    >>> gates = {"step": one / 4, "log_momentum": (one / 2).log(), "log_keep": 0 * one}
+    >>> chunked_heavy_ball(k, k, v, **gates)[0].flatten()
+    tensor([2., 6.])
+    """
+    out_type, (M, Z) = v.dtype, state or (None, None)
+    theta, eta, keep = (x[..., None] for x in (step, log_momentum, log_keep))
+    q, k, v, M = read_sequences(q, k, v, M, chunk, step=theta, log_momentum=eta, log_keep=keep)
+    Z = torch.zeros_like(M) if Z is None else Z.to(M.dtype)
+    seen = k.new_ones(k.shape[-2], 1) if visible is None else visible[..., None].to(k.dtype)
+    chunks = split(Tokens(q, k, seen, v, theta, torch.cat([eta, keep], dim=-1)), chunk)
+    assert chunks.log_forget is not None
+    path = _follow(chunks.log_forget[..., :1], chunks.log_forget[..., 1:], chunks.write)
+    A, B, C = _correct(chunks, path)
+    states, written = [], []
+    for i in range(chunks.v.shape[-3]):
+        states.append(torch.cat([M, Z], dim=-2))
+        u = A[..., i, :, :] - B[..., i, :, :] @ M - C[..., i, :, :] @ Z
+        written.append(u)
+        of_M, of_Z, of_u, Z_of_Z, Z_of_u = (x[..., i, -1:, :] for x in path)
+        keys = chunks.k[..., i, :, :]
+        M, Z = (
+            of_M * M + of_Z * Z + (of_u.mT * keys).mT @ u,
+            Z_of_Z * Z + (Z_of_u.mT * keys).mT @ u,
+        )
+    read = torch.cat([path.of_M * chunks.q, path.of_Z * chunks.q], dim=-1)
+    pairs = (chunks.q @ chunks.k.mT) * path.of_u
+    out = read @ torch.stack(states, dim=-3) + pairs @ torch.stack(written, dim=-3)
+    return out.flatten(-3, -2)[..., : v.shape[-2], :].to(out_type), (M, Z)
+
+
+class _Path(NamedTuple):
+    """How much is left, at each token of a chunk, of what was there before and was written in it.
+
+    M is ``of_M M_0 + of_Z Z_0 + sum_s of_u_ts k_s^T u_s``; Z has no part of M_0.
+    """
+
+    of_M: Tensor
+    of_Z: Tensor
+    of_u: Tensor
+    Z_of_Z: Tensor
+    Z_of_u: Tensor
+
+
+def _follow(eta: Tensor, keep: Tensor, seen: Tensor) -> _Path:
+    """Return the path of chunks; a token that is not seen does not add Z to M."""
+    of_written, of_kept = decays_between(eta), decays_between(keep)
+    Z_of_Z = eta.cumsum(dim=-2).exp()
+    return _Path(
+        keep.cumsum(dim=-2).exp(),
+        of_kept @ (seen * Z_of_Z),
+        of_kept @ (seen * of_written),
+        Z_of_Z,
+        of_written,
+    )
+
+
+def _correct(chunks: Tokens, path: _Path) -> tuple[Tensor, Tensor, Tensor]:
+    """Return A, B and C: the chunk writes ``U = A - B M_0 - C Z_0``."""
+    assert chunks.step is not None
+    double = 2 * chunks.step
+    # The prediction of a token reads the memory before it.
+    of_M = F.pad(path.of_M[..., :-1, :], (0, 0, 1, 0), value=1.0)
+    of_Z, of_u = (F.pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (path.of_Z, path.of_u))
+    given = torch.cat([chunks.v, of_M * chunks.k, of_Z * chunks.k], dim=-1)
+    solved = torch.linalg.solve_triangular(
+        double * (chunks.k @ chunks.k.mT) * of_u, double * given, upper=False, unitriangular=True
+    )
+    d = chunks.k.shape[-1]
+    A, B, C = solved.split([chunks.v.shape[-1], d, d], dim=-1)
+    return A, B, C
+
+
+class HeavyBall(OnlineRule):
+    """Heavy ball with weight decay on a linear memory: Titans with a matrix for its memory.
+
+    ::
+
+        Z_t = eta_t Z_{t-1} - 2 theta_t k_t^T (k_t M_{t-1} - v_t)
+        M_t = (1 - alpha_t) M_{t-1} + Z_t,   o_t = q_t M_t
+
+    Queries and keys are divided by ``sqrt(|.|^2 + 1e-6)``. The tokens give the gates through a
+    projection of the shell, x w with w = 0 at first: ``theta = largest_step sigmoid(x w) / 2``,
+    ``eta = sigmoid(x w)`` and ``1 - alpha = exp(min(x w, 0))``. The layer starts as Polyak's heavy
+    ball with momentum 1/2. With momentum 0 it is `DeltaRule` with ``beta = 2 theta``.
+
+    Parameters
+    ----------
+    largest_step : float, default=1.0
+        Of ``2 theta``, in (0, 2].
+
+    Raises
+    ------
+    ValueError
+        If `largest_step` is out of range, or a mask differs between queries or holds a finite bias.
+
+    References
+    ----------
+    See `chunked_heavy_ball`; Polyak (1964); EQUATIONS TR-8.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Attention
+    >>> from twinsolve.unrolled.online_regression import HeavyBall
+    >>> layer, x = Attention(16, 4, operator=HeavyBall()), torch.randn(2, 10, 16)
+    >>> layer(x, x, x, is_causal=True, need_weights=False)[0].shape
+    torch.Size([2, 10, 16])
+    """
+
+    own_gate = "step"
+
+    def __init__(self, largest_step: float = 1.0) -> None:
+        super().__init__(None)
+        self.largest_step = check_step(largest_step, "largest_step")
+        self.gates = {**self.gates, "log_momentum": "token", "log_keep": "token"}
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return nearly_unit(x)
+
+    def open_gate(self, name: str, raw: Tensor) -> Tensor:
+        if name == "step":
+            return self.largest_step / 2 * raw.sigmoid()
+        return F.logsigmoid(raw) if name == "log_momentum" else super().open_gate(name, raw)
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
+    ) -> tuple[Tensor, State]:
+        step, log_momentum, log_keep = (gate[..., 0] for gate in gates.values())
+        return chunked_heavy_ball(
+            q, k, v, step=step, log_momentum=log_momentum, log_keep=log_keep,
+            visible=None if visible is None else visible[..., 0],
+        )  # fmt: skip
+
+    def read(self, q: Tensor, state: State) -> Tensor:
+        return q @ state[0]
+
+    def extra_repr(self) -> str:
+        return f"largest_step={self.largest_step:.4g}"
