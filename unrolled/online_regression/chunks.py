@@ -10,7 +10,7 @@ it is the parallel form. Decays are sums of logarithms over the tokens between t
 difference or a quotient: they are exact, and finite, for every a from 0 to 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -55,19 +55,20 @@ def run_chunks(
     chunks = split(tokens, chunk)
     since, until, whole = _decays(chunks)
     values, predicted, pairs = _solve(chunks, since, corrects)
-    write = _times(chunks.write, until)
     states, written = [], []
-    for i in range(chunks.v.shape[-3]):
-        u = values[..., i, :, :]
-        if predicted is not None:
-            u = u - predicted[..., i, :, :] @ state
+    parts = (values, predicted, _times(chunks.write, until), whole)
+    for u, B, write, decay in zip(*(each_chunk(x, values) for x in parts), strict=True):
         states.append(state)
-        written.append(u)
-        kept = state if whole is None else whole[..., i, :, :].mT * state
-        state = kept + write[..., i, :, :].mT @ u
+        written.append(u if B is None else u - B @ state)
+        state = (state if decay is None else decay.mT * state) + write.mT @ written[-1]
     read = _times(chunks.q, since)
     out = read @ torch.stack(states, dim=-3) + pairs @ torch.stack(written, dim=-3)
     return out.flatten(-3, -2)[..., : tokens.v.shape[-2], :], state
+
+
+def each_chunk(x: Tensor | None, like: Tensor) -> Sequence[Tensor | None]:
+    """Return x chunk by chunk; selecting chunks one by one would make gradients quadratic."""
+    return [None] * like.shape[-3] if x is None else x.unbind(dim=-3)
 
 
 def split(tokens: Tokens, chunk: int) -> Tokens:

@@ -87,17 +87,17 @@ def chunked_heavy_ball(
     assert chunks.log_forget is not None
     path = _follow(chunks.log_forget[..., :1], chunks.log_forget[..., 1:], chunks.write)
     A, B, C = _correct(chunks, path)
+    ends = _Path(*(x[..., -1:, :] for x in path))
+    M_keys, Z_keys = ends.of_u.mT * chunks.k, ends.Z_of_u.mT * chunks.k
+    parts = (A, B, C, M_keys, Z_keys, ends.of_M, ends.of_Z, ends.Z_of_Z)
     states, written = [], []
-    for i in range(chunks.v.shape[-3]):
+    for a, b, c, M_key, Z_key, of_M, of_Z, Z_of_Z in zip(
+        *(x.unbind(dim=-3) for x in parts), strict=True
+    ):
         states.append(torch.cat([M, Z], dim=-2))
-        u = A[..., i, :, :] - B[..., i, :, :] @ M - C[..., i, :, :] @ Z
+        u = a - b @ M - c @ Z
         written.append(u)
-        of_M, of_Z, of_u, Z_of_Z, Z_of_u = (x[..., i, -1:, :] for x in path)
-        keys = chunks.k[..., i, :, :]
-        M, Z = (
-            of_M * M + of_Z * Z + (of_u.mT * keys).mT @ u,
-            Z_of_Z * Z + (Z_of_u.mT * keys).mT @ u,
-        )
+        M, Z = of_M * M + of_Z * Z + M_key.mT @ u, Z_of_Z * Z + Z_key.mT @ u
     read = torch.cat([path.of_M * chunks.q, path.of_Z * chunks.q], dim=-1)
     pairs = (chunks.q @ chunks.k.mT) * path.of_u
     out = read @ torch.stack(states, dim=-3) + pairs @ torch.stack(written, dim=-3)
