@@ -142,7 +142,7 @@ _sums(
 )
 _delta = partial(_online, layer=DeltaRule, solve=_solve_delta)
 _delta(
-    name="delta-rule",
+    name="deltanet",
     equation="TR-2",
     source="Schlag et al. (2021), Yang et al. (2024)",
     build=lambda q, k, v: DeltaRule(),
@@ -151,7 +151,7 @@ _delta(
     covers=lambda layer: layer.forget is None and not layer.preconditioned,
 )
 _delta(
-    name="gated-delta-rule",
+    name="gated-deltanet",
     equation="TR-3",
     source="Yang, Kautz and Hatamizadeh (2025)",
     build=lambda q, k, v: DeltaRule("token"),
@@ -160,7 +160,7 @@ _delta(
     covers=lambda layer: layer.forget == "token" and not layer.preconditioned,
 )
 _delta(
-    name="gated-delta-rule-per-feature",
+    name="kimi-delta-attention",
     equation="TR-3",
     source="Kimi Team (2025)",
     build=lambda q, k, v: DeltaRule("feature"),
@@ -168,7 +168,7 @@ _delta(
     covers=lambda layer: layer.forget == "feature" and not layer.preconditioned,
 )
 _delta(
-    name="preconditioned-delta-rule",
+    name="preconditioned-deltanet",
     equation="TR-6",
     source="EQUATIONS TR-6",
     build=lambda q, k, v: DeltaRule("feature", preconditioned=True),
@@ -200,7 +200,7 @@ _mesa = partial(
     inputs=Inputs(context=_draw_gates(0, 1)),
 )
 _mesa(
-    name="mesa",
+    name="mesa-layer",
     equation="TR-5",
     relation=Identity(evidence="solver"),
     build=lambda q, k, v: Mesa(0.5, num_heads=len(q), learnable=True, dtype=torch.float64),
