@@ -4,13 +4,13 @@ from twinsolve.unrolled import make_operator, operator_names
 
 _DECLARED = (
     "needs", "positions_apart", "positional", "square_only", "pair_masks", "causal", "reads",
-    "linear_in_values",
+    "linear_in_values", "gates",
 )  # fmt: skip
 
 
 def _declared(name):
     operator = make_operator(name, num_heads=2, head_dim=4)
-    return tuple(getattr(operator, law) for law in _DECLARED)
+    return tuple(str(getattr(operator, law)) for law in _DECLARED)
 
 
 # The last of a kind; what differs within it is for the tests of operators.

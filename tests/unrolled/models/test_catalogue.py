@@ -108,7 +108,10 @@ def test_every_operator_learns_and_is_measured_in_every_backbone_or_is_refused(n
         assert max(differences, default=0) < 1e-9, backbone
 
 
-@pytest.mark.parametrize("name", KINDS)
+REPLACING = [name for name in KINDS if not make_operator(name, num_heads=2, head_dim=4).gates]
+
+
+@pytest.mark.parametrize("name", REPLACING)
 def test_a_replaced_operator_is_the_one_that_a_backbone_is_built_with(name):
     """Whatever layers share, windows and class attention included; twice, as no state stays."""
     for backbone, operator, reason in backbones(name):
