@@ -170,7 +170,7 @@ _delta(
 _delta(
     name="preconditioned-deltanet",
     equation="TR-6",
-    source="EQUATIONS TR-6",
+    source="PGDN, PKDA",
     build=lambda q, k, v: DeltaRule("feature", preconditioned=True),
     inputs=Inputs(context=_draw_gates(2, 1)),
     covers=lambda layer: layer.forget == "feature" and layer.preconditioned,
