@@ -30,6 +30,8 @@ MASKABLE = tuple(SQUARE)
 ENERGY = {"f": POINTS, "K": AFFINITY, "lam": 1.0}
 KERNEL = {"queries": POINTS, "keys": POINTS, "bandwidth": 1.0}
 LANDMARKS = {"queries": POINTS, "keys": POINTS, "n_landmarks": 2, "scale": 1.0}
+HEADS = {"X": POINTS, "basis": SQUARE[:4] / 4}
+MEMBERS = HEADS | {"memberships": STOCHASTIC, "eps": 0.5}
 LINEAR = {"query_weight": SQUARE, "key_weight": SQUARE, "value_weight": SQUARE}
 RIDGE = {
     "f": POINTS,
@@ -62,6 +64,9 @@ ALLOWED: dict[str, dict[str, Any]] = {
     },
     "clustering_accuracy": {"labels_true": LABELS, "labels_pred": LABELS},
     "coefficient_distance": {"coef": SQUARE, "reference": SQUARE},
+    "coding_rate": {"X": POINTS, "eps": 0.5},
+    "coding_rate_gradient": {"X": POINTS, "eps": 0.5},
+    "coding_rate_step": HEADS | {"n_heads": 2, "eps": 0.5, "step": 0.1},
     "condition_number": {"X": POINTS},
     "connectivity": {"affinity": AFFINITY, "labels_true": LABELS},
     "convex_ridge": RIDGE | {"lam": 1.0},
@@ -153,6 +158,10 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "random_walk_limit": {"values": POINTS, "A": STOCHASTIC},
     "random_walk_rate": {"A": STOCHASTIC},
     "random_walk_values": {"values": POINTS, "A": STOCHASTIC, "n_steps": 2},
+    "rate_reduction": {"X": POINTS, "memberships": STOCHASTIC, "eps": 0.5, "lam": 0.1},
+    "rate_reduction_optimum": {
+        "counts": (2, 3), "ranks": (1, 2), "n_features": 4, "eps": 0.5, "lam": 0.1,
+    },
     "rank_clusterings": {"scores": (0.5, 0.7), "labellings": (LABELS, LABELS)},
     "regularized_energy": {"u": POINTS} | ENERGY,
     "relative_residual": {"coef": SQUARE, "X": POINTS, "targets": POINTS},
@@ -186,12 +195,18 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "spectral_labels": {"affinity": AFFINITY, "n_clusters": 2},
     "split_frequencies": {"X": POINTS},
     "stationary_distribution": {"A": STOCHASTIC},
+    "subspace_memberships": HEADS | {"n_heads": 2, "sharpness": 1.5},
     "subspace_preserving_error": {"coef": SQUARE, "labels_true": LABELS},
+    "subspace_rate": HEADS | {"n_heads": 2, "eps": 0.5},
+    "subspace_rate_gradient": HEADS | {"n_heads": 2, "eps": 0.5},
     "svd_power_affinity": {"coef": SQUARE, "n_clusters": 2, "dimension": 1, "power": 2.0},
     "symmetric_affinity": {"coef": SQUARE},
+    "token_statistics": MEMBERS,
     "total_variation": {"f": POINTS, "lam": 1.0, "tol": 1e-6, "max_iter": 500},
     "twicing": {"smoother": SQUARE, "values": POINTS},
     "unit_rows": {"coef": SQUARE},
+    "variational_rate": MEMBERS,
+    "variational_rate_step": MEMBERS | {"step": 0.01},
     "weighted_least_squares_residual": {"weights": AFFINITY, "values": POINTS, "estimate": POINTS},
 }  # fmt: skip
 
@@ -204,6 +219,7 @@ def test_no_function_is_missing_here():
     families = (
         "self_expression", "sparse_coding", "clustering", "metrics", "boosting", "conditioning",
         "kernel_smoothing", "locally_linear", "nonlocal_energy", "spectral_filtering",
+        "coding_rate",
     )  # fmt: skip
     names = {
         f.__name__
@@ -314,11 +330,12 @@ def test_what_is_allowed_is_allowed_and_what_is_not_is_refused_by_name(name):
 
 # Certificates, penalties and what is summed, whatever the arguments are.
 FLOAT64 = {
-    "convex_ridge", "duality_gap", "filter_energy_gradient", "iterated_pseudo_inverse",
-    "lam_from_gamma", "lam_max",
+    "coding_rate_gradient", "coding_rate_step", "convex_ridge", "duality_gap",
+    "filter_energy_gradient", "iterated_pseudo_inverse", "lam_from_gamma", "lam_max",
     "lasso_objective", "least_squares_residual", "local_linear_residual", "locally_linear_residual",
     "low_pass_ratio", "nadaraya_watson_residual", "nystrom_factors", "nystrom_matrix",
-    "nystrom_smoother", "segment_means", "stationary_distribution",
+    "nystrom_smoother", "segment_means", "stationary_distribution", "subspace_memberships",
+    "subspace_rate_gradient", "token_statistics", "variational_rate_step",
     "weighted_least_squares_residual",
 }  # fmt: skip
 
