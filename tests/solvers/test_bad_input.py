@@ -30,6 +30,7 @@ MASKABLE = tuple(SQUARE)
 ENERGY = {"f": POINTS, "K": AFFINITY, "lam": 1.0}
 KERNEL = {"queries": POINTS, "keys": POINTS, "bandwidth": 1.0}
 LANDMARKS = {"queries": POINTS, "keys": POINTS, "n_landmarks": 2, "scale": 1.0}
+MEMORY = {"states": POINTS[:3], "patterns": POINTS, "beta": 1.5}
 HEADS = {"X": POINTS, "basis": SQUARE[:4] / 4}
 MEMBERS = HEADS | {"memberships": STOCHASTIC, "eps": 0.5}
 LINEAR = {"query_weight": SQUARE, "key_weight": SQUARE, "value_weight": SQUARE}
@@ -96,6 +97,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "high_pass_scale": {"A": STOCHASTIC, "omega": ANY},
     "high_pass_values": {"smoothed": POINTS, "values": POINTS, "omega": ANY},
     "ista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
+    "hopfield_energy": MEMORY,
     "iterated_pseudo_inverse": {"A": STOCHASTIC, "n_iter": 2},
     "keep_l1_mass": {"coef": SQUARE, "mass": 0.7},
     "keep_largest": {"coef": SQUARE, "n_entries": 1},
@@ -166,6 +168,10 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "regularized_energy": {"u": POINTS} | ENERGY,
     "relative_residual": {"coef": SQUARE, "X": POINTS, "targets": POINTS},
     "residual_noise_share": {"filter": SQUARE, "signal": POINTS, "noise": POINTS},
+    "retrieval_error_bound": MEMORY,
+    "retrieval_lipschitz_bound": {"patterns": POINTS, "beta": 1.5},
+    "retrieval_step": MEMORY,
+    "retrieve": MEMORY | {"tol": 1e-6, "max_iter": 500},
     "robust_low_rank_self_expression": {"X": POINTS, "lam": 1.0, "tol": 1e-3, "max_iter": 500},
     "scale_by_row_maximum": {"coef": SQUARE},
     "scale_frequencies": {"Y": POINTS, "s": ANY, "t": ANY},
@@ -219,7 +225,7 @@ def test_no_function_is_missing_here():
     families = (
         "self_expression", "sparse_coding", "clustering", "metrics", "boosting", "conditioning",
         "kernel_smoothing", "locally_linear", "nonlocal_energy", "spectral_filtering",
-        "coding_rate",
+        "associative_memory", "coding_rate",
     )  # fmt: skip
     names = {
         f.__name__
@@ -334,7 +340,8 @@ FLOAT64 = {
     "filter_energy_gradient", "iterated_pseudo_inverse", "lam_from_gamma", "lam_max",
     "lasso_objective", "least_squares_residual", "local_linear_residual", "locally_linear_residual",
     "low_pass_ratio", "nadaraya_watson_residual", "nystrom_factors", "nystrom_matrix",
-    "nystrom_smoother", "segment_means", "stationary_distribution", "subspace_memberships",
+    "nystrom_smoother", "retrieval_error_bound", "retrieval_step", "retrieve",
+    "hopfield_energy", "segment_means", "stationary_distribution", "subspace_memberships",
     "subspace_rate_gradient", "token_statistics", "variational_rate_step",
     "weighted_least_squares_residual",
 }  # fmt: skip
