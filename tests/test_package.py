@@ -252,7 +252,7 @@ def test_public_names_are_documented(wing):
     assert {name: missing for name, missing in lacking.items() if missing} == {}
 
 
-@pytest.mark.parametrize(("wing", "most"), [("solvers", 50), ("unrolled", 58)])
+@pytest.mark.parametrize(("wing", "most"), [("solvers", 50), ("unrolled", 60)])
 def test_a_wing_exports_what_users_type(wing, most):
     """Bounds, measures and helpers are imported from their family."""
     assert len(importlib.import_module(f"twinsolve.{wing}").__all__) <= most

@@ -7,8 +7,10 @@ bridge to the solvers is `twinsolve.twins`, imported by name.
 import importlib
 from typing import Any
 
+from .associative_memory import Hopfield
 from .attention import Attention, Call, Context, Operator
 from .boosting import GeneralizedResidual, Residual, Twicing
+from .coding_rate import TokenStatistics
 from .conditioning import TokenGraying
 from .diagnostics import record
 from .fixed_point import FixedPoint
@@ -80,6 +82,7 @@ __all__ = [
     "FixedPoint",
     "Gaussian",
     "GeneralizedResidual",
+    "Hopfield",
     "Kernel",
     "LanguageModel",
     "Linear",
@@ -105,6 +108,7 @@ __all__ = [
     "SpatialGaussian",
     "Symmetric",
     "TokenGraying",
+    "TokenStatistics",
     "TopK",
     "Tupe",
     "Twicing",

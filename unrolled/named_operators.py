@@ -5,8 +5,10 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
+from .associative_memory import Hopfield
 from .attention import Operator
 from .boosting import Twicing
+from .coding_rate import TokenStatistics
 from .kernel_smoothing import (
     ALiBi,
     Bilateral,
@@ -53,6 +55,7 @@ _FACTORIES: dict[str, Factory] = {
     "gated_linear": lambda heads, dim: GatedLinear(),
     "gaussian": lambda heads, dim: Gaussian(),
     "heavy_ball": lambda heads, dim: HeavyBall(),
+    "hopfield": lambda heads, dim: Hopfield(3),
     "kernel": lambda heads, dim: Kernel("laplace", dim**0.5),
     "linear": lambda heads, dim: Linear(),
     "local": lambda heads, dim: Local(7),
@@ -74,6 +77,9 @@ _FACTORIES: dict[str, Factory] = {
     "spatial_gaussian": lambda heads, dim: SpatialGaussian(2.0, num_heads=heads, learnable=True),
     "symmetric": lambda heads, dim: Symmetric(),
     "talking_heads": lambda heads, dim: TalkingHeads(heads),
+    "token_statistics": lambda heads, dim: TokenStatistics(
+        1 / dim, num_heads=heads, learnable=True
+    ),
     "top_k": lambda heads, dim: TopK(16),
     "tupe": lambda heads, dim: Tupe(heads * dim, heads),
     "twicing": lambda heads, dim: Twicing(Softmax()),

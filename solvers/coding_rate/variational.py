@@ -5,21 +5,21 @@ from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from ...validation import check_positive
-from ..inputs import Array, check_matrix
+from ..inputs import Array, check_matrix, check_one_or_each
 from .projections import check_memberships, check_step, join, project
 from .rate import RateStep
 
 
 def subspace_memberships(
-    X: ArrayLike, basis: ArrayLike, n_heads: int, *, sharpness: float
+    X: ArrayLike, basis: ArrayLike, n_heads: int, *, sharpness: float | ArrayLike
 ) -> Array:
     """Memberships of tokens in the subspaces of several heads, by what these hold of them.
 
     ::
 
-        pi_j = argmax_pi  sharpness sum_h pi_h |w_jh|^2 + H(pi) = softmax_h(sharpness |w_jh|^2)
+        pi_j = argmax_pi  sum_h pi_h eta_h |w_jh|^2 + H(pi) = softmax_h(eta_h |w_jh|^2)
 
-    over the simplex, with the entropy H and ``w_jh = x_j U_h``.
+    over the simplex, with the sharpness eta, the entropy H and ``w_jh = x_j U_h``.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def subspace_memberships(
         ``U_1 ... U_H`` side by side.
     n_heads : int
         >= 1.
-    sharpness : float
+    sharpness : float or array-like of shape (n_heads,)
         > 0.
 
     Returns
@@ -53,8 +53,10 @@ def subspace_memberships(
     array([[0.5, 0.5]])
     """
     _, _, W = project(X, basis, n_heads)
-    sharpness = check_positive(sharpness, "sharpness")
-    memberships: Array = softmax(sharpness * (W**2).sum(axis=2).T, axis=1)
+    eta = check_one_or_each(sharpness, "sharpness", len(W), "head")
+    if not (eta > 0).all():
+        raise ValueError(f"sharpness: must be > 0, got {sharpness!r}")
+    memberships: Array = softmax(eta * (W**2).sum(axis=2).T, axis=1)
     return memberships
 
 

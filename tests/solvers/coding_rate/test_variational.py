@@ -97,10 +97,12 @@ def test_small_tokens_of_one_head_reach_the_proved_decrease_cr_5(share):
     assert decrease == expected
 
 
-def test_memberships_maximise_what_they_say_cr_5m():
+@pytest.mark.parametrize("sharpness", [1.5, (0.5, 1.0, 2.0)])
+def test_memberships_maximise_what_they_say_cr_5m(sharpness):
     X, U, others = draw()
-    found = subspace_memberships(X, U, HEADS, sharpness=1.5)
-    held = 1.5 * np.stack([((X @ u) ** 2).sum(axis=1) for u in np.split(U, HEADS, axis=1)], axis=1)
+    found = subspace_memberships(X, U, HEADS, sharpness=sharpness)
+    sizes = np.stack([((X @ u) ** 2).sum(axis=1) for u in np.split(U, HEADS, axis=1)], axis=1)
+    held = np.array(sharpness) * sizes
     best = (found * held).sum(axis=1) + entropy(found, axis=1)
     # The maximum is a log-sum-exp, which no other distribution reaches.
     assert_allclose(best, np.logaddexp.reduce(held, axis=1), rtol=3 * HEADS * EPS)

@@ -1,0 +1,132 @@
+"""Token-statistics attention: a descent step on the coding rate, from second moments alone."""
+
+import torch
+from torch import Tensor
+
+from .attention import (
+    Call,
+    Operator,
+    Positive,
+    check_positive,
+    masked_softmax,
+    padding_mask,
+    query_offset,
+)
+
+
+class TokenStatistics(Operator):
+    """Token-statistics attention (ToST): each token moves by what its heads hold of all tokens.
+
+    ::
+
+        out_ih = -pi_ih c v_ih / (1 + c s_h),     s_h = sum_j pi_jh v_jh^2 / sum_j pi_jh
+        pi_j = softmax over heads of (sharpness_h |v_jh|^2)
+
+    Squares are of each feature, and sums over the tokens that a query sees: under a causal mask
+    those up to its own. The output is the direction of descent, ``-n_tokens`` times the gradient at
+    fixed memberships pi, of the variational rate ::
+
+        sum_h n_h / (2 n_tokens) sum_i log(1 + c s_hi),     n_h = sum_j pi_jh
+
+    A step ``v + kappa out`` lowers this rate by at least ``kappa (1 - kappa c / 2) |out|^2 /
+    n_tokens`` for ``0 < kappa c < 2``. No pair of tokens is compared: time and memory are linear.
+
+    The operator takes queries and keys as others do but ignores all but their number: a shell
+    projects values alone. It is not linear in the values. `matrix` is the output for identity
+    values, and says no more. A hidden token is a member of no head, and its own row is zero. Masks
+    may only hide whole keys.
+
+    Parameters
+    ----------
+    sharpness : float
+        > 0: how much memberships favour the heads that hold much of a token.
+    c : float, default=1.0
+        > 0: the number of features of the tokens over the squared precision of their code.
+    num_heads : int, optional
+        One sharpness a head instead of one for all.
+    learnable : bool, default=False
+        Train the sharpness (its logarithm).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, there are more queries than keys, or a mask differs between
+        queries or is a bias.
+
+    References
+    ----------
+    Wu et al., "Token statistics transformer" (2025), whose pseudocode takes the softmax over
+    tokens; EQUATIONS CR-5, CR-5m.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import TokenStatistics
+    >>> v = torch.tensor([[[1.0], [1.0]]])
+    >>> TokenStatistics(1.0)(v, v, v)
+    tensor([[[-0.5000],
+             [-0.5000]]])
+    """
+
+    linear_in_values = False
+    pair_masks = False
+    positional = "relative"  # a row is that of its own token
+    reads = ("v",)
+
+    def __init__(
+        self,
+        sharpness: float,
+        *,
+        c: float = 1.0,
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.sharpness = Positive(
+            sharpness,
+            name="sharpness",
+            num_heads=num_heads,
+            learnable=learnable,
+            device=device,
+            dtype=dtype,
+        )
+        self.c = check_positive(c, "c")
+
+    def attend(self, call: Call) -> Tensor:
+        first = query_offset(call.q, call.k)
+        v = call.v.to(torch.promote_types(call.v.dtype, torch.float32))
+        visible = None
+        if call.mask is not None:
+            visible = padding_mask(call.mask, v.shape[-2], "TokenStatistics").mT
+            v = torch.where(visible, v, 0)
+        squares = v.square()
+        members = self._memberships(squares, visible)
+        moments, counts = members * squares, members
+        if call.is_causal:
+            moments, counts = (x.cumsum(dim=-2)[..., first:, :] for x in (moments, counts))
+        else:
+            moments, counts = (x.sum(dim=-2, keepdim=True) for x in (moments, counts))
+        # Far fewer members change no output by more than rounding of those of other heads.
+        s = moments / counts.clamp(min=torch.finfo(v.dtype).tiny ** 0.5)
+        out = -self.c * members[..., first:, :] * v[..., first:, :] / (1 + self.c * s)
+        return out.to(call.v.dtype)
+
+    def coefficients(self, call: Call) -> Tensor:
+        n = call.k.shape[-2]
+        identity = torch.eye(n, dtype=call.k.dtype, device=call.k.device)
+        identity = identity.expand(*call.k.shape[:-2], n, n)
+        return self.attend(call._replace(v=self.present(identity, call.mask)))
+
+    def _memberships(self, squares: Tensor, visible: Tensor | None) -> Tensor:
+        """Return memberships (..., heads, n_keys, 1); without an axis of heads there is one."""
+        if squares.ndim < 3:
+            return torch.ones_like(squares[..., :1]) if visible is None else visible.to(squares)
+        logits = self.sharpness().to(squares) * squares.sum(dim=-1, keepdim=True)
+        if visible is not None:
+            visible = visible.expand(logits.shape).transpose(-3, -1)
+        return masked_softmax(logits.transpose(-3, -1), visible).transpose(-3, -1)
+
+    def extra_repr(self) -> str:
+        return f"c={self.c:.4g}"
