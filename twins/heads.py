@@ -22,12 +22,13 @@ _OF_KEYS = ("k", "v", "values", "first_values", "previous_values", "gates")
 
 
 class AllHeads(NamedTuple):
-    """Queries and keys (heads, tokens, width) and masks (heads, n_queries, n_keys) of all heads."""
+    """Tokens (heads, tokens, width) and masks (heads, n_queries, n_keys) of all heads."""
 
     queries: Array
     keys: Array
     visible: Array | None = None
     bias: Array | None = None
+    values: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def head_calls(
     """Yield the call of each head; tensors of `context` with one head or none serve all heads."""
     shape = len(q), q.shape[1], k.shape[1]
     visible, bias = (None if x is None else np.broadcast_to(x, shape) for x in (visible, bias))
-    all_heads = AllHeads(q, k, visible, bias)
+    all_heads = AllHeads(q, k, visible, bias, v)
     for head, tokens in enumerate(zip(q, k, v, strict=True)):
         select = partial(_select_head, head=head)
         fields = {} if context is None else map_tensors(context, select)._asdict()

@@ -202,3 +202,36 @@ def clustering(y: Any, plain: Any, solved: Any, learned: Any) -> Figure:
             ax.axhline(edge, color="white", linewidth=0.4)
             ax.axvline(edge, color="white", linewidth=0.4)
     return figure
+
+
+def coding_rate(rates: Any, proved: Any) -> Figure:
+    figure, (left, right) = _panels(2, width=3.9)
+    left.plot(range(len(rates)), rates, "o-", color=COLOURS["solver"])
+    left.set_title("Rate of the tokens in the heads")
+    left.set_xlabel("steps")
+    steps = range(1, len(rates))
+    right.plot(steps, -np.diff(rates), "o-", color=COLOURS["solver"], label="decrease")
+    right.plot(steps, proved, "--", color=COLOURS["clean"], label="proved")
+    right.set_title("What each step lowers it by")
+    right.set_ylim(0)
+    right.set_xlabel("step")
+    right.legend()
+    for ax in (left, right):
+        ax.grid(alpha=0.3)
+    return figure
+
+
+def associative_memory(patterns: Any, states: Any, found: Any) -> Figure:
+    figure, axes = _panels(len(found) + 1, width=2.9)
+    for ax, (beta, memory) in zip(axes, found.items(), strict=False):
+        ax.plot(*np.stack([states, memory.states]).transpose(2, 0, 1), color="0.8", linewidth=0.7)
+        ax.plot(*patterns.T, "*", color=COLOURS["clean"], markersize=11, label="patterns")
+        ax.plot(*memory.states.T, "o", color=COLOURS["solver"], markersize=4, label="retrieved")
+        ax.set_title(rf"$\beta$ = {beta:g}")
+        ax.set_aspect("equal")
+        axes[-1].plot(memory.energy.mean(axis=1)[:30], label=rf"$\beta$ = {beta:g}")
+    axes[0].legend(loc="upper left", fontsize="small")
+    axes[-1].set_title("Mean energy")
+    axes[-1].set_xlabel("steps")
+    axes[-1].legend()
+    return figure

@@ -38,7 +38,7 @@ CERTIFIED = [name for name, twin in TWINS.items() if twin.relation.certificate i
 # What they solve does not change with the size of their keys, or of all tokens.
 SCALE_FREE = {
     "spatial-gaussian", "locally-linear", "relative-self-expression-iterates",
-    "learned-self-expression-recursion", "feat-scale",
+    "learned-self-expression-recursion", "feat-scale", "token-statistics",
 }  # fmt: skip
 
 

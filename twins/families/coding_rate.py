@@ -1,0 +1,195 @@
+"""Twins of coding rates: token statistics, and ridge attention as a step on the rate.
+
+Token statistics are certified by differences of the rate, whose gradient they are. Both layers
+lower their rate by what is proved.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...solvers.coding_rate import (
+    coding_rate_step,
+    subspace_memberships,
+    subspace_rate,
+    token_statistics,
+    variational_rate,
+    variational_rate_step,
+)
+from ...unrolled.coding_rate import TokenStatistics
+from ...unrolled.self_expression import Ridge
+from ..heads import AllHeads, Array, HeadCall, Tensors, head_value, heads, move_parameters
+from ..laws.subject import as_array
+from ..pairs import Inputs, Numerics, layer_output
+from ..registry import Twin, add_twin
+from ..relations import Bound, Identity, Inequalities
+from .self_expression.closed_forms import build_ridge, covers, penalty, solve_ridge
+
+_SMALL = 1e-7  # of tokens at which a rate is its quadratic part, to the square of it
+_STEPS = (0.3, 1.0, 1.6)  # times the scale of the rate; it falls up to 2
+
+
+def _build(
+    q: Array, k: Array, v: Array, *, c: float = 1.5, of_heads: bool = False
+) -> TokenStatistics:
+    """Build with memberships in a range of exp(2), unless all tokens are zero."""
+    largest = float(np.square(v).sum(axis=-1).max()) or 1.0
+    settings: Any = {"num_heads": len(v), "learnable": True} if of_heads else {}
+    return move_parameters(TokenStatistics(2 / largest, c=c, **settings, dtype=torch.float64))
+
+
+def _sharpness(layer: TokenStatistics, n_heads: int) -> Array:
+    return np.array([head_value(layer.sharpness, head) for head in range(n_heads)])
+
+
+def _side_by_side(values: Array) -> Array:
+    """Return the tokens of all heads as one matrix; each head is then a part of the features."""
+    return np.hstack(list(values))
+
+
+def _precision(layer: TokenStatistics, X: Array) -> float:
+    """Return the eps at which the scale ``n_features / eps^2`` is the layer's."""
+    return float((X.shape[1] / layer.c) ** 0.5)
+
+
+def _members(layer: TokenStatistics, X: Array, seen: Array) -> Array:
+    """Return the memberships of tokens in the heads that do not hide them."""
+    n_heads = seen.shape[1]
+    sharpness = _sharpness(layer, n_heads)
+    Pi = subspace_memberships(X, np.eye(X.shape[1]), n_heads, sharpness=sharpness) * seen
+    return Pi / Pi.sum(axis=1, keepdims=True)
+
+
+def _direction(layer: TokenStatistics, values: Array, seen: Array) -> Array:
+    """Return token statistics (heads, n, e) of the tokens, each of which a head at least sees."""
+    X = _side_by_side(np.where(seen.T[:, :, None], values, 0))
+    Pi = _members(layer, X, seen)
+    out = token_statistics(X, np.eye(X.shape[1]), Pi, eps=_precision(layer, X))
+    return np.stack(np.hsplit(out, len(values)))
+
+
+def _solve(layer: TokenStatistics, call: HeadCall) -> Array:
+    """Solve for all tokens together or, where each query sees others, for each query alone."""
+    given = call.all_heads or AllHeads(call.q[None], call.k[None])
+    values = call.v[None] if given.values is None else given.values
+    n_heads, n_keys, places = len(values), len(call.k), call.places[0]
+    visible = given.visible
+    if visible is None:
+        seen = np.ones((n_keys, n_heads), dtype=bool)
+        return _direction(layer, values, seen)[call.head][places]
+    out = np.zeros((len(call.q), call.v.shape[1]))
+    patterns, of_row = np.unique(visible.transpose(1, 2, 0), axis=0, return_inverse=True)
+    for index, seen in enumerate(patterns):
+        tokens = np.flatnonzero(seen.any(axis=1))
+        if len(tokens) > 0:
+            rows = np.flatnonzero((of_row.ravel() == index) & np.isin(places, tokens))
+            found = _direction(layer, values[:, tokens], seen[tokens])[call.head]
+            out[rows] = found[np.searchsorted(tokens, places[rows])]
+    return out
+
+
+def _certify(twin: Twin, layer: TokenStatistics, inputs: Tensors) -> float:
+    """Compare the output with slopes of the rate along random directions, memberships kept.
+
+    The slopes are differences of fourth order, whose errors are some 1e-12 of the rate.
+    """
+    values = as_array(inputs[2])
+    X, out = _side_by_side(values), _side_by_side(layer_output(twin, layer, inputs))
+    Pi = _members(layer, X, np.ones((len(X), len(values)), dtype=bool))
+    rate = partial(
+        variational_rate, basis=np.eye(X.shape[1]), memberships=Pi, eps=_precision(layer, X)
+    )
+    residuals = []
+    for seed in range(3):
+        step = 1e-3 * np.random.default_rng(seed).standard_normal(X.shape) * np.abs(X).max()
+        near, far = (rate(X + h * step) - rate(X - h * step) for h in (1, 2))
+        slope, expected = -len(X) * (8 * near - far) / 12, float((out * step).sum())
+        size = np.linalg.norm(out) * np.linalg.norm(step)
+        residuals.append(abs(slope - expected) / max(float(size), np.finfo(np.float64).tiny))
+    return max(residuals)
+
+
+def _range(layer: TokenStatistics, q: Array, k: Array, v: Array) -> float:
+    """Return the largest difference of the logits of two heads of a token, and at least 1."""
+    logits = _sharpness(layer, len(v))[:, None] * np.square(v).sum(axis=-1)
+    return 1 + float(np.ptp(logits, axis=0).max())
+
+
+def _bound_statistics(layer: TokenStatistics, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Compare the proved decrease of the variational rate with that of a step along the output.
+
+    Both are equal, in the limit, for small tokens of a single head.
+    """
+    sides = Inequalities()
+    for values, attained in ((v, False), (_SMALL * v[:1] / v.abs().max(), True)):
+        tokens = as_array(values)
+        X, out = _side_by_side(tokens), _side_by_side(as_array(layer(values, values, values)))
+        basis, eps = np.eye(X.shape[1]), _precision(layer, X)
+        Pi = _members(layer, X, np.ones((len(X), len(tokens)), dtype=bool))
+        before = variational_rate(X, basis, Pi, eps=eps)
+        for share in _STEPS:
+            step = share / layer.c
+            proved = variational_rate_step(X, basis, Pi, eps=eps, step=step).decrease
+            fallen = before - variational_rate(X + step * out, basis, Pi, eps=eps)
+            (sides.attained if attained else sides.at_most)(proved, fallen, scale=before)
+    return sides
+
+
+def _bound_ridge(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Compare the proved decrease of the coding rate with that of a step to the output.
+
+    ``X + share (C X - X)`` is a gradient step; `share` is the step times the scale be of the rate,
+    and ``lam = 1 / be``. Both decreases are equal, in the limit, for small tokens.
+    """
+    sides = Inequalities()
+    for tokens, attained in ((k, False), (_SMALL * k / k.abs().max(), True)):
+        for head, (X, expressed) in heads((tokens, layer(tokens, tokens, tokens))):
+            lam, basis = penalty(layer, X, head), np.eye(X.shape[1])
+            eps = float((X.shape[1] * lam / len(X)) ** 0.5)
+            before = subspace_rate(X, basis, 1, eps=eps)
+            for share in _STEPS:
+                proved = coding_rate_step(X, basis, 1, eps=eps, step=share * lam).decrease
+                after = X + share * (expressed - X)
+                fallen = before - subspace_rate(after, basis, 1, eps=eps)
+                (sides.attained if attained else sides.at_most)(proved, fallen, scale=before)
+    return sides
+
+
+_statistics = partial(
+    add_twin,
+    family="coding_rate",
+    source="Wu et al. (2025)",
+    layer=TokenStatistics,
+    build=_build,
+    solve=_solve,
+    inputs=Inputs(by_rows=False),
+    numerics=Numerics(_range, rounded="output"),
+)
+_statistics(
+    name="token-statistics",
+    relation=Identity(certificate=_certify),
+    equation="CR-5, CR-5m",
+    options={
+        "sharpness-of-heads": partial(_build, of_heads=True),
+        "larger-c": partial(_build, c=20.0),
+        "default-c": lambda q, k, v: TokenStatistics(0.3, dtype=torch.float64),
+    },
+)
+_statistics(
+    name="token-statistics-descent", relation=Bound(sides=_bound_statistics), equation="CR-5"
+)
+add_twin(
+    name="ridge-coding-rate",
+    family="coding_rate",
+    source="Yu et al. (2023)",
+    layer=Ridge,
+    relation=Bound(sides=_bound_ridge),
+    equation="CR-2",
+    build=build_ridge,
+    solve=solve_ridge,
+    inputs=Inputs(pairing="self"),
+    covers=partial(covers, zero_diagonal=False),
+)
