@@ -95,7 +95,7 @@ def test_softmax_is_the_librarys_attention(kind):
 
 def decodes(name):
     operator = make_operator(name, num_heads=4, head_dim=6)
-    return operator.causal and not operator.square_only and not operator.gates
+    return operator.causal and operator.pair_masks and not operator.square_only
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,20 @@ def test_every_operator_that_can_decodes_with_a_cache_as_without(kind, name):
             parts.append(out.logits)
         visible = slice(None) if padding is None else padding.bool()
         exact(torch.cat(parts, dim=1)[visible], whole[visible])
+
+
+def test_what_takes_no_masks_of_pairs_decodes_by_single_tokens_and_refuses_other_chunks():
+    """Causal rows of a chunk behind a cache are a mask of pairs to the library."""
+    model = attach_huggingface(build("llama"), "token_statistics")
+    whole = model(IDS, use_cache=False).logits
+    cache, parts = None, []
+    for start, stop in ((0, 6), (6, 7), (7, 8), (8, 9)):
+        out = model(IDS[:, start:stop], cache=cache, use_cache=True)
+        cache = out.cache
+        parts.append(out.logits)
+    exact(torch.cat(parts, dim=1), whole)
+    with pytest.raises(ValueError, match="TokenStatistics couples all queries"):
+        model(IDS[:, :3], cache=cache, use_cache=True)
 
 
 @pytest.mark.parametrize("cache", [None, "static"])
