@@ -4,6 +4,7 @@ Each query's output is computed by the recurrence on the keys that it sees. Gate
 gives them, and are opened here anew.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from ..registry import add_twin
 from ..relations import Identity, Iterate
 
 _LEAST = 1e-6  # of the squared norm of a row, as the layers have it
+_SOFTPLUS_IS_1 = math.log(math.e - 1)
 
 
 def _draw_gates(n_wide: int, n_narrow: int) -> Callable[[Array, Array, Array], Context]:
@@ -49,7 +51,7 @@ def _opened(layer: Any, call: HeadCall) -> dict[str, Array]:
     """Return the gates of a head, (n_keys, 1) or (n_keys, d)."""
     open_gate = {
         "beta": lambda raw: getattr(layer, "largest_step", 2.0) * expit(raw),
-        "delta": lambda raw: np.logaddexp(raw + np.log(np.e - 1), 0),
+        "delta": lambda raw: np.logaddexp(raw + _SOFTPLUS_IS_1, 0),
         "step": lambda raw: layer.largest_step / 2 * expit(raw),
         "log_momentum": expit,
         "log_keep": lambda raw: np.exp(np.minimum(raw, 0)),
