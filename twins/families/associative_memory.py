@@ -131,9 +131,9 @@ def _bound_retrieval(layer: Hopfield, q: Tensor, k: Tensor, v: Tensor) -> Inequa
 
 
 def _opposite(layer: Hopfield, k: Tensor) -> Tensor:
-    """Return two opposite patterns for each head, of the logits 1/2 and -1/2."""
+    """Return two opposite patterns for each head, of the logits 4 and -4."""
     x = torch.zeros_like(k[:, :1])
-    x[..., 0] = (2 * _beta(layer, as_array(k))) ** -0.5
+    x[..., 0] = (4 / _beta(layer, as_array(k))) ** 0.5
     return torch.cat([x, -x], dim=1)
 
 

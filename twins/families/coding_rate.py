@@ -142,7 +142,8 @@ def _bound_ridge(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """Compare the proved decrease of the coding rate with that of a step to the output.
 
     ``X + share (C X - X)`` is a gradient step; `share` is the step times the scale be of the rate,
-    and ``lam = 1 / be``. Both decreases are equal, in the limit, for small tokens.
+    and ``lam = 1 / be``. What is proved is also computed from the output. Both decreases are equal,
+    in the limit, for small tokens.
     """
     sides = Inequalities()
     for tokens, attained in ((k, False), (_SMALL * k / k.abs().max(), True)):
@@ -152,6 +153,8 @@ def _bound_ridge(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
             before = subspace_rate(X, basis, 1, eps=eps)
             for share in _STEPS:
                 proved = coding_rate_step(X, basis, 1, eps=eps, step=share * lam).decrease
+                own = share * (1 - share / 2) * np.square(X - expressed).sum() / lam
+                sides.attained(own, proved, scale=before)
                 after = X + share * (expressed - X)
                 fallen = before - subspace_rate(after, basis, 1, eps=eps)
                 (sides.attained if attained else sides.at_most)(proved, fallen, scale=before)
