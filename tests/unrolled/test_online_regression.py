@@ -360,6 +360,12 @@ def test_the_shell_projects_the_keys_to_gates(name):
     assert Attention(12, 3, operator=Linear()).gate_proj is None
 
 
+def test_gates_are_not_handed_to_the_next_layer():
+    layer, x = Attention(12, 3, operator=DeltaRule(), dtype=torch.float64), tokens(2, 7, 12)
+    *_, context = layer(x, x, x, is_causal=True, need_weights=False, context=Context())
+    assert context.gates is None
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_hidden_keys_neither_write_nor_forget(name):
     """Padding on either side, and in the middle; corrections hand the gates on."""
