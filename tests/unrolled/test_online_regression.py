@@ -360,6 +360,12 @@ def test_the_shell_projects_the_keys_to_gates(name):
     assert Attention(12, 3, operator=Linear()).gate_proj is None
 
 
+def test_a_correction_has_the_gates_of_its_base():
+    corrected = quiet(Twicing, DeltaRule("feature"))
+    assert corrected.gates == {"beta": "token", "log_forget": "feature"}
+    assert Attention(12, 3, operator=corrected).gate_proj.out_features == 3 * (1 + 4)
+
+
 def test_gates_are_not_handed_to_the_next_layer():
     layer, x = Attention(12, 3, operator=DeltaRule(), dtype=torch.float64), tokens(2, 7, 12)
     *_, context = layer(x, x, x, is_causal=True, need_weights=False, context=Context())
