@@ -366,6 +366,16 @@ def test_a_correction_has_the_gates_of_its_base():
     assert Attention(12, 3, operator=corrected).gate_proj.out_features == 3 * (1 + 4)
 
 
+@pytest.mark.parametrize("name", OPERATORS)
+def test_hidden_keys_of_later_chunks_do_nothing_either(name):
+    layer = moved(Attention(12, 3, operator=OPERATORS[name](), dtype=torch.float64), 0.05)
+    x, hidden = tokens(1, 150, 12), torch.arange(150)[None] % 7 == 3
+    found = layer(x, x, x, key_padding_mask=hidden, is_causal=True, need_weights=False)[0]
+    short = x[:, ~hidden[0]]
+    expected = layer(short, short, short, is_causal=True, need_weights=False)[0]
+    assert_close(found[:, ~hidden[0]], expected, atol=1e-11, rtol=0)
+
+
 def test_gates_are_not_handed_to_the_next_layer():
     layer, x = Attention(12, 3, operator=DeltaRule(), dtype=torch.float64), tokens(2, 7, 12)
     *_, context = layer(x, x, x, is_causal=True, need_weights=False, context=Context())
