@@ -212,13 +212,13 @@ def test_heavy_ball_without_momentum_and_decay_is_the_delta_rule():
 @pytest.mark.parametrize("n_iter", [None, 1, 3])
 @pytest.mark.parametrize(("width", "shut"), FORGETTING[:4])
 def test_mesa_is_the_solver_in_all_forms(width, shut, n_iter):
-    """A matrix of condition 20 or so multiplies the rounding of 130 tokens, and each step again."""
+    """A matrix of condition 20 or so multiplies the rounding; seen are 1e-15 and 4e-7."""
     for n in (1, 2, 17, 64, 130):
         solved, given, state = of_mesa(n, width, shut)
         steps = {} if n_iter is None else {"n_iter": n_iter}
         solve = solvers.mesa if n_iter is None else solvers.mesa_by_cg
         out, last = solve(**solved, **steps)
-        for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
             tensors, start = on_layer(given, dtype), tuple(map(torch.from_numpy, state))
             for chunk in (1, 16, n):
                 found, sums = layers.chunked_mesa(
