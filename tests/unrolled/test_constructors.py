@@ -218,7 +218,7 @@ ROWS = [
     row("Bilateral", position_bandwidth=0.8, token_bandwidth=1.3, distances=True, **HEADS),
     row("Bilateral", position_bandwidth=math.inf, token_bandwidth=1.3,
         holds={"position_bandwidth": None, "uses_positions": False}),
-    row("DeltaRule", forget="token", preconditioned=True, largest_step=1.5,
+    row("DeltaRule", forget="token", preconditioned=True, largest_step=1.25,
         holds={"gates": {"beta": "token", "log_forget": "token", "metric": "feature"}}),
     row("Elliptical", metric=METRIC**2),
     row("FeatureKernel", feature_map=torch.exp),

@@ -24,7 +24,7 @@ from twinsolve.unrolled.online_regression import (
     Mesa,
     ProximalPoint,
 )
-from twinsolve.unrolled.online_regression.delta import nearly_unit
+from twinsolve.unrolled.online_regression.rules import nearly_unit
 
 from .draws import moved, tokens
 from .operator_cases import quiet
@@ -451,6 +451,23 @@ Q = tokens(2, 4, D)
         (lambda: GatedLinear(forget=None), "forget: must be 'token' or 'feature', got None"),
         (lambda: DeltaRule(largest_step=2.5), r"largest_step: must be in \(0, 2\], got 2.5"),
         (lambda: DeltaRule(largest_step=0.0), "largest_step: must be"),
+        (
+            lambda: DeltaRule(preconditioned=True, largest_step=1.5),
+            "largest_step: must be at most 4/3 for preconditioned=True, as m reaches 3/2, got 1.5",
+        ),
+        (
+            lambda: layers.chunked_mesa(
+                Q, Q, Q, beta=Q[..., 0], lam=torch.tensor(1.0), state=(Q, Q.mT @ Q)
+            ),
+            r"state: must have shape \(2, 5, 5\) on cpu, got \(2, 4, 5\)",
+        ),
+        (
+            lambda: layers.chunked_heavy_ball(
+                Q, Q, Q, step=Q[..., 0], log_momentum=Q[..., 0], log_keep=Q[..., 0],
+                state=(Q.mT @ Q, Q),
+            ),
+            r"state: must have shape \(2, 5, 5\) on cpu, got \(2, 4, 5\)",
+        ),
         (
             lambda: DeltaRule("feature")(Q, Q, Q, context=Context(gates=Q)),
             r"context.gates: DeltaRule needs 6 numbers a token, .* got shape \(2, 4, 5\)",

@@ -52,7 +52,7 @@ def run_chunks(
     Each token writes its value or, if it `corrects`, its value less what the state before predicts
     from its key. `chunk` is rounded up to a power of two.
     """
-    chunks = split(tokens, chunk)
+    chunks = tokens.each(lambda x: split(x, chunk))
     since, until, whole = _decays(chunks)
     values, predicted, pairs = _solve(chunks, since, corrects)
     states, written = [], []
@@ -71,17 +71,16 @@ def each_chunk(x: Tensor | None, like: Tensor) -> Sequence[Tensor | None]:
     return [None] * like.shape[-3] if x is None else x.unbind(dim=-3)
 
 
-def split(tokens: Tokens, chunk: int) -> Tokens:
+def split(x: Tensor, chunk: int) -> Tensor:
     """Return chunks (..., n_chunks, chunk, width); rows of zeros, which do nothing, fill the last.
 
     A program for any number of tokens holds one chunk of all.
     """
-    n_tokens = tokens.v.shape[-2]
+    n_tokens = x.shape[-2]
     if not has_static_value(n_tokens):
-        return tokens.each(lambda x: x[..., None, :, :])
+        return x[..., None, :, :]
     size = 1 << (min(chunk, n_tokens) - 1).bit_length()
-    padding = (0, 0, 0, -n_tokens % size)
-    return tokens.each(lambda x: F.pad(x, padding).unflatten(-2, (-1, size)))
+    return F.pad(x, (0, 0, 0, -n_tokens % size)).unflatten(-2, (-1, size))
 
 
 def _decays(chunks: Tokens) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

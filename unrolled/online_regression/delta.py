@@ -10,8 +10,7 @@ from .chunks import CHUNK, Tokens, run_chunks
 from .inputs import read_sequences
 from .rules import Forget, OnlineRule
 
-_LEAST = 1e-6  # of the squared norm of a row
-_LOG_METRIC = math.log(1.5)
+_LARGEST_METRIC = 1.5
 _SOFTPLUS_IS_1 = math.log(math.e - 1)
 
 
@@ -110,7 +109,8 @@ class DeltaRule(OnlineRule):
     preconditioned : bool, default=False
         Whether the tokens give m; otherwise it is 1.
     largest_step : float, default=1.0
-        In (0, 2]. Above 1 steps may overshoot, so that the state's map has negative eigenvalues.
+        In (0, 2], with m in (0, 4/3]. Above 1 steps may overshoot, so that the state's map has
+        negative eigenvalues.
 
     Raises
     ------
@@ -141,16 +141,18 @@ class DeltaRule(OnlineRule):
         if preconditioned:
             self.gates = {**self.gates, "metric": "feature"}
         self.largest_step = check_step(largest_step, "largest_step")
+        if preconditioned and largest_step * _LARGEST_METRIC > 2:
+            raise ValueError(
+                "largest_step: must be at most 4/3 for preconditioned=True, as m reaches 3/2, got "
+                f"{largest_step:g}"
+            )
         self.preconditioned = preconditioned
-
-    def prepare(self, x: Tensor) -> Tensor:
-        return nearly_unit(x)
 
     def open_gate(self, name: str, raw: Tensor) -> Tensor:
         if name == "beta":
             return self.largest_step * raw.sigmoid()
         if name == "metric":
-            return (_LOG_METRIC * raw.tanh()).exp()
+            return _LARGEST_METRIC ** raw.tanh()
         return super().open_gate(name, raw)
 
     def run(
@@ -210,9 +212,6 @@ class ProximalPoint(OnlineRule):
     def __init__(self, forget: Forget = None) -> None:
         super().__init__(forget)
 
-    def prepare(self, x: Tensor) -> Tensor:
-        return nearly_unit(x)
-
     def open_gate(self, name: str, raw: Tensor) -> Tensor:
         if name == "delta":
             return F.softplus(raw + _SOFTPLUS_IS_1)
@@ -231,8 +230,3 @@ def check_step(step: float, name: str) -> float:
     if check_positive(step, name) > 2:
         raise ValueError(f"{name}: must be in (0, 2], got {step:g}")
     return step
-
-
-def nearly_unit(x: Tensor) -> Tensor:
-    """Divide rows by ``sqrt(|x|^2 + 1e-6)``, whose gradient at zero is finite."""
-    return x * (x.square().sum(dim=-1, keepdim=True) + _LEAST).rsqrt()

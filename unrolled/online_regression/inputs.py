@@ -29,15 +29,25 @@ def read_sequences(
     wide = torch.promote_types(v.dtype, torch.float32)
     batch = common_batch(None, q, k, v)
     q, k, v = (x.to(wide).expand(*batch, *x.shape[-2:]) for x in (q, k, v))
+    return q, k, v, read_state(state, (*batch, k.shape[-1], v.shape[-1]), k)
+
+
+def read_state(state: Tensor | None, shape: tuple[int, ...], k: Tensor) -> Tensor:
+    """Return a state of this shape in the dtype of the keys, zeros by default.
+
+    Raises
+    ------
+    ValueError
+        If its shape or device does not fit.
+    """
     if state is None:
-        return q, k, v, k.new_zeros(*batch, k.shape[-1], v.shape[-1])
-    expected = (*batch, k.shape[-1], v.shape[-1])
-    if state.shape != expected or state.device != k.device:
+        return k.new_zeros(shape)
+    if state.shape != shape or state.device != k.device:
         raise ValueError(
-            f"state: must have shape {expected} on {k.device}, got {tuple(state.shape)} on "
+            f"state: must have shape {tuple(shape)} on {k.device}, got {tuple(state.shape)} on "
             f"{state.device}"
         )
-    return q, k, v, state.to(wide)
+    return state.to(k.dtype)
 
 
 def _check_gate(name: str, x: Tensor, k: Tensor) -> None:

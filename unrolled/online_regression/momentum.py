@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .chunks import CHUNK, Tokens, decays_between, split
-from .delta import check_step, nearly_unit
-from .inputs import read_sequences
+from .chunks import CHUNK, decays_between, split
+from .delta import check_step
+from .inputs import read_sequences, read_state
 from .rules import OnlineRule
 
 State = tuple[Tensor, Tensor]
@@ -78,17 +78,16 @@ def chunked_heavy_ball(
     >>> chunked_heavy_ball(k, k, v, **gates)[0].flatten()
     tensor([2., 6.])
     """
-    out_type, (M, Z) = v.dtype, state or (None, None)
+    out_type, n_tokens, (M, Z) = v.dtype, v.shape[-2], state or (None, None)
     theta, eta, keep = (x[..., None] for x in (step, log_momentum, log_keep))
     q, k, v, M = read_sequences(q, k, v, M, chunk, step=theta, log_momentum=eta, log_keep=keep)
-    Z = torch.zeros_like(M) if Z is None else Z.to(M.dtype)
-    seen = k.new_ones(k.shape[-2], 1) if visible is None else visible[..., None].to(k.dtype)
-    chunks = split(Tokens(q, k, seen, v, theta, torch.cat([eta, keep], dim=-1)), chunk)
-    assert chunks.log_forget is not None
-    path = _follow(chunks.log_forget[..., :1], chunks.log_forget[..., 1:], chunks.write)
-    A, B, C = _correct(chunks, path)
+    Z = read_state(Z, M.shape, k)
+    seen = k.new_ones(n_tokens, 1) if visible is None else visible[..., None].to(k.dtype)
+    q, k, v, theta, eta, keep, seen = (split(x, chunk) for x in (q, k, v, theta, eta, keep, seen))
+    path = _follow(eta, keep, seen)
+    A, B, C = _correct(k, v, theta, path)
     ends = _Path(*(x[..., -1:, :] for x in path))
-    M_keys, Z_keys = ends.of_u.mT * chunks.k, ends.Z_of_u.mT * chunks.k
+    M_keys, Z_keys = ends.of_u.mT * k, ends.Z_of_u.mT * k
     parts = (A, B, C, M_keys, Z_keys, ends.of_M, ends.of_Z, ends.Z_of_Z)
     states, written = [], []
     for a, b, c, M_key, Z_key, of_M, of_Z, Z_of_Z in zip(
@@ -98,10 +97,10 @@ def chunked_heavy_ball(
         u = a - b @ M - c @ Z
         written.append(u)
         M, Z = of_M * M + of_Z * Z + M_key.mT @ u, Z_of_Z * Z + Z_key.mT @ u
-    read = torch.cat([path.of_M * chunks.q, path.of_Z * chunks.q], dim=-1)
-    pairs = (chunks.q @ chunks.k.mT) * path.of_u
+    read = torch.cat([path.of_M * q, path.of_Z * q], dim=-1)
+    pairs = (q @ k.mT) * path.of_u
     out = read @ torch.stack(states, dim=-3) + pairs @ torch.stack(written, dim=-3)
-    return out.flatten(-3, -2)[..., : v.shape[-2], :].to(out_type), (M, Z)
+    return out.flatten(-3, -2)[..., :n_tokens, :].to(out_type), (M, Z)
 
 
 class _Path(NamedTuple):
@@ -130,19 +129,18 @@ def _follow(eta: Tensor, keep: Tensor, seen: Tensor) -> _Path:
     )
 
 
-def _correct(chunks: Tokens, path: _Path) -> tuple[Tensor, Tensor, Tensor]:
+def _correct(k: Tensor, v: Tensor, step: Tensor, path: _Path) -> tuple[Tensor, Tensor, Tensor]:
     """Return A, B and C: the chunk writes ``U = A - B M_0 - C Z_0``."""
-    assert chunks.step is not None
-    double = 2 * chunks.step
+    double = 2 * step
     # The prediction of a token reads the memory before it.
     of_M = F.pad(path.of_M[..., :-1, :], (0, 0, 1, 0), value=1.0)
     of_Z, of_u = (F.pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (path.of_Z, path.of_u))
-    given = torch.cat([chunks.v, of_M * chunks.k, of_Z * chunks.k], dim=-1)
+    given = torch.cat([v, of_M * k, of_Z * k], dim=-1)
     solved = torch.linalg.solve_triangular(
-        double * (chunks.k @ chunks.k.mT) * of_u, double * given, upper=False, unitriangular=True
+        double * (k @ k.mT) * of_u, double * given, upper=False, unitriangular=True
     )
-    d = chunks.k.shape[-1]
-    A, B, C = solved.split([chunks.v.shape[-1], d, d], dim=-1)
+    d = k.shape[-1]
+    A, B, C = solved.split([v.shape[-1], d, d], dim=-1)
     return A, B, C
 
 
@@ -157,7 +155,8 @@ class HeavyBall(OnlineRule):
     Queries and keys are divided by ``sqrt(|.|^2 + 1e-6)``. The tokens give the gates through a
     projection of the shell, x w with w = 0 at first: ``theta = largest_step sigmoid(x w) / 2``,
     ``eta = sigmoid(x w)`` and ``1 - alpha = exp(min(x w, 0))``. The layer starts as Polyak's heavy
-    ball with momentum 1/2. With momentum 0 it is `DeltaRule` with ``beta = 2 theta``.
+    ball with momentum 1/2. With momentum 0 it is `DeltaRule` with ``beta = 2 theta``. Gates that do
+    not change are stable for ``2 theta < (2 - alpha) (1 + eta)``, as all are up to a step of 1.
 
     Parameters
     ----------
@@ -189,9 +188,6 @@ class HeavyBall(OnlineRule):
         super().__init__(None)
         self.largest_step = check_step(largest_step, "largest_step")
         self.gates = {**self.gates, "log_momentum": "token", "log_keep": "token"}
-
-    def prepare(self, x: Tensor) -> Tensor:
-        return nearly_unit(x)
 
     def open_gate(self, name: str, raw: Tensor) -> Tensor:
         if name == "step":

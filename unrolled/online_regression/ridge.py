@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..attention import Positive, check_count
 from .chunks import CHUNK
-from .delta import nearly_unit
-from .inputs import read_sequences
+from .inputs import read_sequences, read_state
 from .rules import Forget, OnlineRule
 from .sums import chunked_linear_attention
 
@@ -91,7 +90,7 @@ def chunked_mesa(
         )
     if n_iter is not None:
         check_count(n_iter, "n_iter", 1)
-    H = k.new_zeros(*k.shape[:-2], k.shape[-1], k.shape[-1]) if H is None else H.to(k.dtype)
+    H = read_state(H, (*k.shape[:-2], k.shape[-1], k.shape[-1]), k)
     keys, penalty = step * k, lam.to(k.dtype)
 
     def sums(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,9 +198,6 @@ class Mesa(OnlineRule):
         self.lam = Positive(
             lam, name="lam", num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
         )
-
-    def prepare(self, x: Tensor) -> Tensor:
-        return nearly_unit(x)
 
     def open_gate(self, name: str, raw: Tensor) -> Tensor:
         return 2 * raw.sigmoid() if name == "beta" else super().open_gate(name, raw)

@@ -10,6 +10,7 @@ from ..attention import Call, Operator, padding_mask, query_offset
 from ..attention.inputs import check_context, common_batch
 
 Forget = Literal["token", "feature"] | None
+_LEAST = 1e-6  # of the squared norm of a row
 
 
 class OnlineRule(Operator):
@@ -70,8 +71,8 @@ class OnlineRule(Operator):
         return raw.clamp(max=0)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Return the queries or keys as the rule takes them."""
-        return x
+        """Return the queries or keys as the rule takes them, by default `nearly_unit`."""
+        return nearly_unit(x)
 
     def attend(self, call: Call) -> Tensor:
         wide = torch.promote_types(call.v.dtype, torch.float32)
@@ -121,3 +122,8 @@ class OnlineRule(Operator):
                 f"context.gates: {name} needs {width} numbers a token, with the leading axes "
                 f"{tuple(batch)} or 1; got shape {tuple(shape)}"
             )
+
+
+def nearly_unit(x: Tensor) -> Tensor:
+    """Divide rows by ``sqrt(|x|^2 + 1e-6)``, whose gradient at zero is finite."""
+    return x * (x.square().sum(dim=-1, keepdim=True) + _LEAST).rsqrt()

@@ -114,6 +114,9 @@ class GatedLinear(OnlineRule):
             raise ValueError("forget: must be 'token' or 'feature', got None, which is Linear")
         self.scale = check_positive(scale, "scale")
 
+    def prepare(self, x: Tensor) -> Tensor:
+        return x
+
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
     ) -> tuple[Tensor, Tensor]:

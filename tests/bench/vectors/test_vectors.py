@@ -267,6 +267,6 @@ def test_the_page_counts_right_and_names_every_case(folder, manifest):
     cases = {case for entry in entries for case in entry["cases"]}
     total = sum(len(entry["cases"]) for entry in entries)
     n_recurrences = len([*recurrences()])
-    assert f"{len(entries)} subjects, {total} cases, 5 MB" in text
+    assert f"{len(entries)} subjects, {total} cases, 6 MB" in text
     assert f"sparse coding, ...: {len(entries) - n_recurrences} in all" in text
     assert [case for case in cases if not re.search(rf"[|,] {case}[ ,]", text)] == []
