@@ -1,5 +1,7 @@
 """Token-statistics attention: a descent step on the coding rate, from second moments alone."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from .attention import (
     padding_mask,
     query_offset,
 )
+from .attention.inputs import pair_of_states, read_state
 
 
 class TokenStatistics(Operator):
@@ -101,17 +104,37 @@ class TokenStatistics(Operator):
         if call.mask is not None:
             visible = padding_mask(call.mask, v.shape[-2], "TokenStatistics").mT
             v = torch.where(visible, v, 0)
-        squares = v.square()
-        members = self._memberships(squares, visible)
-        moments, counts = members * squares, members
+        members, moments = self._statistics(v, visible)
+        counts = members
         if call.is_causal:
             moments, counts = (x.cumsum(dim=-2)[..., first:, :] for x in (moments, counts))
         else:
             moments, counts = (x.sum(dim=-2, keepdim=True) for x in (moments, counts))
+        out = self._descend(v[..., first:, :], members[..., first:, :], moments, counts)
+        return out.to(call.v.dtype)
+
+    def resume(self, call: Call, state: Any) -> tuple[Tensor, Any]:
+        v = call.v.to(torch.promote_types(call.v.dtype, torch.float32))
+        members, moments = self._statistics(v, None)
+        before = pair_of_states(state)
+        shapes = [(*x.shape[:-2], 1, x.shape[-1]) for x in (moments, members)]
+        moments, counts = (
+            read_state(start, shape, v) + x.cumsum(dim=-2)
+            for start, shape, x in zip(before, shapes, (moments, members), strict=True)
+        )
+        out = self._descend(v, members, moments, counts)
+        return out.to(call.v.dtype), (moments[..., -1:, :], counts[..., -1:, :])
+
+    def _statistics(self, v: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the memberships of each token, and its part of the second moments."""
+        squares = v.square()
+        members = self._memberships(squares, visible)
+        return members, members * squares
+
+    def _descend(self, v: Tensor, members: Tensor, moments: Tensor, counts: Tensor) -> Tensor:
         # Far fewer members change no output by more than rounding of those of other heads.
         s = moments / counts.clamp(min=torch.finfo(v.dtype).tiny ** 0.5)
-        out = -self.c * members[..., first:, :] * v[..., first:, :] / (1 + self.c * s)
-        return out.to(call.v.dtype)
+        return -self.c * members * v / (1 + self.c * s)
 
     def coefficients(self, call: Call) -> Tensor:
         n = call.k.shape[-2]

@@ -1,6 +1,6 @@
 """What the layers of a model share beyond queries, keys and values."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -36,6 +36,9 @@ class Context(NamedTuple):
     gates : Tensor of shape (..., heads, tokens, n_gates), optional
         What the present layer's keys give for `Operator.gates`, side by side, before the operator
         opens the gates.
+    states : tuple, optional
+        What each layer of a decoding model keeps of the tokens before, in turn: the present layer
+        takes the first and adds its own at the end. See `Operator.decode`.
 
     Examples
     --------
@@ -58,6 +61,7 @@ class Context(NamedTuple):
     first_tokens: Tensor | None = None
     history: tuple[Tensor, ...] = ()
     gates: Tensor | None = None
+    states: tuple[Any, ...] | None = None
 
     def enter(self, tokens: Tensor | None, values: Tensor) -> "Context":
         """Return the context that a layer with these tokens and values sees."""

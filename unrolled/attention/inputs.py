@@ -199,6 +199,35 @@ def of_common_batch(mask: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]
     return tuple(expanded)
 
 
+def read_state(state: Tensor | None, shape: tuple[int, ...], k: Tensor) -> Tensor:
+    """Return a state of this shape in the dtype of the keys, zeros by default.
+
+    Raises
+    ------
+    ValueError
+        If its shape or device does not fit.
+    """
+    if state is None:
+        return k.new_zeros(shape)
+    if not isinstance(state, Tensor):
+        raise ValueError(f"state: must be a Tensor, got {type(state).__name__}")
+    if state.shape != shape or state.device != k.device:
+        raise ValueError(
+            f"state: must have shape {tuple(shape)} on {k.device}, got {tuple(state.shape)} on "
+            f"{state.device}"
+        )
+    return state.to(k.dtype)
+
+
+def pair_of_states(state: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Return both states, None by default; raise a ValueError unless they are two."""
+    if state is None:
+        return None, None
+    if not isinstance(state, tuple) or len(state) != 2:
+        raise ValueError(f"state: must be two tensors, got {type(state).__name__}")
+    return state
+
+
 def _mask_fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Whether a mask has at least two dimensions and broadcasts to the shape."""
     wanted = shape[len(shape) - len(mask) :]

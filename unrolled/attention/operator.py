@@ -175,6 +175,69 @@ class Operator(nn.Module):
             k, v = self.present(k, mask), self.present(v, mask)
             return self.attend(Call(q, k, v, mask, is_causal, context))
 
+    def decode(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: Any = None,
+        *,
+        context: Context | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Attend causally with the tokens that follow those of a state.
+
+        The outputs of all tokens, however they are split over calls, are those of `forward` with
+        ``is_causal=True``. The state holds the keys and values so far or, for an operator that
+        learns at test time, what it learned from them, which does not grow.
+
+        Parameters
+        ----------
+        q, k : Tensor of shape (..., tokens, d)
+        v : Tensor of shape (..., tokens, e)
+        state : optional
+            What the call before returned; None for the first tokens.
+        context : Context, optional
+            Holds the gates of these tokens.
+
+        Returns
+        -------
+        out : Tensor of shape (..., tokens, e)
+        state
+            For the next call.
+
+        Raises
+        ------
+        ValueError
+            If the operator cannot be causal, needs as many queries as keys or reads more of a
+            context than gates, or the tokens do not fit each other or the state.
+        """
+        self.check_decodes()
+        self.check_inputs(q, k, v, mask=None, is_causal=True, context=context)
+        if q.shape[-2] != k.shape[-2]:
+            raise ValueError(f"q: must have as many tokens as k, {k.shape[-2]}, got {q.shape[-2]}")
+        q, k, v = of_common_batch(None, *of_one_dtype(q, k, v))
+        with without_autocast(q):
+            return self.resume(Call(q, k, v, is_causal=True, context=context), state)
+
+    def check_decodes(self) -> None:
+        """Raise a ValueError if the operator cannot go on from a state."""
+        name, kind = type(self).__name__, "decoding from a state"
+        if not self.causal:
+            raise ValueError(f"{name}: does not support is_causal=True, which {kind} needs")
+        if self.square_only:
+            raise ValueError(f"{name}: needs as many queries as keys, which {kind} does not give")
+        if self.needs:
+            raise ValueError(f"{name}: needs {', '.join(self.needs)}, which {kind} does not keep")
+
+    def resume(self, call: Call, state: Any) -> tuple[Tensor, Any]:
+        """Compute `decode` for checked inputs, by default with all keys and values so far."""
+        context = call.context or Context()
+        kept = _append(state, call.k, call.v, *(() if context.gates is None else (context.gates,)))
+        k, v, *gates = kept
+        if gates:
+            context = context._replace(gates=gates[0])
+        return call._replace(k=k, v=v, context=context).output_of(self), kept
+
     def matrix(
         self,
         q: Tensor,
@@ -248,6 +311,22 @@ class Operator(nn.Module):
         for part in self.modules():  # those of a base too, which may never see these heads itself
             if isinstance(part, Positive) and part.num_heads not in (None, heads):
                 raise ValueError(f"num_heads: {name} has {part.num_heads}, but q has {heads}")
+
+
+def _append(state: Any, *tokens: Tensor) -> tuple[Tensor, ...]:
+    """Return what a state keeps of the tokens before, followed by these."""
+    if state is None:
+        return tokens
+    if not isinstance(state, tuple) or len(state) != len(tokens):
+        raise ValueError(f"state: must be the {len(tokens)} tensors that the call before returned")
+    for before, x in zip(state, tokens, strict=True):
+        shape = (*x.shape[:-2], before.shape[-2], x.shape[-1])
+        if before.shape != shape or before.dtype != x.dtype or before.device != x.device:
+            raise ValueError(
+                f"state: must fit tokens of shape {tuple(x.shape)} and {x.dtype} on {x.device}, "
+                f"got {tuple(before.shape)} and {before.dtype} on {before.device}"
+            )
+    return tuple(torch.cat(pair, dim=-2) for pair in zip(state, tokens, strict=True))
 
 
 class SoftmaxSmoother(Operator):

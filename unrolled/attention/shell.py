@@ -200,6 +200,8 @@ class Attention(nn.Module):
         is_causal = is_causal and attn_mask is None
         if self.gate_proj is not None:
             context = self._with_gates(context or Context(), inputs[1])
+        if need_weights and context is not None and context.states is not None:
+            raise ValueError("need_weights: decoding from a state gives no matrix, pass False")
         output, seen = self._operate(q, k, v, mask, is_causal, tokens, context)
         weights = None
         if need_weights:
@@ -219,6 +221,11 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Context]:
         """Return the operator's output, and the context that the operator saw."""
         seen = self.fill(context, tokens, v)
+        if seen.states is not None:
+            if mask is not None:
+                raise ValueError("key_padding_mask, attn_mask: decoding from a state takes no mask")
+            out, state = self.operator.decode(q, k, v, seen.states[0], context=seen)
+            return out, seen._replace(states=(*seen.states[1:], state))
         return self.operator(q, k, v, mask=mask, is_causal=is_causal, context=seen), seen
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -137,10 +137,10 @@ class ClassAttentionTransformer(nn.Module):
         x = x + positions if in_tokens and positions is not None else x
         depth = len(self.blocks)
         context = Context(positions, self.patch_embedding.grid)
-        x = run_blocks(self.blocks, x, context, add_positions=in_layers[:depth])
+        x, _ = run_blocks(self.blocks, x, context, add_positions=in_layers[:depth])
         token = self.class_token.expand(x.shape[0], -1, -1)
         all_positions = None if positions is None else F.pad(positions, (0, 0, 0, 1))
-        token = run_blocks(
+        token, _ = run_blocks(
             self.class_blocks, token, Context(positions=all_positions),
             add_positions=in_layers[depth:], memory=x,
         )  # fmt: skip

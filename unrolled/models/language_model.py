@@ -1,6 +1,6 @@
 """A small causal language model, with any operator that can be causal."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,13 @@ from ..named_operators import OperatorLike
 from .blocks import reset_children, xavier_
 from .stacks import make_blocks, operators, position_places, prepare_positions, run_blocks
 from .tokens import SINUSOIDAL_SCALE, Positions, check_ids
+
+
+class DecodingState(NamedTuple):
+    """What `LanguageModel.decode` keeps of the tokens before: their number, and each layer's."""
+
+    n_tokens: int
+    layers: tuple[Any, ...]
 
 
 class LanguageModel(nn.Module):
@@ -126,18 +133,70 @@ class LanguageModel(nn.Module):
         -------
         Tensor of shape (batch, length, vocab_size)
         """
-        check_ids(ids, "ids", self.max_length, self.embedding.weight)
+        return self._score(ids, 0, Context(), key_padding_mask)[0]
+
+    def decode(
+        self, ids: Tensor, state: DecodingState | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """Scores of the next token at every place of the tokens that follow those of a state.
+
+        However a sequence is split over calls, the scores are those of `forward`. A layer that
+        learns at test time keeps a state of fixed size, so that a token costs the same at every
+        place; other layers keep the keys and values of all tokens.
+
+        Parameters
+        ----------
+        ids : int Tensor of shape (batch, length)
+            Without padding.
+        state : named tuple, optional
+            What the call before returned; None for the first tokens.
+
+        Returns
+        -------
+        scores : Tensor of shape (batch, length, vocab_size)
+        state : named tuple
+            For the next call: the number of tokens, and what each of the layers keeps.
+
+        Raises
+        ------
+        ValueError
+            If there are more than `max_length` tokens, or an operator cannot go on from a state;
+            see `Operator.decode`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from twinsolve.unrolled import LanguageModel
+        >>> model = LanguageModel(50, 32, 2, 4, 16, operator="delta_rule").eval()
+        >>> ids, state = torch.randint(50, (1, 4)), None
+        >>> for _ in range(3):
+        ...     scores, state = model.decode(ids, state)
+        ...     ids = scores[:, -1:].argmax(dim=-1)
+        >>> state.n_tokens
+        6
+        """
+        n_before, layers = state or (0, (None,) * len(self.blocks))
+        scores, context = self._score(ids, n_before, Context(states=layers), None)
+        assert context.states is not None
+        return scores, DecodingState(n_before + ids.shape[1], context.states)
+
+    def _score(
+        self, ids: Tensor, n_before: int, context: Context, key_padding_mask: Tensor | None
+    ) -> tuple[Tensor, Context]:
+        """Return scores of tokens behind `n_before` others, and the context after all layers."""
+        check_ids(ids, "ids", self.max_length - n_before, self.embedding.weight)
         positions = self.positions()
         assert positions is not None
-        positions = positions[: ids.shape[1]]
+        positions = positions[n_before : n_before + ids.shape[1]]
         in_tokens, in_layers = position_places(operators(self.blocks), self.add_positions)
         x = self.embedding(ids) * self.embedding.embedding_dim**0.5
-        x = run_blocks(
-            self.blocks, x + positions if in_tokens else x, Context(positions=positions),
+        x, context = run_blocks(
+            self.blocks, x + positions if in_tokens else x, context._replace(positions=positions),
             add_positions=in_layers, key_padding_mask=key_padding_mask, is_causal=True,
         )  # fmt: skip
         x = self.norm(x)
-        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        scores = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return scores, context
 
     def loss(self, ids: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Mean cross entropy of each token given those before it, without padding.

@@ -38,8 +38,10 @@ def run_blocks(
     states: list[Tensor] | None = None,
     add_positions: Sequence[bool] | None = None,
     **arguments: Any,
-) -> Tensor:
-    """Pass tokens through all blocks, from this context on; `states` collects the results.
+) -> tuple[Tensor, Context]:
+    """Pass tokens through all blocks; `states` collects the results.
+
+    Returns the tokens and the context of the last block.
 
     `add_positions` says of each block whether it adds positions, as `position_places` returns.
     """
@@ -51,7 +53,7 @@ def run_blocks(
         x, context = block(x, context, add_positions=adds, **arguments)
         if states is not None:
             states.append(x)
-    return x
+    return x, context
 
 
 def operators(blocks: nn.ModuleList) -> list[Operator]:

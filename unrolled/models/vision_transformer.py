@@ -226,7 +226,7 @@ class VisionTransformer(nn.Module):
             self.blocks, x,
             Context(self.positions(), self.grid, int(self.class_token is not None)),
             states=states, add_positions=in_layers, key_padding_mask=hidden,
-        )  # fmt: skip
+        )[0]  # fmt: skip
 
     def extra_repr(self) -> str:
         return f"pool={self.pool!r}, add_positions={self.add_positions}"

@@ -1,6 +1,7 @@
 """The delta rule, its forgetting and preconditioned forms, and the proximal point rule."""
 
 import math
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -8,7 +9,7 @@ from torch.nn import functional as F
 from ..attention import check_positive
 from .chunks import CHUNK, Tokens, run_chunks
 from .inputs import read_sequences
-from .rules import Forget, OnlineRule
+from .rules import Forget, OnlineRule, Rows
 
 _LARGEST_METRIC = 1.5
 _SOFTPLUS_IS_1 = math.log(math.e - 1)
@@ -155,12 +156,10 @@ class DeltaRule(OnlineRule):
             return _LARGEST_METRIC ** raw.tanh()
         return super().open_gate(name, raw)
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, x: Rows, state: Any = None) -> tuple[Tensor, Tensor]:
         return chunked_delta_rule(
-            q, k, v, beta=gates["beta"][..., 0], log_forget=gates.get("log_forget"),
-            metric=gates.get("metric"),
+            *x[:3], beta=x.gates["beta"][..., 0], log_forget=x.gates.get("log_forget"),
+            metric=x.gates.get("metric"), state=state,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -217,12 +216,12 @@ class ProximalPoint(OnlineRule):
             return F.softplus(raw + _SOFTPLUS_IS_1)
         return super().open_gate(name, raw)
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        delta = gates["delta"][..., 0]
-        beta = delta / (1 + delta * k.square().sum(dim=-1))
-        return chunked_delta_rule(q, k, v, beta=beta, log_forget=gates.get("log_forget"))
+    def run(self, x: Rows, state: Any = None) -> tuple[Tensor, Tensor]:
+        delta = x.gates["delta"][..., 0]
+        beta = delta / (1 + delta * x.k.square().sum(dim=-1))
+        return chunked_delta_rule(
+            *x[:3], beta=beta, log_forget=x.gates.get("log_forget"), state=state
+        )
 
 
 def check_step(step: float, name: str) -> float:

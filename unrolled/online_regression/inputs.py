@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ...validation import check_integer
-from ..attention.inputs import check_tokens, common_batch
+from ..attention.inputs import check_tokens, common_batch, read_state
 
 
 def read_sequences(
@@ -30,24 +30,6 @@ def read_sequences(
     batch = common_batch(None, q, k, v)
     q, k, v = (x.to(wide).expand(*batch, *x.shape[-2:]) for x in (q, k, v))
     return q, k, v, read_state(state, (*batch, k.shape[-1], v.shape[-1]), k)
-
-
-def read_state(state: Tensor | None, shape: tuple[int, ...], k: Tensor) -> Tensor:
-    """Return a state of this shape in the dtype of the keys, zeros by default.
-
-    Raises
-    ------
-    ValueError
-        If its shape or device does not fit.
-    """
-    if state is None:
-        return k.new_zeros(shape)
-    if state.shape != shape or state.device != k.device:
-        raise ValueError(
-            f"state: must have shape {tuple(shape)} on {k.device}, got {tuple(state.shape)} on "
-            f"{state.device}"
-        )
-    return state.to(k.dtype)
 
 
 def _check_gate(name: str, x: Tensor, k: Tensor) -> None:

@@ -1,15 +1,16 @@
 """A linear memory trained by heavy ball with weight decay: Titans."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..attention.inputs import pair_of_states, read_state
 from .chunks import CHUNK, decays_between, split
 from .delta import check_step
-from .inputs import read_sequences, read_state
-from .rules import OnlineRule
+from .inputs import read_sequences
+from .rules import OnlineRule, Rows
 
 State = tuple[Tensor, Tensor]
 
@@ -78,7 +79,7 @@ def chunked_heavy_ball(
     >>> chunked_heavy_ball(k, k, v, **gates)[0].flatten()
     tensor([2., 6.])
     """
-    out_type, n_tokens, (M, Z) = v.dtype, v.shape[-2], state or (None, None)
+    out_type, n_tokens, (M, Z) = v.dtype, v.shape[-2], pair_of_states(state)
     theta, eta, keep = (x[..., None] for x in (step, log_momentum, log_keep))
     q, k, v, M = read_sequences(q, k, v, M, chunk, step=theta, log_momentum=eta, log_keep=keep)
     Z = read_state(Z, M.shape, k)
@@ -194,13 +195,11 @@ class HeavyBall(OnlineRule):
             return self.largest_step / 2 * raw.sigmoid()
         return F.logsigmoid(raw) if name == "log_momentum" else super().open_gate(name, raw)
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
-    ) -> tuple[Tensor, State]:
-        step, log_momentum, log_keep = (gate[..., 0] for gate in gates.values())
+    def run(self, x: Rows, state: Any = None) -> tuple[Tensor, State]:
+        step, log_momentum, log_keep = (gate[..., 0] for gate in x.gates.values())
         return chunked_heavy_ball(
-            q, k, v, step=step, log_momentum=log_momentum, log_keep=log_keep,
-            visible=None if visible is None else visible[..., 0],
+            *x[:3], step=step, log_momentum=log_momentum, log_keep=log_keep,
+            visible=None if x.visible is None else x.visible[..., 0], state=state,
         )  # fmt: skip
 
     def read(self, q: Tensor, state: State) -> Tensor:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from ..attention import Positive, check_count
+from ..attention.inputs import pair_of_states, read_state
 from .chunks import CHUNK
-from .inputs import read_sequences, read_state
-from .rules import Forget, OnlineRule
+from .inputs import read_sequences
+from .rules import Forget, OnlineRule, Rows
 from .sums import chunked_linear_attention
 
 Sums = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -81,7 +82,7 @@ def chunked_mesa(
     tensor([1.3333, 3.0000])
     """
     out_type, step = v.dtype, beta[..., None]
-    H, G = state or (None, None)
+    H, G = pair_of_states(state)
     q, k, v, G = read_sequences(q, k, v, G, chunk, beta=step, log_forget=log_forget)
     if log_forget is not None and log_forget.shape[-1] != 1:
         raise ValueError(
@@ -202,20 +203,16 @@ class Mesa(OnlineRule):
     def open_gate(self, name: str, raw: Tensor) -> Tensor:
         return 2 * raw.sigmoid() if name == "beta" else super().open_gate(name, raw)
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
-    ) -> tuple[Tensor, Any]:
+    def run(self, x: Rows, state: Any = None) -> tuple[Tensor, Any]:
         return chunked_mesa(
-            q, k, v, beta=gates["beta"][..., 0], lam=self.lam().to(q),
-            log_forget=gates.get("log_forget"), n_iter=self.n_iter,
+            *x[:3], beta=x.gates["beta"][..., 0], lam=self.lam().to(x.q),
+            log_forget=x.gates.get("log_forget"), n_iter=self.n_iter, state=state,
         )  # fmt: skip
 
-    def learn(
-        self, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        both = gates["beta"] * torch.cat([k, v], dim=-1)
-        _, sums = chunked_linear_attention(k, k, both, log_forget=gates.get("log_forget"))
-        H, G = sums.split([k.shape[-1], v.shape[-1]], dim=-1)
+    def learn(self, x: Rows) -> tuple[Tensor, Tensor]:
+        both = x.gates["beta"] * torch.cat([x.k, x.v], dim=-1)
+        _, sums = chunked_linear_attention(x.k, x.k, both, log_forget=x.gates.get("log_forget"))
+        H, G = sums.split([x.k.shape[-1], x.v.shape[-1]], dim=-1)
         return H, G
 
     def read(self, q: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:

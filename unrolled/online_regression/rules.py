@@ -1,6 +1,6 @@
 """What operators that learn at test time share: gates from the tokens, masks and directions."""
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,20 @@ from ..attention.inputs import check_context, common_batch
 
 Forget = Literal["token", "feature"] | None
 _LEAST = 1e-6  # of the squared norm of a row
+
+
+class Rows(NamedTuple):
+    """Queries, keys and values as a rule takes them, and what is known of each token.
+
+    Gates are (..., tokens, width), and `visible`, where some tokens are hidden, (..., tokens, 1);
+    gates, keys and values of those are 0.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gates: dict[str, Tensor]
+    visible: Tensor | None = None
 
 
 class OnlineRule(Operator):
@@ -47,19 +61,13 @@ class OnlineRule(Operator):
             gates["log_forget"] = forget
         self.gates = gates
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        """Return the outputs and the last state of a causal sequence.
-
-        Gates are (..., tokens, width), and `visible`, where some tokens are hidden, (..., tokens,
-        1); gates, keys and values of those are 0.
-        """
+    def run(self, x: Rows, state: Any = None) -> tuple[Tensor, Any]:
+        """Return the outputs and the last state of a causal sequence; None starts from zeros."""
         raise NotImplementedError
 
-    def learn(self, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None) -> Any:
+    def learn(self, x: Rows) -> Any:
         """Return the state after the last key."""
-        return self.run(k, k, v, gates, visible)[1]
+        return self.run(x._replace(q=x.k))[1]
 
     def read(self, q: Tensor, state: Any) -> Tensor:
         """Return the outputs of queries that read one state."""
@@ -75,18 +83,26 @@ class OnlineRule(Operator):
         return nearly_unit(x)
 
     def attend(self, call: Call) -> Tensor:
+        visible = None
+        if call.mask is not None:
+            visible = padding_mask(call.mask, call.k.shape[-2], type(self).__name__).mT
+        x = self._read(call, visible)
+        if not call.is_causal:
+            return self.read(x.q, self.learn(x)).to(call.v.dtype)
+        offset = query_offset(x.q, x.k)
+        out, _ = self.run(x._replace(q=F.pad(x.q, (0, 0, offset, 0))))
+        return out[..., offset:, :].to(call.v.dtype)
+
+    def resume(self, call: Call, state: Any) -> tuple[Tensor, Any]:
+        out, state = self.run(self._read(call), state)
+        return out.to(call.v.dtype), state
+
+    def _read(self, call: Call, visible: Tensor | None = None) -> Rows:
+        """Return the sequence of a call, in float32 at least."""
         wide = torch.promote_types(call.v.dtype, torch.float32)
         q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
         q, k = self.prepare(q), self.prepare(k)
-        visible = None
-        if call.mask is not None:
-            visible = padding_mask(call.mask, k.shape[-2], type(self).__name__).mT
-        gates = self._open_gates(call, k, visible)
-        if not call.is_causal:
-            return self.read(q, self.learn(k, v, gates, visible)).to(call.v.dtype)
-        offset = query_offset(q, k)
-        out, _ = self.run(F.pad(q, (0, 0, offset, 0)), k, v, gates, visible)
-        return out[..., offset:, :].to(call.v.dtype)
+        return Rows(q, k, v, self._open_gates(call, k, visible), visible)
 
     def coefficients(self, call: Call) -> Tensor:
         values = torch.eye(call.k.shape[-2], dtype=call.q.dtype, device=call.q.device)

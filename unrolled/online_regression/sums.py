@@ -1,11 +1,13 @@
 """Linear attention with forgetting."""
 
+from typing import Any
+
 from torch import Tensor
 
 from ..attention import check_positive
 from .chunks import CHUNK, Tokens, run_chunks
 from .inputs import read_sequences
-from .rules import Forget, OnlineRule
+from .rules import Forget, OnlineRule, Rows
 
 
 def chunked_linear_attention(
@@ -117,10 +119,10 @@ class GatedLinear(OnlineRule):
     def prepare(self, x: Tensor) -> Tensor:
         return x
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: dict[str, Tensor], visible: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        return chunked_linear_attention(q, self.scale * k, v, log_forget=gates["log_forget"])
+    def run(self, x: Rows, state: Any = None) -> tuple[Tensor, Tensor]:
+        return chunked_linear_attention(
+            x.q, self.scale * x.k, x.v, log_forget=x.gates["log_forget"], state=state
+        )
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:.4g}, {super().extra_repr()}"

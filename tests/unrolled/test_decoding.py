@@ -1,0 +1,142 @@
+"""Decoding from a state: however a sequence is split, its outputs are those of the whole."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from twinsolve.unrolled import Attention, AttnScale, Context, LanguageModel, Softmax
+from twinsolve.unrolled.online_regression import DeltaRule, HeavyBall, Mesa
+
+from .draws import moved
+from .operator_calls import qkv, tokens
+from .operator_cases import OPERATORS, make, quiet
+
+PARTS = (4, 1, 1, 3)
+IDS = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def can_decode(operator):
+    try:
+        operator.check_decodes()
+    except ValueError:
+        return False
+    return True
+
+
+DECODERS = [name for name in OPERATORS if can_decode(make(name))]
+REFUSED = {
+    "nystrom": "does not support is_causal",
+    "symmetric": "as many queries as keys",
+    "twicing": "as many queries as keys",
+    "tupe": "needs positions",
+    "neutreno": "as many queries as keys",
+}
+
+
+def in_parts(decode, *sequences, parts=PARTS):
+    """The outputs of sequences that are handed over a few tokens at a time, and the last state."""
+    state, outputs = None, []
+    for part in zip(*(x.split(parts, dim=-2) for x in sequences), strict=True):
+        out, state = decode(*part, state)
+        outputs.append(out)
+    return torch.cat(outputs, dim=-2), state
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_operators_go_on_where_they_stopped(name):
+    operator, inputs = make(name), qkv()
+    out, _ = in_parts(operator.decode, *inputs)
+    assert_close(out, operator(*inputs, is_causal=True), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "reason"), REFUSED.items())
+def test_operators_that_cannot_go_on_say_why(name, reason):
+    with pytest.raises(ValueError, match=reason):
+        make(name).decode(*qkv())
+
+
+GATED = [DeltaRule("feature"), Mesa(n_iter=2), HeavyBall(), quiet(AttnScale, DeltaRule("token"))]
+
+
+@pytest.mark.parametrize("operator", GATED, ids=lambda operator: type(operator).__name__)
+def test_shells_hand_over_gates_of_the_new_tokens_alone(operator):
+    layer, x = moved(Attention(12, 3, operator=operator), 0.5).double(), tokens(2, 9, 12)
+
+    def decode(x, state):
+        context = Context(states=(state,))
+        out, _, context = layer(x, x, x, need_weights=False, context=context)
+        return out, context.states[0]
+
+    expected, _ = layer(x, x, x, need_weights=False, is_causal=True)
+    assert_close(in_parts(decode, x)[0], expected, rtol=0, atol=1e-12)
+
+
+MODELS = {
+    "softmax": {},
+    "delta_rule": {"operator": "delta_rule", "tie_weights": False},
+    "three kinds": {"operator": ["mesa", "token_statistics", "alibi"]},
+    "positions in a layer": {"operator": ["alibi", "heavy_ball", "softmax"]},
+}
+
+
+def language_model(**options):
+    torch.manual_seed(0)
+    return moved(LanguageModel(11, 12, 3, 3, 9, **options), 0.2).double().eval()
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_language_models_go_on_where_they_stopped(options):
+    model, state, scores = language_model(**options), None, []
+    for ids in IDS.split(PARTS, dim=1):
+        part, state = model.decode(ids, state)
+        scores.append(part)
+    assert_close(torch.cat(scores, dim=1), model(IDS), rtol=0, atol=1e-12)
+    assert state.n_tokens == 9
+    with pytest.raises(ValueError, match="ids: must have at most 0 tokens, got 1"):
+        model.decode(IDS[:, :1], state)
+
+
+def test_states_of_rules_do_not_grow():
+    model, state = language_model(operator=["delta_rule", "mesa", "token_statistics"]), None
+    sizes = []
+    for ids in IDS.split(3, dim=1):
+        _, state = model.decode(ids, state)
+        tensors = [
+            x for layer in state.layers for x in (layer if type(layer) is tuple else [layer])
+        ]
+        sizes.append([x.shape for x in tensors])
+    assert sizes[0] == sizes[1] == sizes[2]
+
+
+def test_gradients_reach_the_tokens_of_a_state():
+    operator = DeltaRule("token")
+    q, k, v = (x.requires_grad_() for x in qkv())
+    whole = torch.autograd.grad(operator(q, k, v, is_causal=True)[..., -3:, :].sum(), (q, k, v))
+    out, _ = in_parts(operator.decode, q, k, v)
+    parts = torch.autograd.grad(out[..., -3:, :].sum(), (q, k, v))
+    for got, expected in zip(parts, whole, strict=True):
+        assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+WRONG_STATES = [
+    (Softmax(), torch.ones(3), "state: must be the 2 tensors"),
+    (Softmax(), (torch.ones(2, 3, 1, 4),) * 2, "state: must fit tokens of shape"),
+    (DeltaRule(), (torch.ones(3),), "state: must be a Tensor, got tuple"),
+    (Mesa(), torch.ones(3), "state: must be two tensors, got Tensor"),
+    (HeavyBall(), (torch.ones(3),) * 2, "state: must have shape"),
+]
+
+
+@pytest.mark.parametrize(("operator", "state", "message"), WRONG_STATES)
+def test_states_that_do_not_fit_are_refused(operator, state, message):
+    with pytest.raises(ValueError, match=message):
+        operator.double().decode(*qkv(), state)
+
+
+def test_decoding_takes_no_mask_and_gives_no_matrix():
+    layer, x, context = Attention(12, 3, operator=Softmax()), torch.ones(2, 4, 12), (None,)
+    padding = torch.zeros(2, 4, dtype=torch.bool)
+    with pytest.raises(ValueError, match="decoding from a state takes no mask"):
+        layer(x, x, x, padding, need_weights=False, context=Context(states=context))
+    with pytest.raises(ValueError, match="need_weights: decoding from a state gives no matrix"):
+        layer(x, x, x, context=Context(states=context))
