@@ -23,11 +23,8 @@ def subspace_memberships(
 
     Parameters
     ----------
-    X : array-like of shape (n_tokens, n_features)
-    basis : array-like of shape (n_features, n_heads * p)
-        ``U_1 ... U_H`` side by side.
-    n_heads : int
-        >= 1.
+    X, basis, n_heads
+        As in `subspace_rate`.
     sharpness : float or array-like of shape (n_heads,)
         > 0.
 
@@ -76,9 +73,8 @@ def variational_rate(
 
     Parameters
     ----------
-    X : array-like of shape (n_tokens, n_features)
-    basis : array-like of shape (n_features, n_heads * p)
-        ``U_1 ... U_H`` side by side.
+    X, basis
+        As in `subspace_rate`.
     memberships : array-like of shape (n_tokens, n_heads)
         ``pi_jh >= 0``; rows sum to one.
     eps : float

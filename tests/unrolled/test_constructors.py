@@ -224,7 +224,7 @@ ROWS = [
     row("FeatureKernel", feature_map=torch.exp),
     row("GatedLinear", scale=0.3, forget="feature", holds={"gates": {"log_forget": "feature"}}),
     row("Gaussian", bandwidth=0.8),
-    row("HeavyBall", largest_step=1.5),
+    row("HeavyBall", largest_step=0.6),
     row("Gaussian", bandwidth=0.8, **HEADS),
     row("Kernel", kernel=torch.dot, bandwidth=0.8, **HEADS),
     row("Linear", scale=0.3),

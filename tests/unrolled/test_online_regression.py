@@ -103,6 +103,21 @@ def test_a_sequence_continues_from_a_state(rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
+def test_packed_sequences_are_apart_where_the_first_token_forgets_all(rule):
+    function, _, select = RULES[rule]
+    given = on_layer(select(drawn(70, D, 0.3)), torch.float64)
+    del given["state"]
+    starts, lengths = torch.tensor([0, 5, 6, 40]), [5, 1, 34, 30]
+    given["log_forget"][:, starts] = -torch.inf
+    packed, _ = function(**given)
+    parts = [
+        function(**dict(zip(given, part, strict=True)))[0]
+        for part in zip(*(x.split(lengths, 1) for x in given.values()), strict=True)
+    ]
+    assert_close(packed, torch.cat(parts, dim=1), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("width", [0, 1, D])
 def test_gradients_are_those_of_finite_differences(rule, width):
     function, _, select = RULES[rule]
@@ -450,6 +465,7 @@ Q = tokens(2, 4, D)
         (lambda: DeltaRule("all"), "forget: must be None, 'token' or 'feature', got 'all'"),
         (lambda: GatedLinear(forget=None), "forget: must be 'token' or 'feature', got None"),
         (lambda: DeltaRule(largest_step=2.5), r"largest_step: must be in \(0, 2\], got 2.5"),
+        (lambda: HeavyBall(1.5), r"largest_step: must be in \(0, 1\], got 1.5"),
         (lambda: DeltaRule(largest_step=0.0), "largest_step: must be"),
         (
             lambda: DeltaRule(preconditioned=True, largest_step=1.5),

@@ -230,7 +230,7 @@ _online(
     source="Behrouz, Zhong and Mirrokni (2025)",
     layer=HeavyBall,
     build=lambda q, k, v: HeavyBall(),
-    options={"long-steps": lambda q, k, v: HeavyBall(1.5)},
+    options={"short-steps": lambda q, k, v: HeavyBall(0.6)},
     solve=_solve_heavy_ball,
     inputs=Inputs(context=_draw_gates(0, 3)),
 )

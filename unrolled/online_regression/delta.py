@@ -47,7 +47,8 @@ def chunked_delta_rule(
     v : Tensor of shape (..., n_tokens, e)
     beta : Tensor of shape (..., n_tokens)
     log_forget : Tensor of shape (..., n_tokens, d) or (..., n_tokens, 1), optional
-        Logarithm of a, at most 0; -inf forgets all. None forgets nothing.
+        Logarithm of a, at most 0; None forgets nothing. -inf forgets all: where each of several
+        packed sequences starts with it, they stay apart.
     metric : Tensor of shape (..., n_tokens, d), optional
         m; None is 1.
     state : Tensor of shape (..., d, e), optional
@@ -141,7 +142,7 @@ class DeltaRule(OnlineRule):
         super().__init__(forget)
         if preconditioned:
             self.gates = {**self.gates, "metric": "feature"}
-        self.largest_step = check_step(largest_step, "largest_step")
+        self.largest_step = check_step(largest_step, "largest_step", 2)
         if preconditioned and largest_step * _LARGEST_METRIC > 2:
             raise ValueError(
                 "largest_step: must be at most 4/3 for preconditioned=True, as m reaches 3/2, got "
@@ -224,8 +225,8 @@ class ProximalPoint(OnlineRule):
         )
 
 
-def check_step(step: float, name: str) -> float:
-    """Return a step in (0, 2], for keys of norm 1; raise a ValueError otherwise."""
-    if check_positive(step, name) > 2:
-        raise ValueError(f"{name}: must be in (0, 2], got {step:g}")
+def check_step(step: float, name: str, largest: float) -> float:
+    """Return a step in (0, largest], for keys of norm 1; raise a ValueError otherwise."""
+    if check_positive(step, name) > largest:
+        raise ValueError(f"{name}: must be in (0, {largest}], got {step:g}")
     return step

@@ -162,7 +162,7 @@ class HeavyBall(OnlineRule):
     Parameters
     ----------
     largest_step : float, default=1.0
-        Of ``2 theta``, in (0, 2].
+        Of ``2 theta``, in (0, 1].
 
     Raises
     ------
@@ -187,7 +187,7 @@ class HeavyBall(OnlineRule):
 
     def __init__(self, largest_step: float = 1.0) -> None:
         super().__init__(None)
-        self.largest_step = check_step(largest_step, "largest_step")
+        self.largest_step = check_step(largest_step, "largest_step", 1)
         self.gates = {**self.gates, "log_momentum": "token", "log_keep": "token"}
 
     def open_gate(self, name: str, raw: Tensor) -> Tensor:

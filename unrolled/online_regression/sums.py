@@ -35,7 +35,8 @@ def chunked_linear_attention(
     q, k : Tensor of shape (..., n_tokens, d)
     v : Tensor of shape (..., n_tokens, e)
     log_forget : Tensor of shape (..., n_tokens, d) or (..., n_tokens, 1), optional
-        Logarithm of a, at most 0; -inf forgets all. None forgets nothing.
+        Logarithm of a, at most 0; None forgets nothing. -inf forgets all: where each of several
+        packed sequences starts with it, they stay apart.
     state : Tensor of shape (..., d, e), optional
         S before the first token; zeros by default.
     chunk : int, default=64
