@@ -14,7 +14,8 @@ def language(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="DATA", help="wikitext2, wikitext2:n_words=8000, or generated [wikitext2]."
+            metavar="DATA",
+            help="wikitext2, wikitext2:n_words=8000, generated or recall [wikitext2].",
         ),
     ] = None,
     quick: Quick = False,
@@ -28,8 +29,9 @@ def language(
     twinsolve language wikitext2:n_words=8000 --row LM:correction=twicing
     ```
 
-    **DATA** is wikitext2 (the words of WikiText-2, from --data-home) or generated (a text whose
-    lines come from one of eight Markov chains). n_words is the size of the vocabulary; other words
+    **DATA** is wikitext2 (the words of WikiText-2, from --data-home), generated (a text whose lines
+    come from one of eight Markov chains) or recall (pairs of words, and the same in another order).
+    n_words is the size of the vocabulary; other words
     count as unknown. Without the training file of WikiText-2, the models learn from nine tenths of
     the validation file; this is no standard, and the summary says so. --quick takes the generated
     text and 200 steps.

@@ -17,7 +17,7 @@ from ..paired_training import train_rows
 from ..parts import NetworkOfParts, balance_loss, paired_network, tokens_of_experts
 from ..task import PLAIN, Task, change_settings
 from ..training import Batches, Loss
-from .data import Text, WordBatches, cut, load_text, swap_words
+from .data import N_PAIRS, Text, WordBatches, cut, load_text, swap_words
 
 SWAPPED = 0.025  # share of the words, that of the papers on robust attention
 _AT_ONCE, _N_DEPTH, _N_STRETCHES = 64, 32, 200
@@ -27,7 +27,10 @@ _SETTINGS: dict[str, Any] = {
     "batch_size": 16, "weight_decay": 0.05, "warm_up": 0.07, "ema_decay": 0.99,
     "precision": "float32",
 }  # fmt: skip
-_GENERATED = {"candidates": [{"learning_rate": 4e-3, "n_steps": 300}], "length": 40}
+_OF_DATA: dict[str, dict[str, Any]] = {
+    "generated": {"candidates": [{"learning_rate": 4e-3, "n_steps": 300}], "length": 40},
+    "recall": {"length": 4 * N_PAIRS},
+}
 ROWS: dict[str, dict[str, Any]] = {
     PLAIN: {},
     "NeuTRENO": {"correction": "neutreno:lam=0.4"},  # the weight of its paper for WikiText-103
@@ -48,7 +51,7 @@ class TextNetwork(NetworkOfParts):
 
 def settings_of(data: str, recipe: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Sizes and recipe of a text, and what is given in their place."""
-    return change_settings(_SETTINGS | (_GENERATED if data.startswith("generated") else {}), recipe)
+    return change_settings(_SETTINGS | _OF_DATA.get(data.partition(":")[0], {}), recipe)
 
 
 def build(text: Text, settings: Mapping[str, Any], options: Mapping[str, Any], seed: int) -> Any:

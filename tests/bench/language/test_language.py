@@ -155,3 +155,24 @@ def test_differences_are_of_log_losses(text):
     ]
     found = report.differences(pd.DataFrame(rows))["GRC"]
     assert found.mean == pytest.approx(10)
+
+
+def test_lines_of_recall_name_each_pair_twice():
+    text = load_text("recall")
+    words = np.array(text.words)[text.test.numpy()]
+    lines = [line.reshape(16, 2) for line in words.reshape(-1, 32)]
+    assert len(lines) == 500
+    for line in lines:
+        first, second = ([tuple(pair) for pair in half] for half in (line[:8], line[8:]))
+        assert sorted(first) == sorted(second)
+        assert len({key for key, _ in first}) == 8
+    assert sum((line[:8] != line[8:]).any() for line in lines) > 490
+    assert set(map(str, words)) == {f"{kind}{i}" for kind in "kv" for i in range(16)}
+
+
+def test_perplexities_of_recall_are_those_of_its_draws():
+    """Keys without replacement, values with, and the second half free or as hard as the first."""
+    keys = sum(np.log(16 - i) for i in range(8)) + sum(np.log(8 - i) for i in range(8))
+    values = 8 * np.log(16)
+    assert np.exp((keys + values) / 32) == pytest.approx(5.2, abs=0.05)
+    assert np.exp((keys + 2 * values) / 32) == pytest.approx(10.4, abs=0.05)
