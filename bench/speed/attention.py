@@ -18,7 +18,7 @@ from ...unrolled import Context, Operator, make_operator, operator_names
 from ..devices import find_device
 from ..sources import file_hash
 from ..timing import Progress, seconds_of, threads
-from .contest import OURS, Entrant, Rounds, chosen, compete, run_cases
+from .contest import OURS, Entrant, Rounds, chosen, compete, installed, run_cases
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # read at import; the profiler logs every start
 
@@ -75,6 +75,7 @@ def floating_point_operations(run: Callable[[], Any]) -> int:
 
 
 REFERENCE = "scaled_dot_product_attention"
+PEER = "gated_delta_rule of transformers"
 _SECONDS = 0.02  # least duration of a measurement
 _TIMES = ("ms", "ms_lowest", "ms_highest", "ratio", "ratio_lowest", "ratio_highest")
 COLUMNS = [
@@ -91,13 +92,14 @@ _MOST_EXPLICIT = 1024  # tokens
 
 @dataclass(frozen=True)
 class Setting:
-    """Shape (batch, heads, tokens, head_dim), dtype, device, seed and threads of a comparison."""
+    """Shape (batch, heads, tokens, head_dim), dtype, device and so on of a comparison."""
 
     shape: tuple[int, int, int, int]
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 0
     n_jobs: int = 1
+    is_causal: bool = False
 
     def randn(self, *shape: int, requires_grad: bool = False) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed + sum(shape))
@@ -116,7 +118,7 @@ class TimedAttention:
         self.name, self.form, self.setting = name, form, setting
         _, heads, _, width = setting.shape
         self.inputs = [setting.randn(*setting.shape, requires_grad=True) for _ in range(3)]
-        if name == REFERENCE:
+        if name in (REFERENCE, PEER):
             self.operator: Operator | None = None
         else:
             operator = make_operator(name, num_heads=heads, head_dim=width)
@@ -131,6 +133,10 @@ class TimedAttention:
         _, heads, tokens, width = setting.shape
         rows = math.isqrt(tokens)
         projected = setting.randn(*setting.shape, requires_grad=True)
+        n_gates = 2 * (self.name == PEER)
+        if self.operator is not None:
+            n_gates = sum(self.operator.gate_widths(width).values())
+        gates = setting.randn(heads, tokens, n_gates, requires_grad=True) if n_gates else None
         return Context(
             positions=setting.randn(tokens, heads * width),
             grid=(rows, tokens // rows),
@@ -139,15 +145,18 @@ class TimedAttention:
             values=self.inputs[2],
             first_values=setting.randn(*setting.shape),
             previous_values=setting.randn(*setting.shape) + 1,
+            gates=gates,
         )
 
     def attend(self) -> Tensor:
-        q, k, v = self.inputs
+        (q, k, v), is_causal = self.inputs, self.setting.is_causal
+        if self.name == PEER:
+            return _attend_of_peer(q, k, v, self.context.gates)
         if self.operator is None:
-            return F.scaled_dot_product_attention(q, k, v)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         if self.form == "explicit":
             return self.operator.matrix(q, k, context=self.context) @ v
-        return self.operator(q, k, v, context=self.context)
+        return self.operator(q, k, v, is_causal=is_causal, context=self.context)
 
     def infer(self) -> None:
         with torch.no_grad():
@@ -162,7 +171,12 @@ class TimedAttention:
         return [] if self.operator is None else list(self.operator.parameters())
 
     def _forget(self) -> None:
-        for x in (*self.inputs, *(self.context.projected_positions or ()), *self.parameters):
+        context = self.context
+        given = (
+            *(context.projected_positions or ()),
+            *([] if context.gates is None else [context.gates]),
+        )
+        for x in (*self.inputs, *given, *self.parameters):
             x.grad = None
 
     def modes(self) -> dict[str, Callable[[], None]]:
@@ -185,6 +199,18 @@ class TimedAttention:
         }
 
 
+def _attend_of_peer(q: Tensor, k: Tensor, v: Tensor, gates: Any) -> Tensor:
+    """Attend by the gated delta rule of transformers in plain torch, with the gates of ours."""
+    from transformers.models.qwen3_next import modeling_qwen3_next as peer
+
+    beta, log_forget = gates.expand(*k.shape[:-1], 2).transpose(1, 2).unbind(dim=-1)
+    out: Tensor = peer.torch_chunk_gated_delta_rule(
+        *(x.transpose(1, 2) for x in (q, k, v)), log_forget.clamp(max=0), beta.sigmoid(),
+        use_qk_l2norm_in_kernel=True,
+    )[0]  # fmt: skip
+    return out.transpose(1, 2)
+
+
 class TimedMode(Entrant):
     """A mode of an operator, repeated so often that it can be timed."""
 
@@ -203,10 +229,14 @@ class TimedMode(Entrant):
 
 
 class AttentionCase(NamedTuple):
-    """Shape (batch, heads, tokens, head_dim); if the case `grows`, by number of tokens."""
+    """Shape (batch, heads, tokens, head_dim); if the case `grows`, by number of tokens.
+
+    A causal case is for the operators that take gates from the tokens.
+    """
 
     shape: tuple[int, int, int, int]
     grows: bool = False
+    is_causal: bool = False
 
 
 CASES = {
@@ -214,6 +244,9 @@ CASES = {
     "tokens-1024": AttentionCase((1, 4, 1024, 64)),
     "tokens-4096": AttentionCase((1, 4, 4096, 64)),
     "memory": AttentionCase((1, 2, _MEMORY_TOKENS[1], 64), grows=True),
+} | {
+    f"causal-{n}": AttentionCase((1, 4, n, 64), is_causal=True)
+    for n in (256, 1024, 2048, 4096, 16384)
 }
 
 
@@ -231,6 +264,9 @@ def time_attention(
 ) -> pd.DataFrame:
     """Time every operator beside ``scaled_dot_product_attention`` on the same tokens.
 
+    Causal cases are for operators that learn at test time: those that take gates from the tokens.
+    The gated delta rule of transformers in plain torch, if installed, is timed there too.
+
     In each round an operator and the reference run in turns: forward alone without gradients
     (inference), and forward with backward (training). The explicit form, the N x N matrix times the
     values, is timed if the operator is linear in the values and there are at most 1024 tokens. In
@@ -242,8 +278,9 @@ def time_attention(
     ----------
     cases : iterable of str, optional
         Among ``images-197``, ``tokens-1024``, ``tokens-4096``, of shapes (8, 3, 197, 64),
-        (1, 4, 1024, 64) and (1, 4, 4096, 64), and ``memory``, which measures how peak memory grows
-        from 256 to 4096 tokens; all by default.
+        (1, 4, 1024, 64) and (1, 4, 4096, 64); ``causal-N`` of shape (1, 4, N, 64), for N of 256,
+        1024, 2048, 4096 and 16384; and ``memory``, which measures how peak memory grows from 256 to
+        4096 tokens. All by default.
     operators : iterable of str, optional
         Names among `twinsolve.unrolled.operator_names`; all by default.
     rounds : int, default=5
@@ -288,7 +325,7 @@ def time_attention(
 
     def run(case: AttentionCase) -> list[dict[str, Any]]:
         jobs = list(_jobs(names, case))
-        setting = Setting(case.shape, dtype, device, seed, n_jobs)
+        setting = Setting(case.shape, dtype, device, seed, n_jobs, case.is_causal)
         about = {"dtype": dtype, "device": device, "n_jobs": n_jobs}
         with threads(n_jobs):
             return [
@@ -316,8 +353,14 @@ def _identify_operator(name: str) -> str:
 def _jobs(names: list[str], case: AttentionCase) -> Iterator[tuple[str, str]]:
     """Yield name and form: the reference, then every operator in its forms."""
     yield REFERENCE, "fused"
+    if case.is_causal and installed("transformers"):
+        yield PEER, "fused"
     for name in names:
         operator = make_operator(name, num_heads=4, head_dim=64)
+        if case.is_causal:
+            if operator.gates:
+                yield name, "fused"
+            continue
         yield name, "fused"
         if hasattr(operator, "precompute") and not case.grows:
             yield name, "stored"

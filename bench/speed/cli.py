@@ -250,7 +250,9 @@ def attention(
     PyTorch kernel that ran.
 
     **Cases**, as (batch, heads, tokens, width of a head): images-197 (8, 3, 197, 64), tokens-1024
-    (1, 4, 1024, 64), tokens-4096 (1, 4, 4096, 64); and memory, from 256 to 4096 tokens.
+    (1, 4, 1024, 64), tokens-4096 (1, 4, 4096, 64); memory, from 256 to 4096 tokens; and causal-256,
+    causal-1024, causal-2048, causal-4096 and causal-16384 (1, 4, N, 64), of the operators that
+    learn at test time, beside causal scaled_dot_product_attention.
 
     DIR gets table.json, means.csv and .tex, settings.json, summary.md and times.png. DIR/runs keeps
     finished cases, which are read while settings and source stay the same.

@@ -102,7 +102,7 @@ def draw_attention(table: pd.DataFrame, path: Path) -> None:
     timed, grown = (others[others[c].notna()] for c in ("training_ratio", "memory_exponent"))
     if timed.empty:
         return
-    last = timed[(timed.form == "fused") & (timed.case == timed.case.iloc[-1])]
+    last = timed[timed.form == "fused"].drop_duplicates("operator", keep="last")
     names = list(last.sort_values("training_ratio", ascending=False).operator)
     places = {name: place for place, name in enumerate(names)}
     figure, (left, right) = panels(

@@ -11,13 +11,14 @@ from torch.testing import assert_close
 from twinsolve.bench import time_attention
 from twinsolve.bench.speed import attention
 from twinsolve.bench.speed.attention import (
+    PEER,
     REFERENCE,
     Setting,
     TimedAttention,
     floating_point_operations,
     profile_run,
 )
-from twinsolve.unrolled import CrissCross, Local, named_operators, operator_names
+from twinsolve.unrolled import CrissCross, Local, make_operator, named_operators, operator_names
 
 from ..command import run
 
@@ -51,6 +52,32 @@ def test_every_operator_has_its_rows(small):
     explicit = set(timed[timed.form == "explicit"].operator)
     assert {"softmax", "twicing"} <= explicit
     assert REFERENCE not in explicit
+
+
+def test_operators_with_gates_have_causal_rows(small):
+    table = time_attention(cases=["causal-256"], rounds=1)
+    gated = {n for n in operator_names() if make_operator(n, num_heads=3, head_dim=8).gates}
+    assert {"delta_rule", "mesa"} <= gated
+    assert set(table.operator) - {PEER} == {REFERENCE, *gated}
+    assert (table.note == "").all(), table[table.note != ""]
+    assert (table.training_ratio > 0).all()
+
+
+def test_gates_are_given_and_trained():
+    timed = TimedAttention("delta_rule", "fused", Setting((1, 2, 9, 8), is_causal=True))
+    out = timed.attend()
+    timed.train()
+    assert timed.context.gates.grad.abs().sum() > 0
+    with torch.no_grad():
+        timed.inputs[2][:, :, -1] += 1
+        assert_close(timed.attend()[:, :, :-1], out[:, :, :-1])
+
+
+def test_the_peer_computes_what_our_layer_does():
+    pytest.importorskip("transformers")
+    setting = Setting((1, 2, 70, 8), is_causal=True)
+    ours, peer = (TimedAttention(name, "fused", setting) for name in ("gated_delta_rule", PEER))
+    assert_close(peer.attend() * 8**0.5, ours.attend(), rtol=1e-3, atol=1e-4)
 
 
 def test_operators_with_a_grid_are_given_one():
