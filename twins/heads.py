@@ -132,6 +132,7 @@ def head_calls(
     for head, tokens in enumerate(zip(q, k, v, strict=True)):
         select = partial(_select_head, head=head)
         fields = {} if context is None else map_tensors(context, select)._asdict()
+        fields.pop("states", None)  # of decoding alone
         seen, added = (None if x is None else x[head] for x in (visible, bias))
         yield HeadCall(*tokens, head, (), seen, added, **fields, all_heads=all_heads)
 
