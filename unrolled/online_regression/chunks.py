@@ -6,8 +6,8 @@
 
 The corrections u of a chunk come from one triangular system, so that products of matrices replace
 the loop over tokens. With chunks of one token this is the recurrence; with one chunk of all tokens
-it is the parallel form. Decays are sums of logarithms over the tokens between two others, never a
-difference or a quotient: they are exact, and finite, for every a from 0 to 1.
+it is the parallel form. Decays are products over the tokens between two others, never a quotient or
+a difference of logarithms: they are exact, and finite, for every a from 0 to 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,8 +53,12 @@ def run_chunks(
     from its key. `chunk` is rounded up to a power of two.
     """
     chunks = tokens.each(lambda x: split(x, chunk))
-    since, until, whole = _decays(chunks)
-    values, predicted, pairs = _solve(chunks, since, corrects)
+    readers = torch.stack([chunks.q, chunks.k]) if corrects else chunks.q[None]
+    pairs, since, until = _products(readers, chunks.write, chunks.log_forget)
+    values, predicted = _times(chunks.v, chunks.step), None
+    if corrects:
+        values, predicted = _correct(chunks, pairs[1], since)
+    whole = None if since is None else since[..., -1:, :]
     states, written = [], []
     parts = (values, predicted, _times(chunks.write, until), whole)
     for u, B, write, decay in zip(*(each_chunk(x, values) for x in parts), strict=True):
@@ -62,7 +66,7 @@ def run_chunks(
         written.append(u if B is None else u - B @ state)
         state = (state if decay is None else decay.mT * state) + write.mT @ written[-1]
     read = _times(chunks.q, since)
-    out = read @ torch.stack(states, dim=-3) + pairs @ torch.stack(written, dim=-3)
+    out = read @ torch.stack(states, dim=-3) + pairs[0] @ torch.stack(written, dim=-3)
     return out.flatten(-3, -2)[..., : tokens.v.shape[-2], :], state
 
 
@@ -83,79 +87,82 @@ def split(x: Tensor, chunk: int) -> Tensor:
     return F.pad(x, (0, 0, 0, -n_tokens % size)).unflatten(-2, (-1, size))
 
 
-def _decays(chunks: Tokens) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the decays from a chunk's start to each token, from each to its end, and of all."""
-    if chunks.log_forget is None:
-        return None, None, None
-    since = chunks.log_forget.cumsum(dim=-2).exp()
-    return since, _sum_after(chunks.log_forget).exp(), since[..., -1:, :]
-
-
-def _sum_after(x: Tensor) -> Tensor:
-    """Return the sums over the later tokens of a chunk."""
-    return F.pad(x[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(dim=-2).flip(-2)
-
-
 def _times(x: Tensor, decay: Tensor | None) -> Tensor:
     return x if decay is None else x * decay
 
 
-def _solve(
-    chunks: Tokens, since: Tensor | None, corrects: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Return A, B and P: the chunk writes ``U = A - B S_0`` and reads ``q S_0 + P U``."""
-    A = _times(chunks.v, chunks.step)
-    if not corrects:
-        return A, None, _products(chunks.q, chunks.write, chunks.log_forget)
-    B = _times(_times(chunks.k, since), chunks.step)
-    both = torch.stack([chunks.q, chunks.k])
-    P, M = _products(both, chunks.write, chunks.log_forget).unbind()
+def _correct(chunks: Tokens, products: Tensor, since: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return A and B: the chunk writes ``U = A - B S_0``."""
+    given = torch.cat([chunks.v, _times(chunks.k, since)], dim=-1)
     solved = torch.linalg.solve_triangular(
-        _times(M, chunks.step), torch.cat([A, B], dim=-1), upper=False, unitriangular=True
+        _times(products, chunks.step), _times(given, chunks.step), upper=False, unitriangular=True
     )
-    A, B = solved.split([A.shape[-1], B.shape[-1]], dim=-1)
-    return A, B, P
+    A, B = solved.split([chunks.v.shape[-1], chunks.k.shape[-1]], dim=-1)
+    return A, B
 
 
-def _products(x: Tensor, y: Tensor, log_forget: Tensor | None) -> Tensor:
-    """Return ``sum_d x_td y_sd exp(sum over s < i <= t of log_forget_id)`` for s <= t, else 0."""
+Products = tuple[Tensor, Tensor | None, Tensor | None]
+
+
+def _products(x: Tensor, y: Tensor, log_forget: Tensor | None) -> Products:
+    """Return decayed products of rows, and the decays since a chunk's start and until its end.
+
+    The products are ``sum_d x_td y_sd prod over s < i <= t of a_id`` for s <= t, else 0.
+    """
     if log_forget is None:
-        return (x @ y.mT).tril()
+        return (x @ y.mT).tril(), None, None
     if log_forget.shape[-1] > 1:
         return _decayed_products(x, y, log_forget)
-    return (x @ y.mT) * decays_between(log_forget)
+    decays, since, until = decays_between(log_forget)
+    return (x @ y.mT) * decays, since, until
 
 
-def decays_between(log_forget: Tensor) -> Tensor:
-    """Return ``exp(sum over s < i <= t of log_forget_i)`` for s <= t, else 0: one a token."""
+def decays_between(log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``prod over s < i <= t of a_i`` for s <= t, else 0, of numbers a, one a token.
+
+    Beside it the decays since the start, each token's own included, and until the end.
+    """
     one = torch.ones_like(log_forget)
     return _decayed_products(one, one, log_forget)
 
 
-def _decayed_products(x: Tensor, y: Tensor, log_forget: Tensor) -> Tensor:
-    decay = _decayed if has_static_value(y.shape[-2]) else _decayed_at_once
-    return decay(x, y, log_forget)
+def _decayed_products(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    log_forget = log_forget.to(y.dtype)
+    if has_static_value(y.shape[-2]):
+        return _decayed(x, y, log_forget.exp())
+    return _decayed_at_once(x, y, log_forget)
 
 
-def _decayed(x: Tensor, y: Tensor, log_forget: Tensor) -> Tensor:
+def _decayed(x: Tensor, y: Tensor, forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `_products` for a power of two of tokens, from those of pairs, of fours and so on."""
     P = (x * y).sum(dim=-1)[..., None, None]
+    x, y, since = (z[..., None, :] for z in (x, y, forget))
+    until = torch.ones_like(since)
     while P.shape[-3] > 1:
-        (early, _), (_, late), (first, second) = (
-            z.unflatten(-2, (-1, 2, P.shape[-1])).unbind(-3) for z in (y, x, log_forget)
-        )
-        across = (late * second.cumsum(dim=-2).exp()) @ (early * _sum_after(first).exp()).mT
-        above, below = P.unflatten(-3, (-1, 2)).unbind(-3)
+        (_, late), (early, _) = _halves(x), _halves(y)
+        (since_1, since_2), (until_1, until_2) = _halves(since), _halves(until)
+        across = (late * since_2) @ (early * until_1).mT
+        above, below = _halves(P)
         above = torch.cat([above, torch.zeros_like(above)], dim=-1)
         P = torch.cat([above, torch.cat([across, below], dim=-1)], dim=-2)
-    return P[..., 0, :, :]
+        since = torch.cat([since_1, since_1[..., -1:, :] * since_2], dim=-2)
+        until = torch.cat([until_1 * since_2[..., -1:, :], until_2], dim=-2)
+        x, y = (z.unflatten(-3, (-1, 2)).flatten(-3, -2) for z in (x, y))
+    return P[..., 0, :, :], since[..., 0, :, :], until[..., 0, :, :]
 
 
-def _decayed_at_once(x: Tensor, y: Tensor, log_forget: Tensor) -> Tensor:
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return every other block of (..., n_blocks, tokens, width), and the blocks between."""
+    first, second = x.unflatten(-3, (-1, 2)).unbind(dim=-3)
+    return first, second
+
+
+def _decayed_at_once(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `_products` for any number of tokens, with every pair and feature in memory."""
     total = log_forget.clamp(min=_LOWEST).double().cumsum(dim=-2)
     gaps = total[..., :, None, :] - total[..., None, :, :]
     n_tokens = y.shape[-2]
     later = torch.ones(n_tokens, n_tokens, dtype=torch.bool, device=y.device).triu(1)[..., None]
     decays = gaps.masked_fill(later, -torch.inf).exp().to(y.dtype)
-    return (x[..., :, None, :] * decays * y[..., None, :, :]).sum(dim=-1)
+    P = (x[..., :, None, :] * decays * y[..., None, :, :]).sum(dim=-1)
+    return P, total.exp().to(y.dtype), decays[..., -1, :, :]

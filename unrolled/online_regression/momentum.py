@@ -119,10 +119,9 @@ class _Path(NamedTuple):
 
 def _follow(eta: Tensor, keep: Tensor, seen: Tensor) -> _Path:
     """Return the path of chunks; a token that is not seen does not add Z to M."""
-    of_written, of_kept = decays_between(eta), decays_between(keep)
-    Z_of_Z = eta.cumsum(dim=-2).exp()
+    (of_written, Z_of_Z, _), (of_kept, of_M, _) = decays_between(eta), decays_between(keep)
     return _Path(
-        keep.cumsum(dim=-2).exp(),
+        of_M,
         of_kept @ (seen * Z_of_Z),
         of_kept @ (seen * of_written),
         Z_of_Z,
