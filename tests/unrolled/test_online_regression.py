@@ -244,9 +244,9 @@ def test_mesa_is_the_solver_in_all_forms(width, shut, n_iter):
                     assert error < tolerance, (n, dtype, chunk)
 
 
-@pytest.mark.parametrize("n_iter", [None, 2])
-def test_gradients_of_mesa_are_those_of_finite_differences(n_iter):
-    _, given, state = of_mesa(5, 1, 0.0)
+@pytest.mark.parametrize(("n_iter", "width"), [(None, 0), (None, 1), (2, 1)])
+def test_gradients_of_mesa_are_those_of_finite_differences(n_iter, width):
+    _, given, state = of_mesa(5, width, 0.0)
     given = on_layer(given, torch.float64)
     names, start = list(given), tuple(map(torch.from_numpy, state))
 
@@ -258,6 +258,22 @@ def test_gradients_of_mesa_are_those_of_finite_differences(n_iter):
     inputs = [x.requires_grad_() for x in given.values()]
     assert torch.autograd.gradcheck(call, inputs, atol=1e-8)
     assert torch.autograd.gradgradcheck(call, inputs, atol=1e-5)
+
+
+def test_both_exact_forms_of_mesa_have_the_same_gradients_at_weights_of_zero():
+    """One solves prefixes of chunks, the other, which can forget, every token."""
+    _, given, state = of_mesa(70, 0, None)
+    given = on_layer(given, torch.float64)
+    given["beta"][:, ::3] = 0
+    H, G = (torch.from_numpy(x).requires_grad_() for x in state)
+    inputs = [*(x.requires_grad_() for x in given.values()), H, G]
+    start, found = ((H + H.mT) / 2, G), []
+    for log_forget in (None, torch.zeros(2, 70, 1, dtype=torch.float64)):
+        out, (H, G) = layers.chunked_mesa(**given, log_forget=log_forget, state=start)
+        loss = out.sin().sum() + H.sin().sum() + G.sin().sum()
+        found.append(torch.autograd.grad(loss, inputs, retain_graph=True))
+    for prefixes, tokens_alone in zip(*found, strict=True):
+        assert_close(prefixes, tokens_alone, atol=1e-12, rtol=1e-12)
 
 
 def test_steps_past_the_solution_change_nothing():

@@ -10,6 +10,7 @@ from ..attention import Positive, check_count
 from ..attention.inputs import pair_of_states, read_state
 from .chunks import CHUNK
 from .inputs import read_sequences
+from .least_squares import solve_ridge
 from .rules import Forget, OnlineRule, Rows
 from .sums import chunked_linear_attention
 
@@ -36,9 +37,11 @@ def chunked_mesa(
         o_t = x_t G_t,   x_t (H_t + Diag(lam)) = q_t,   a = exp(log_forget)
 
     The layer's form of `twinsolve.solvers.online_regression.mesa`, or of `mesa_by_cg` if there is
-    an `n_iter`. The exact solution takes ``O(n d^3)`` operations and holds n matrices of d times d.
-    Each step of conjugate gradients costs as much as linear attention, and a step whose residual is
-    one rounding of q changes nothing. Gradients are those of what is computed, after few steps too.
+    an `n_iter`. Without forgetting, Cholesky factors solve all prefixes of a chunk at once: costs
+    are those of `chunked_delta_rule`, and ``d^3`` more a chunk. With forgetting the exact solution
+    takes ``O(n d^3)`` operations and holds n matrices of d times d. Each step of conjugate
+    gradients costs as much as linear attention, and a step whose residual is one rounding of q
+    changes nothing. Gradients are those of what is computed, after few steps too.
 
     Parameters
     ----------
@@ -68,6 +71,8 @@ def chunked_mesa(
     ------
     ValueError
         If shapes, dtypes or devices do not fit, or `n_iter` or `chunk` is below 1.
+    LinAlgError
+        If lam is below the rounding of H, so that the matrix is not positive definite.
 
     References
     ----------
@@ -93,6 +98,9 @@ def chunked_mesa(
         check_count(n_iter, "n_iter", 1)
     H = read_state(H, (*k.shape[:-2], k.shape[-1], k.shape[-1]), k)
     keys, penalty = step * k, lam.to(k.dtype)
+    if n_iter is None and log_forget is None:
+        out, state = solve_ridge(q, k, v, step.to(k.dtype), penalty, (H, G), chunk)
+        return out.to(out_type), state
 
     def sums(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return chunked_linear_attention(q, k, v, log_forget=log_forget, state=state, chunk=chunk)
