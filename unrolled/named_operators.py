@@ -32,7 +32,14 @@ from .kernel_smoothing import (
 )
 from .locally_linear import LocallyLinear
 from .nonlocal_energy import Neutreno
-from .online_regression import DeltaRule, GatedLinear, HeavyBall, Mesa, ProximalPoint
+from .online_regression import (
+    DeltaRule,
+    GatedLinear,
+    HeavyBall,
+    Mesa,
+    MiniBatch,
+    ProximalPoint,
+)
 from .self_expression import LowRank, Ridge
 from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
@@ -63,6 +70,7 @@ _FACTORIES: dict[str, Factory] = {
     "logistic": lambda heads, dim: Logistic(dim, num_heads=heads),
     "low_rank": lambda heads, dim: LowRank(0.1, relative=True, num_heads=heads, learnable=True),
     "mesa": lambda heads, dim: Mesa(num_heads=heads, learnable=True),
+    "mini_batch": lambda heads, dim: MiniBatch(),
     "neutreno": lambda heads, dim: Neutreno(Softmax()),
     "nystrom": lambda heads, dim: Nystrom(32),
     "proximal_point": lambda heads, dim: ProximalPoint(),

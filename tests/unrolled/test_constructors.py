@@ -241,6 +241,7 @@ ROWS = [
                "project_values": np.kron(np.eye(3), [[0.5, 0.5]])}),
     row("Mesa", lam=0.8, n_iter=3, forget="token", **HEADS,
         holds={"lam": Number(0.8, 3), "gates": {"beta": "token", "log_forget": "token"}}),
+    row("MiniBatch", batch_size=5, largest_step=1.5, holds={"gates": {"eta": "token"}}),
     row("Nystrom", n_landmarks=4, n_iter=3),
     row("OnlineRule", forget="feature", holds={"gates": {"log_forget": "feature"}}),
     row("ProximalPoint", forget="token",

@@ -22,6 +22,7 @@ from twinsolve.unrolled.online_regression import (
     GatedLinear,
     HeavyBall,
     Mesa,
+    MiniBatch,
     ProximalPoint,
 )
 from twinsolve.unrolled.online_regression.rules import nearly_unit
@@ -224,6 +225,103 @@ def test_heavy_ball_without_momentum_and_decay_is_the_delta_rule():
     assert_close((found, M), (out, state))
 
 
+def of_batches(n, batch_size):
+    """Arguments of the rule of mini-batches, with steps that sum to 1 a batch at most."""
+    x = drawn(n, 0, None)
+    return {name: x[name] for name in "qkv"} | {"eta": x["beta"] / batch_size}, x["state"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16, 64, 100])
+def test_mini_batches_are_the_solver_in_all_forms(batch_size):
+    """Batches shorter and longer than a chunk, and than the sequence; seen are 1e-15 and 9e-7."""
+    for n in LENGTHS:
+        x, start = of_batches(n, batch_size)
+        out, last = solvers.mini_batch_rule(**x, state=start, batch_size=batch_size)
+        whole = n - n % batch_size
+        before = solvers.mini_batch_rule(
+            **{name: y[:, : max(whole, 1)] for name, y in x.items()}, state=start,
+            batch_size=batch_size,
+        )[1] if whole else start  # fmt: skip
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+            given, S = on_layer(x, dtype), torch.from_numpy(start).to(dtype)
+            for chunk in (1, 16, 64, n):
+                found, ends = layers.chunked_mini_batch(
+                    **given, state=(S, torch.full_like(S, torch.nan)), batch_size=batch_size,
+                    chunk=chunk,
+                )  # fmt: skip
+                for one, exact in zip((found, *ends), (out, last, before), strict=True):
+                    error = np.abs(one.numpy() - exact).max() / max(1, np.abs(exact).max())
+                    assert error < tolerance, (n, dtype, chunk)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 100])
+def test_a_sequence_continues_in_the_middle_of_a_batch(batch_size):
+    """Also token by token, and with hidden tokens, which take no places."""
+    x, start = of_batches(70, batch_size)
+    given, S = on_layer(x, torch.float64), torch.from_numpy(start)
+    for hides in (False, True):
+        visible = torch.arange(70) % 5 != 3 if hides else torch.ones(70, dtype=torch.bool)
+        given = {name: torch.where(visible[:, None] if y.ndim > 2 else visible, y, 0)
+                 for name, y in given.items()}  # fmt: skip
+        rule = {"batch_size": batch_size}
+        whole, last = layers.chunked_mini_batch(**given, **rule, visible=visible, state=(S, S))
+        for cuts in ([33, 37], [1] * 70):
+            outs, state, place = [], (S, S), 0
+            parts = [y.split(cuts, 1) for y in given.values()]
+            for *part, seen in zip(*parts, visible.split(cuts), strict=True):
+                out, state = layers.chunked_mini_batch(
+                    **dict(zip(given, part, strict=True)), **rule, visible=seen, state=state,
+                    place=place,
+                )  # fmt: skip
+                outs.append(out)
+                place = (place + int(seen.sum())) % batch_size
+            assert_close(torch.cat(outs, dim=1), whole, atol=1e-12, rtol=0)
+            assert_close(state, last, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(("batch_size", "place"), [(1, 0), (2, 1), (3, 0), (9, 4)])
+def test_gradients_of_mini_batches_are_those_of_finite_differences(batch_size, place):
+    x, start = of_batches(6, batch_size)
+    given, S = on_layer(x, torch.float64), torch.from_numpy(start)
+    names = list(given)
+
+    def call(*values):
+        out, (last, before) = layers.chunked_mini_batch(
+            **dict(zip(names, values, strict=False)), state=values[4:], batch_size=batch_size,
+            place=place, chunk=4,
+        )  # fmt: skip
+        return out, last, before
+
+    inputs = [y.requires_grad_() for y in (*given.values(), S, S.cos())]
+    assert torch.autograd.gradcheck(call, inputs, atol=1e-8)
+    assert torch.autograd.gradgradcheck(call, inputs, atol=1e-6)
+
+
+def test_batches_of_one_are_the_delta_rule_and_one_batch_is_linear_attention():
+    x = on_layer(of_batches(20, 1)[0], torch.float64)
+    found, (last, _) = layers.chunked_mini_batch(**x, batch_size=1)
+    eta = x.pop("eta")
+    assert_close((found, last), layers.chunked_delta_rule(**x, beta=eta))
+    found, (last, _) = layers.chunked_mini_batch(**x, eta=torch.ones_like(eta), batch_size=20)
+    assert_close((found, last), layers.chunked_linear_attention(**x))
+    q, k, v = (tokens(2, 3, 9, D, seed=seed) for seed in range(3))
+    gates = Context(gates=tokens(2, 3, 9, 1, seed=3))
+    for causal in (False, True):
+        assert_close(
+            MiniBatch(1, 2.0)(q, k, v, is_causal=causal, context=gates),
+            DeltaRule(largest_step=2.0)(q, k, v, is_causal=causal, context=gates),
+        )
+
+
+@pytest.mark.parametrize("largest_step", [2.0, 2.1])
+def test_equal_keys_reach_the_longest_legal_step_of_a_batch(largest_step):
+    """With steps that sum to 2 errors change sign from batch to batch, and longer ones grow."""
+    k, v = torch.ones(640, 1, dtype=torch.float64), torch.zeros(640, 1, dtype=torch.float64)
+    S, eta = torch.ones(1, 1, dtype=torch.float64), torch.full_like(k[:, 0], largest_step / 16)
+    _, (last, _) = layers.chunked_mini_batch(k, k, v, eta=eta, batch_size=16, state=(S, S))
+    assert_close(last, (1 - largest_step) ** 40 * S)
+
+
 @pytest.mark.parametrize("n_iter", [None, 1, 3])
 @pytest.mark.parametrize(("width", "shut"), FORGETTING[:4])
 def test_mesa_is_the_solver_in_all_forms(width, shut, n_iter):
@@ -344,6 +442,7 @@ OPERATORS = {
     "preconditioned": lambda: DeltaRule("feature", preconditioned=True),
     "heavy ball": HeavyBall,
     "mesa": lambda: Mesa(forget="token"),
+    "mini-batches": lambda: MiniBatch(4),
     "mesa by steps": lambda: Mesa(n_iter=3, num_heads=3, learnable=True, dtype=torch.float64),
     "proximal": lambda: ProximalPoint("feature"),
 }
@@ -440,7 +539,15 @@ def test_a_mask_of_pairs_is_refused():
 
 @pytest.mark.parametrize(
     "name",
-    ["delta_rule", "gated_delta_rule", "gated_linear", "heavy_ball", "mesa", "proximal_point"],
+    [
+        "delta_rule",
+        "gated_delta_rule",
+        "gated_linear",
+        "heavy_ball",
+        "mesa",
+        "mini_batch",
+        "proximal_point",
+    ],
 )
 def test_models_take_it_by_name(name):
     model = LanguageModel(11, 12, 2, 3, 16, operator=name)
@@ -531,6 +638,18 @@ Q = tokens(2, 4, D)
         (lambda: Mesa(forget="feature"), "forget: must be None or 'token', got 'feature'"),
         (lambda: Mesa(0.0), "lam: must be"),
         (lambda: Mesa(n_iter=0), "n_iter: must be"),
+        (lambda: MiniBatch(0), "batch_size: must be a whole number >= 1, got 0"),
+        (lambda: MiniBatch(4, 2.5), r"largest_step: must be in \(0, 2\], got 2.5"),
+        (
+            lambda: layers.chunked_mini_batch(Q, Q, Q, eta=Q[..., 0], batch_size=4, place=4),
+            r"place: must be a whole number in \[0, 3\], got 4",
+        ),
+        (
+            lambda: layers.chunked_mini_batch(
+                Q, Q, Q, eta=Q[..., 0], batch_size=2, state=(Q.mT @ Q, Q)
+            ),
+            r"state: must have shape \(2, 5, 5\) on cpu, got \(2, 4, 5\)",
+        ),
         (
             lambda: layers.chunked_mesa(
                 Q, Q, Q, beta=Q[..., 0], lam=torch.tensor(1.0), log_forget=Q

@@ -17,12 +17,20 @@ from ...solvers.online_regression import (
     delta_rule,
     mesa,
     mesa_by_cg,
+    mini_batch_rule,
     proximal_point_rule,
     recurrent_linear_attention,
     titans_memory,
 )
 from ...unrolled.attention import Context
-from ...unrolled.online_regression import DeltaRule, GatedLinear, HeavyBall, Mesa, ProximalPoint
+from ...unrolled.online_regression import (
+    DeltaRule,
+    GatedLinear,
+    HeavyBall,
+    Mesa,
+    MiniBatch,
+    ProximalPoint,
+)
 from ..heads import Array, HeadCall, head_value
 from ..pairs import Inputs, Numerics
 from ..registry import add_twin
@@ -52,6 +60,7 @@ def _opened(layer: Any, call: HeadCall) -> dict[str, Array]:
     open_gate = {
         "beta": lambda raw: getattr(layer, "largest_step", 2.0) * expit(raw),
         "delta": lambda raw: np.logaddexp(raw + _SOFTPLUS_IS_1, 0),
+        "eta": lambda raw: layer.largest_step * expit(raw) / layer.batch_size,
         "step": lambda raw: layer.largest_step / 2 * expit(raw),
         "log_momentum": expit,
         "log_keep": lambda raw: np.exp(np.minimum(raw, 0)),
@@ -111,6 +120,13 @@ def _solve_mesa(layer: Mesa, call: HeadCall) -> Array:
     if layer.n_iter is None:
         return mesa(*one, **last)[0][:, 0]
     return mesa_by_cg(*one, n_iter=layer.n_iter, **last)[0][:, 0]
+
+
+def _solve_batches(layer: MiniBatch, call: HeadCall) -> Array:
+    """Solve by the literal recurrence; keys that are hidden take no places in its batches."""
+    eta, k = _opened(layer, call)["eta"][:, 0], _unit(call.k)
+    _, state = mini_batch_rule(k, k, call.v, eta=eta, batch_size=layer.batch_size)
+    return np.asarray(_unit(call.q) @ state)
 
 
 def _solve_heavy_ball(layer: HeavyBall, call: HeadCall) -> Array:
@@ -233,4 +249,17 @@ _online(
     options={"short-steps": lambda q, k, v: HeavyBall(0.6)},
     solve=_solve_heavy_ball,
     inputs=Inputs(context=_draw_gates(0, 3)),
+)
+_online(
+    name="mini-batches",
+    equation="TR-7",
+    source="Sun et al. (2024)",
+    layer=MiniBatch,
+    build=lambda q, k, v: MiniBatch(4),
+    options={
+        "longer-than-a-chunk": lambda q, k, v: MiniBatch(100),
+        "long-steps": lambda q, k, v: MiniBatch(3, 2.0),
+    },
+    solve=_solve_batches,
+    inputs=Inputs(context=_draw_gates(0, 1)),
 )

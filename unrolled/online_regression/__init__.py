@@ -1,5 +1,6 @@
 """Layers that learn at test time: regression on the tokens so far, solved as they come."""
 
+from .batches import MiniBatch, chunked_mini_batch
 from .delta import DeltaRule, ProximalPoint, chunked_delta_rule
 from .momentum import HeavyBall, chunked_heavy_ball
 from .ridge import Mesa, chunked_mesa
@@ -10,9 +11,11 @@ __all__ = [
     "GatedLinear",
     "HeavyBall",
     "Mesa",
+    "MiniBatch",
     "ProximalPoint",
     "chunked_delta_rule",
     "chunked_heavy_ball",
     "chunked_linear_attention",
     "chunked_mesa",
+    "chunked_mini_batch",
 ]
