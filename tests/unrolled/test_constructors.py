@@ -239,7 +239,7 @@ ROWS = [
     row("Linformer", max_length=6, n_projected=3,
         holds={"project_keys": np.kron(np.eye(3), [[0.5, 0.5]]),
                "project_values": np.kron(np.eye(3), [[0.5, 0.5]])}),
-    row("Mesa", lam=0.8, n_iter=3, forget="token", **HEADS,
+    row("Mesa", lam=0.8, n_iter=3, implicit=True, forget="token", **HEADS,
         holds={"lam": Number(0.8, 3), "gates": {"beta": "token", "log_forget": "token"}}),
     row("MiniBatch", batch_size=5, largest_step=1.5, holds={"gates": {"eta": "token"}}),
     row("Nystrom", n_landmarks=4, n_iter=3),

@@ -388,6 +388,111 @@ def test_steps_past_the_solution_change_nothing():
         assert gradient.isfinite().all()
 
 
+def mesa_gradients(given, **settings):
+    """Outputs, and gradients of a loss in all that is given, for H of symmetric changes."""
+    inputs = {name: x.clone().requires_grad_() for name, x in given.items()}
+    inputs["H"], inputs["G"] = inputs.pop("H"), inputs.pop("G")
+    named = {name: x for name, x in inputs.items() if name not in "HG"}
+    out, sums = layers.chunked_mesa(**named, state=(inputs["H"], inputs["G"]), **settings)
+    loss = out.sin().sum() + sum(x.sum() for x in sums)
+    gradients = dict(zip(inputs, torch.autograd.grad(loss, list(inputs.values())), strict=True))
+    gradients["H"] = gradients["H"] + gradients["H"].mT
+    return out.detach(), gradients
+
+
+def given_to_mesa(n=20, width=1):
+    _, given, (H, G) = of_mesa(n, width, 0.0)
+    return on_layer(given | {"H": H, "G": G}, torch.float64)
+
+
+@pytest.mark.parametrize("width", [0, 1])
+def test_implicit_gradients_are_those_of_the_solution_once_steps_have_converged(width):
+    """TR-5g; the condition of 20 or so multiplies a rounding, seen are 1e-14."""
+    given = given_to_mesa(width=width)
+    exact, expected = mesa_gradients(given)
+    found, gradients = mesa_gradients(given, n_iter=D + 5, implicit=True, chunk=4)
+    assert_close(found, exact, atol=1e-12, rtol=0)
+    for name, gradient in gradients.items():
+        size = max(1.0, float(expected[name].abs().max()))
+        assert (gradient - expected[name]).abs().max() < 1e-11 * size, name
+
+
+def test_implicit_gradients_of_few_steps_are_two_solves():
+    """TR-5g, from matrices that are written out; the residual bounds their error, TR-5b."""
+    given = given_to_mesa(7, 0)
+    q, k, v, beta, lam = (given[name] for name in ("q", "k", "v", "beta", "lam"))
+    pairs = (beta[..., None, None] * k[..., :, None] * k[..., None, :]).cumsum(dim=1)
+    A = given["H"][:, None] + pairs + torch.diag(lam)
+    sums = (beta[..., None, None] * k[..., :, None] * v[..., None, :]).cumsum(dim=1)
+    G = given["G"][:, None] + sums
+
+    def steps(b):
+        return torch.stack([
+            torch.from_numpy(solvers.ridge._solve_by_cg(A[:, t].numpy(), b[:, t, None].numpy(), 2))
+            for t in range(7)
+        ], dim=1)[..., 0, :]  # fmt: skip
+
+    x = steps(q)
+    out = (x[..., None, :] @ G)[..., 0, :]
+    dx = (G @ out.cos()[..., None])[..., 0]
+    y = steps(dx)
+    assert_close(mesa_gradients(given, n_iter=2, implicit=True)[0], out)
+    _, found = mesa_gradients(given, n_iter=2, implicit=True)
+    assert_close(found["q"], y)
+    assert_close(found["lam"], -(y * x).sum(dim=(0, 1)))
+    residual = (dx - (y[..., None, :] @ A)[..., 0, :]).norm(dim=-1)
+    missed = (torch.linalg.solve(A, dx) - y).norm(dim=-1)
+    assert 0.1 < (missed / (residual / lam.min())).max() <= 1
+
+
+def test_implicit_gradients_of_two_steps_are_not_the_derivative_of_the_steps():
+    """TR-5g: for random keys they are more than 18 percent apart, in nearly every draw."""
+    apart = []
+    for seed in range(20):
+        q, k, v = (tokens(1, 30, 16, seed=3 * seed + part) for part in range(3))
+        given = {"q": nearly_unit(q), "k": nearly_unit(k), "v": v, "lam": tokens(16).exp()}
+        zero = torch.zeros(1, 16, 16).double()
+        given |= {"beta": torch.ones(1, 30).double(), "H": zero, "G": zero}
+        _, implicit = mesa_gradients(given, n_iter=2, implicit=True)
+        _, of_steps = mesa_gradients(given, n_iter=2)
+        apart.append(float((implicit["q"] - of_steps["q"]).norm() / of_steps["q"].norm()))
+    assert np.mean(np.array(apart) > 0.18) >= 0.9
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_implicit_gradients_of_the_layer(causal):
+    """Right where the state is read at once too; second derivatives and torch.func are refused."""
+    q, k, v = (tokens(2, 3, 9, D, seed=seed).requires_grad_() for seed in range(3))
+    found = Mesa(0.7, n_iter=30, implicit=True)(q, k, v, is_causal=causal)
+    exact = Mesa(0.7)(q, k, v, is_causal=causal)
+    gradients, expected = (
+        torch.autograd.grad(out.sin().sum(), (q, k, v), create_graph=True) for out in (found, exact)
+    )
+    assert_close(gradients, expected, atol=1e-12, rtol=0)
+    with pytest.raises(RuntimeError, match="implicit gradients have no second derivative"):
+        torch.autograd.grad(gradients[1].sum(), k)
+    with pytest.raises(RuntimeError, match="neither be exported nor transformed"):
+        torch.func.grad(lambda q: Mesa(n_iter=3, implicit=True)(q, k, v).sum())(q)
+    with torch.no_grad():
+        assert_close(Mesa(0.7, n_iter=30, implicit=True)(q, k, v, is_causal=causal), exact)
+
+
+def test_implicit_gradients_keep_nothing_of_the_steps():
+    """Tensors that a backward pass keeps, counted for 2 and 9 steps."""
+    given = given_to_mesa()
+
+    def n_kept(**settings):
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x), lambda x: x):
+            inputs = {name: x.clone().requires_grad_() for name, x in given.items()}
+            state = inputs.pop("H"), inputs.pop("G")
+            layers.chunked_mesa(**inputs, state=state, **settings)
+        return len(kept)
+
+    assert n_kept(n_iter=9, implicit=True) == n_kept(n_iter=2, implicit=True)
+    assert n_kept(n_iter=9) > 2 * n_kept(n_iter=2)
+
+
 def test_a_large_penalty_makes_mesa_linear_attention():
     """TR-1: |lam S - G| is at most |H| / (|H| + lam) of |G|."""
     q, k, v = (tokens(2, 9, D, seed=seed) for seed in range(3))
@@ -638,6 +743,7 @@ Q = tokens(2, 4, D)
         (lambda: Mesa(forget="feature"), "forget: must be None or 'token', got 'feature'"),
         (lambda: Mesa(0.0), "lam: must be"),
         (lambda: Mesa(n_iter=0), "n_iter: must be"),
+        (lambda: Mesa(implicit=True), "implicit: needs n_iter; the exact solution has exact"),
         (lambda: MiniBatch(0), "batch_size: must be a whole number >= 1, got 0"),
         (lambda: MiniBatch(4, 2.5), r"largest_step: must be in \(0, 2\], got 2.5"),
         (

@@ -32,12 +32,13 @@ from ...unrolled.online_regression import (
     ProximalPoint,
 )
 from ..heads import Array, HeadCall, head_value
-from ..pairs import Inputs, Numerics
+from ..pairs import Derivatives, Inputs, Numerics
 from ..registry import add_twin
 from ..relations import Identity, Iterate
 
 _LEAST = 1e-6  # of the squared norm of a row, as the layers have it
 _SOFTPLUS_IS_1 = math.log(math.e - 1)
+_MANY = 50  # steps of conjugate gradients
 
 
 def _draw_gates(n_wide: int, n_narrow: int) -> Callable[[Array, Array, Array], Context]:
@@ -108,7 +109,7 @@ def _solve_sums(layer: GatedLinear, call: HeadCall) -> Array:
 def _solve_mesa(layer: Mesa, call: HeadCall) -> Array:
     """Solve the ridge regression on all keys, or iterate, and read it with each query."""
     gates, q, k = _opened(layer, call), _unit(call.q), _unit(call.k)
-    n_keys = len(k)
+    n_keys, n_iter = len(k), None if _converges(layer) else layer.n_iter
     # Every query stands at the last token; those before it only fill the statistics.
     given: dict[str, Any] = {
         "beta": gates["beta"][:, 0], "forget": gates.get("log_forget", np.ones((n_keys, 1)))[:, 0],
@@ -117,9 +118,9 @@ def _solve_mesa(layer: Mesa, call: HeadCall) -> Array:
     _, (H, G) = mesa(k, k, call.v, **given)
     last: dict[str, Any] = {"beta": 0.0, "forget": 1.0, "lam": given["lam"], "state": (H, G)}
     one = q[:, None], np.zeros((len(q), 1, k.shape[1])), np.zeros((len(q), 1, G.shape[1]))
-    if layer.n_iter is None:
+    if n_iter is None:
         return mesa(*one, **last)[0][:, 0]
-    return mesa_by_cg(*one, n_iter=layer.n_iter, **last)[0][:, 0]
+    return mesa_by_cg(*one, n_iter=n_iter, **last)[0][:, 0]
 
 
 def _solve_batches(layer: MiniBatch, call: HeadCall) -> Array:
@@ -135,6 +136,16 @@ def _solve_heavy_ball(layer: HeavyBall, call: HeadCall) -> Array:
     step, momentum, keep = (x[:, 0] for x in gates.values())
     _, (M, _) = titans_memory(k, k, call.v, step=step, momentum=momentum, decay=1 - keep)
     return np.asarray(_unit(call.q) @ M)
+
+
+def _converges(layer: Mesa) -> bool:
+    """Whether gradients are implicit after so many steps that they are those of the output."""
+    return (
+        layer.implicit
+        and layer.forget is None
+        and layer.n_iter is not None
+        and layer.n_iter >= _MANY
+    )
 
 
 def _condition(layer: Mesa, q: Array, k: Array, v: Array) -> float:
@@ -230,7 +241,16 @@ _mesa(
     relation=Iterate(n_iter=(1, 2, 3, 6), evidence="solver"),
     build=lambda q, k, v: Mesa(0.1 * k.shape[-2], n_iter=2),
     numerics=Numerics(_condition, lambda layer: layer.n_iter),
-    covers=lambda layer: layer.n_iter is not None and layer.forget is None,
+    covers=lambda layer: layer.n_iter is not None and not (layer.forget or _converges(layer)),
+)
+_mesa(
+    name="mesa-with-implicit-gradient",
+    equation="TR-5g",
+    relation=Identity(evidence="solver"),
+    build=lambda q, k, v: Mesa(0.1 * k.shape[-2], n_iter=60, implicit=True),
+    numerics=Numerics(_condition, lambda layer: layer.n_iter),
+    derivatives=Derivatives(twice=()),
+    covers=_converges,
 )
 _mesa(
     name="forgetting-mesa",

@@ -229,13 +229,13 @@ class MiniBatch(OnlineRule):
         return self.largest_step / self.batch_size * raw.sigmoid()
 
     def run(self, x: Rows, state: Any = None) -> tuple[Tensor, tuple[State, int]]:
-        pair, place = state or (None, 0)
+        pair, place = pair_of_states(state)
         out, last = chunked_mini_batch(
             *x[:3], eta=x.gates["eta"][..., 0], batch_size=self.batch_size,
             visible=None if x.visible is None else x.visible[..., 0],
-            state=pair, place=place,
+            state=pair, place=place or 0,
         )  # fmt: skip
-        return out, (last, (place + x.k.shape[-2]) % self.batch_size)
+        return out, (last, ((place or 0) + x.k.shape[-2]) % self.batch_size)
 
     def read(self, q: Tensor, state: Any) -> Tensor:
         (S, _), _ = state

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention import Positive, check_count
+from ..attention import Positive, check_count, is_transformed, untraced
 from ..attention.inputs import pair_of_states, read_state
+from ..fixed_point import with_gradient
 from .chunks import CHUNK
 from .inputs import read_sequences
 from .least_squares import solve_ridge
@@ -26,6 +27,7 @@ def chunked_mesa(
     lam: Tensor,
     log_forget: Tensor | None = None,
     n_iter: int | None = None,
+    implicit: bool = False,
     state: tuple[Tensor, Tensor] | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -41,7 +43,17 @@ def chunked_mesa(
     are those of `chunked_delta_rule`, and ``d^3`` more a chunk. With forgetting the exact solution
     takes ``O(n d^3)`` operations and holds n matrices of d times d. Each step of conjugate
     gradients costs as much as linear attention, and a step whose residual is one rounding of q
-    changes nothing. Gradients are those of what is computed, after few steps too.
+    changes nothing. Gradients are those of what is computed, after few steps too, or those of the
+    solution where they are `implicit`: from the gradient dx of a loss in x,
+
+    ::
+
+        y_t (H_t + Diag(lam)) = dx_t,   dq = y,   d(H_t + Diag(lam)) = -y_t^T x_t
+
+    with the x of the forward pass, and y by as many steps. The backward pass then keeps nothing of
+    the steps. Once they have converged both gradients are the same; after few steps the implicit
+    one is not the derivative of the output, and either may be nearer to that of the solution. With
+    the residual ``r = dx - y A`` it misses dq by at most ``|r| / min(lam)``.
 
     Parameters
     ----------
@@ -55,6 +67,9 @@ def chunked_mesa(
         Logarithm of a, at most 0; None forgets nothing. The penalty is not forgotten.
     n_iter : int, optional
         Steps of conjugate gradients from 0; None solves exactly.
+    implicit : bool, default=False
+        Whether gradients are those of the solution, by as many steps. They have no second
+        derivative.
     state : pair of Tensor of shape (..., d, d) and (..., d, e), optional
         H and G before the first token; zeros by default.
     chunk : int, default=64
@@ -70,13 +85,17 @@ def chunked_mesa(
     Raises
     ------
     ValueError
-        If shapes, dtypes or devices do not fit, or `n_iter` or `chunk` is below 1.
+        If shapes, dtypes or devices do not fit, `n_iter` or `chunk` is below 1, or gradients are to
+        be implicit without an `n_iter`.
     LinAlgError
         If lam is below the rounding of H, so that the matrix is not positive definite.
+    RuntimeError
+        If a second derivative of implicit gradients is asked for, or they are to be exported or
+        transformed by ``torch.func``.
 
     References
     ----------
-    von Oswald et al. (2025), *MesaNet*; EQUATIONS TR-5, TR-5c.
+    von Oswald et al. (2025), *MesaNet*; EQUATIONS TR-5, TR-5c, TR-5g.
 
     Examples
     --------
@@ -94,8 +113,7 @@ def chunked_mesa(
             "log_forget: must have one number for each token, as H stays symmetric, got shape "
             f"{tuple(log_forget.shape)}"
         )
-    if n_iter is not None:
-        check_count(n_iter, "n_iter", 1)
+    check_steps(n_iter, implicit)
     H = read_state(H, (*k.shape[:-2], k.shape[-1], k.shape[-1]), k)
     keys, penalty = step * k, lam.to(k.dtype)
     if n_iter is None and log_forget is None:
@@ -108,7 +126,8 @@ def chunked_mesa(
     if n_iter is None:
         x = _solve(q, penalty, k, keys, H, sums)
     else:
-        x = _iterate(lambda x: sums(x, k, keys, H)[0] + x * penalty, q, n_iter)
+        iterate = _iterate_implicitly if implicit else _iterate
+        x = iterate(lambda x: sums(x, k, keys, H)[0] + x * penalty, q, n_iter)
     out, last = sums(x, k, torch.cat([keys, step * v], dim=-1), torch.cat([H, G], dim=-1))
     d = k.shape[-1]
     return out[..., d:].to(out_type), (last[..., :d], last[..., d:])
@@ -121,6 +140,13 @@ def _solve(q: Tensor, lam: Tensor, k: Tensor, keys: Tensor, H: Tensor, sums: Sum
     flat, _ = sums(one, one, pairs, H.flatten(-2)[..., None, :])
     A = flat.unflatten(-1, (k.shape[-1], -1)) + torch.diag_embed(lam.expand(*q.shape))
     return torch.linalg.solve(A, q)
+
+
+def check_steps(n_iter: int | None, implicit: bool) -> int | None:
+    """Return the number of steps; raise a ValueError if it does not fit."""
+    if implicit and n_iter is None:
+        raise ValueError("implicit: needs n_iter; the exact solution has exact gradients")
+    return None if n_iter is None else check_count(n_iter, "n_iter", 1)
 
 
 def _iterate(times_matrix: Callable[[Tensor], Tensor], b: Tensor, n_iter: int) -> Tensor:
@@ -145,6 +171,34 @@ def _divide(above: Tensor, below: Tensor, is_done: Tensor) -> Tensor:
     return torch.where(is_done, 0, above / torch.where(is_done, 1, below))
 
 
+def _iterate_implicitly(times_matrix: Callable[[Tensor], Tensor], b: Tensor, n_iter: int) -> Tensor:
+    """Take the steps of `_iterate`, with the gradient of the solution."""
+    if not torch.is_grad_enabled():
+        return _iterate(times_matrix, b, n_iter)
+    if torch.compiler.is_exporting() or is_transformed():
+        raise RuntimeError(
+            "Mesa: implicit gradients can neither be exported nor transformed by torch.func; "
+            "under torch.no_grad() the layer can"
+        )
+    return _solve_implicitly(times_matrix, b, n_iter)
+
+
+@untraced
+def _solve_implicitly(times_matrix: Callable[[Tensor], Tensor], b: Tensor, n_iter: int) -> Tensor:
+    """Solve ``x A = b`` by steps, as the fixed point of ``x + b - x A``.
+
+    At a constant x this map passes on ``y = dx A^-1`` as db = y and dA = -y^T x.
+    """
+
+    def solve(b: Tensor) -> Tensor:
+        with torch.no_grad():
+            return _iterate(times_matrix, b, n_iter)
+
+    x = solve(b)
+    refusal = "Mesa: implicit gradients have no second derivative"
+    return with_gradient(x, x + b - times_matrix(x), solve, refusal)
+
+
 class Mesa(OnlineRule):
     """Mesa layer: ridge regression on the tokens so far, solved for each query.
 
@@ -163,6 +217,8 @@ class Mesa(OnlineRule):
         > 0; the start of the layer of von Oswald et al.
     n_iter : int, optional
         Steps of conjugate gradients; None solves exactly, see `chunked_mesa`.
+    implicit : bool, default=False
+        Whether the gradients after `n_iter` steps are those of the solution, see `chunked_mesa`.
     forget : {None, "token"}, default=None
     num_heads : int, optional
         Learn one penalty a head; None with ``learnable=True`` learns a single one.
@@ -175,7 +231,7 @@ class Mesa(OnlineRule):
 
     References
     ----------
-    See `chunked_mesa`; EQUATIONS TR-5, TR-5c.
+    See `chunked_mesa`; EQUATIONS TR-5, TR-5c, TR-5g.
 
     Examples
     --------
@@ -194,6 +250,7 @@ class Mesa(OnlineRule):
         lam: float = 1.0,
         *,
         n_iter: int | None = None,
+        implicit: bool = False,
         forget: Forget = None,
         num_heads: int | None = None,
         learnable: bool = False,
@@ -203,7 +260,7 @@ class Mesa(OnlineRule):
         super().__init__(forget)
         if forget == "feature":
             raise ValueError("forget: must be None or 'token', got 'feature'")
-        self.n_iter = None if n_iter is None else check_count(n_iter, "n_iter", 1)
+        self.n_iter, self.implicit = check_steps(n_iter, implicit), implicit
         self.lam = Positive(
             lam, name="lam", num_heads=num_heads, learnable=learnable, device=device, dtype=dtype
         )
@@ -214,7 +271,8 @@ class Mesa(OnlineRule):
     def run(self, x: Rows, state: Any = None) -> tuple[Tensor, Any]:
         return chunked_mesa(
             *x[:3], beta=x.gates["beta"][..., 0], lam=self.lam().to(x.q),
-            log_forget=x.gates.get("log_forget"), n_iter=self.n_iter, state=state,
+            log_forget=x.gates.get("log_forget"), n_iter=self.n_iter, implicit=self.implicit,
+            state=state,
         )  # fmt: skip
 
     def learn(self, x: Rows) -> tuple[Tensor, Tensor]:
@@ -228,7 +286,8 @@ class Mesa(OnlineRule):
         if self.n_iter is None:
             A = H + lam * torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
             return q @ torch.linalg.solve(A, G)
-        return _iterate(lambda x: x @ H + lam * x, q, self.n_iter) @ G
+        iterate = _iterate_implicitly if self.implicit else _iterate
+        return iterate(lambda x: x @ H + lam * x, q, self.n_iter) @ G
 
     def extra_repr(self) -> str:
-        return f"n_iter={self.n_iter}, {super().extra_repr()}"
+        return f"n_iter={self.n_iter}, implicit={self.implicit}, {super().extra_repr()}"
