@@ -54,7 +54,7 @@ class HeadCall:
     tied : float
         Scores count as equal if they differ by at most this share of their size.
     positions, grid, n_class_tokens, projected_positions, values, first_values, previous_values, \
-first_tokens, history, gates
+first_tokens, history, gates, query_gates
         As in `Context`. `positions` holds all tokens of the sequence; the other fields hold the
         queries and keys of this call.
     all_heads : AllHeads, optional
@@ -81,6 +81,7 @@ first_tokens, history, gates
     first_tokens: Any = None
     history: tuple[Array, ...] = ()
     gates: Any = None
+    query_gates: Any = None
     all_heads: AllHeads | None = None
 
     def __post_init__(self) -> None:
@@ -105,6 +106,8 @@ first_tokens, history, gates
         if self.projected_positions is not None:
             of_queries, of_keys = self.projected_positions
             changes["projected_positions"] = of_queries[queries], of_keys[keys]
+        if self.query_gates is not None:
+            changes["query_gates"] = self.query_gates[queries]
         if self.chosen is not None:
             changes["chosen"] = self.chosen[np.ix_(queries, keys)]
         return replace(

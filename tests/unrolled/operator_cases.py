@@ -85,6 +85,8 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "heavy ball": lambda: layers.online_regression.HeavyBall(),
     "mesa": lambda: layers.online_regression.Mesa(0.7, num_heads=3, learnable=True),
     "mesa by steps": lambda: layers.online_regression.Mesa(0.7, n_iter=2, forget="token"),
+    "local linear": lambda: layers.online_regression.LocalLinear("exact"),
+    "parallax": lambda: layers.online_regression.LocalLinear(scale=0.7),
     "mini-batches": lambda: layers.online_regression.MiniBatch(3, 2.0),
     "proximal point": lambda: layers.online_regression.ProximalPoint("feature"),
     "linformer": lambda: moved(layers.Linformer(8192, 6), 0.05),

@@ -239,6 +239,8 @@ ROWS = [
     row("Linformer", max_length=6, n_projected=3,
         holds={"project_keys": np.kron(np.eye(3), [[0.5, 0.5]]),
                "project_values": np.kron(np.eye(3), [[0.5, 0.5]])}),
+    row("LocalLinear", probe="exact", reg=0.3, scale=0.7, holds={"query_gates": {}}),
+    row("LocalLinear", probe="learned", scale=0.7, holds={"query_gates": {"probe": "feature"}}),
     row("Mesa", lam=0.8, n_iter=3, implicit=True, forget="token", **HEADS,
         holds={"lam": Number(0.8, 3), "gates": {"beta": "token", "log_forget": "token"}}),
     row("MiniBatch", batch_size=5, largest_step=1.5, holds={"gates": {"eta": "token"}}),

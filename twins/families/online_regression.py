@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from ...solvers.online_regression import (
     delta_rule,
     mesa,
     mesa_by_cg,
     mini_batch_rule,
+    parallax,
     proximal_point_rule,
     recurrent_linear_attention,
     titans_memory,
@@ -27,18 +28,22 @@ from ...unrolled.online_regression import (
     DeltaRule,
     GatedLinear,
     HeavyBall,
+    LocalLinear,
     Mesa,
     MiniBatch,
     ProximalPoint,
 )
 from ..heads import Array, HeadCall, head_value
+from ..judging.certificates import range_of
 from ..pairs import Derivatives, Inputs, Numerics
 from ..registry import add_twin
 from ..relations import Identity, Iterate
+from .kernel_smoothing.regression import dot_product_logits, scale_of
 
 _LEAST = 1e-6  # of the squared norm of a row, as the layers have it
 _SOFTPLUS_IS_1 = math.log(math.e - 1)
 _MANY = 50  # steps of conjugate gradients
+_ROUND = np.finfo(np.float64)
 
 
 def _draw_gates(n_wide: int, n_narrow: int) -> Callable[[Array, Array, Array], Context]:
@@ -136,6 +141,57 @@ def _solve_heavy_ball(layer: HeavyBall, call: HeadCall) -> Array:
     step, momentum, keep = (x[:, 0] for x in gates.values())
     _, (M, _) = titans_memory(k, k, call.v, step=step, momentum=momentum, decay=1 - keep)
     return np.asarray(_unit(call.q) @ M)
+
+
+def _draw_probe(q: Array, k: Array, v: Array) -> Context:
+    """Return probes that follow from the queries, so that a permutation takes them along."""
+    return Context(query_gates=torch.from_numpy(np.cos(3 * q) / np.sqrt(q.shape[-1])))
+
+
+def _with_bias(call: HeadCall, scale: float) -> tuple[Array, Array]:
+    """Return queries (n, 1, d + 1) and keys (n, n_keys, d + 1) whose products hold the bias too."""
+    keys = np.broadcast_to(call.k, (len(call.q), *call.k.shape))
+    bias = np.zeros(keys.shape[:2]) if call.bias is None else call.bias
+    q = np.c_[call.q, np.ones(len(call.q))][:, None]
+    return q, np.concatenate([keys, bias[..., None] / scale], axis=2)
+
+
+def _solve_learned_probe(layer: LocalLinear, call: HeadCall) -> Array:
+    """Correct each query as the last token, whose probe does not see the bias."""
+    scale = scale_of(layer, call.q)
+    q, keys = _with_bias(call, scale)
+    values = np.broadcast_to(call.v, (len(q), *call.v.shape))
+    probe = np.c_[call.query_gates, np.zeros(len(q))][:, None]
+    out, _ = parallax(
+        q, keys[:, -1:], values[:, -1:], probe=probe, scale=scale,
+        state=(keys[:, :-1], values[:, :-1]),
+    )  # fmt: skip
+    return out[:, 0]
+
+
+def _fit_affine(layer: LocalLinear, call: HeadCall) -> Array:
+    """Fit an affine function around each query by least squares, with the penalty as more rows.
+
+    Numbers are relative to those of the heaviest key. Keys that are one point up to rounding, or
+    whose covariance underflows, have no slope.
+    """
+    logits = dot_product_logits(layer, call) + (0.0 if call.bias is None else call.bias)
+    weights = softmax(logits, axis=1)
+    fitted, d = np.empty((len(call.q), call.v.shape[1])), call.k.shape[1]
+    for i, (p, q) in enumerate(zip(weights, call.q, strict=True)):
+        first, root = p.argmax(), np.sqrt(p)[:, None]
+        x, v = call.k - call.k[first], call.v - call.v[first]
+        near, mean = p @ x, p @ v
+        fitted[i] = p @ call.v
+        grain = 8 * _ROUND.eps * np.linalg.norm(call.k[p > 0], axis=1).max()
+        spread = (p[:, None] * (x - near) ** 2).sum()
+        span = np.linalg.norm((x - near)[p > 0], axis=1).max()
+        if span <= grain or spread <= _ROUND.tiny / _ROUND.eps:
+            continue
+        rows = np.concatenate([root * (x - near), np.sqrt(layer.reg * spread) * np.eye(d)])
+        right = np.concatenate([root * (v - mean), np.zeros((d, v.shape[1]))])
+        fitted[i] += (q - call.k[first] - near) @ np.linalg.lstsq(rows, right, rcond=None)[0]
+    return fitted
 
 
 def _converges(layer: Mesa) -> bool:
@@ -282,4 +338,27 @@ _online(
     },
     solve=_solve_batches,
     inputs=Inputs(context=_draw_gates(0, 1)),
+)
+_local = partial(_online, equation="TR-9", layer=LocalLinear)
+_local(
+    name="parallax",
+    source="Parallax",
+    build=lambda q, k, v: LocalLinear(),
+    options={"scaled": lambda q, k, v: LocalLinear(scale=0.7)},
+    solve=_solve_learned_probe,
+    inputs=Inputs(context=_draw_probe, reads_bias=True),
+    numerics=Numerics(range_of(dot_product_logits)),
+    covers=lambda layer: layer.probe == "learned",
+)
+_local(
+    name="local-linear-attention",
+    source="Cleveland (1979)",
+    relation=Identity(1e-8, evidence="solver"),
+    build=lambda q, k, v: LocalLinear("exact"),
+    options={"weak-penalty": lambda q, k, v: LocalLinear("exact", reg=1e-3, scale=0.7)},
+    solve=_fit_affine,
+    inputs=Inputs(reads_bias=True),
+    # A bound of the condition number of the penalised covariance.
+    numerics=Numerics(range_of(dot_product_logits), lambda layer: 1 + round(1 / layer.reg)),
+    covers=lambda layer: layer.probe == "exact",
 )

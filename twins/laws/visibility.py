@@ -121,7 +121,10 @@ def last_tokens(subject: Subject, declared: Declared) -> Iterator[Trial]:
 
     def measure(n_queries: int, masks: Masks) -> Measurement:
         q, k, v = subject.inputs
-        fewer = subject.on((q[..., -n_queries:, :], k, v), subject.context)
+        context = subject.context
+        if context is not None and context.query_gates is not None:
+            context = context._replace(query_gates=context.query_gates[..., -n_queries:, :])
+        fewer = subject.on((q[..., -n_queries:, :], k, v), context)
         arguments, mask = dict(masks.given), masks.given.get("mask")
         if mask is not None and mask.shape[-2] > 1:
             arguments["mask"] = mask[..., -n_queries:, :]

@@ -36,6 +36,8 @@ class Context(NamedTuple):
     gates : Tensor of shape (..., heads, tokens, n_gates), optional
         What the present layer's keys give for `Operator.gates`, side by side, before the operator
         opens the gates.
+    query_gates : Tensor of shape (..., heads, n_queries, n_gates), optional
+        The same of its queries, for `Operator.query_gates`.
     states : tuple, optional
         What each layer of a decoding model keeps of the tokens before, in turn: the present layer
         takes the first and adds its own at the end. See `Operator.decode`.
@@ -61,6 +63,7 @@ class Context(NamedTuple):
     first_tokens: Tensor | None = None
     history: tuple[Tensor, ...] = ()
     gates: Tensor | None = None
+    query_gates: Tensor | None = None
     states: tuple[Any, ...] | None = None
 
     def enter(self, tokens: Tensor | None, values: Tensor) -> "Context":
@@ -74,5 +77,6 @@ class Context(NamedTuple):
     def leave(self) -> "Context":
         """Return the context that this layer hands to the next one."""
         return self._replace(
-            values=None, projected_positions=None, gates=None, previous_values=self.values
-        )
+            values=None, projected_positions=None, query_gates=None,
+            gates=None, previous_values=self.values,
+        )  # fmt: skip

@@ -98,6 +98,32 @@ def check_context(context: Any, needs: tuple[str, ...], k: Tensor, kind: str) ->
             )
 
 
+def check_gates(
+    context: Any, field: str, widths: dict[str, int], x: Tensor, batch: tuple[int, ...], kind: str
+) -> None:
+    """Raise a ValueError unless the context's gates of the tokens x, if it has any, fit.
+
+    Tokens and gates have the leading axes `batch`, or some of length 1.
+    """
+    gates = None if context is None or not widths else getattr(context, field)
+    if gates is None:
+        return
+    name, width = f"context.{field}", sum(widths.values())
+    _check_field(name, gates, x)
+    sizes = zip(reversed(gates.shape[:-2]), reversed(batch), strict=False)
+    fits = len(gates.shape) <= len(batch) + 2 and all(m in (1, n) for m, n in sizes)
+    if gates.shape[-2] != x.shape[-2]:
+        of = "queries" if field == "query_gates" else "keys"
+        raise ValueError(
+            f"{name}: must have as many tokens as the {of}, {x.shape[-2]}, got {tuple(gates.shape)}"
+        )
+    if gates.shape[-1] != width or not fits:
+        raise ValueError(
+            f"{name}: {kind} needs {width} numbers a token, with the leading axes {tuple(batch)} "
+            f"or 1; got shape {tuple(gates.shape)}"
+        )
+
+
 def _check_field(name: str, x: Any, k: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise ValueError(f"{name}: must be a Tensor, got {type(x).__name__}")

@@ -10,6 +10,7 @@ from .call import Call
 from .context import Context
 from .inputs import (
     check_context,
+    check_gates,
     check_mask,
     check_mask_shape,
     check_tokens,
@@ -77,6 +78,8 @@ class Operator(nn.Module):
     gates : mapping of str to {"token", "feature"}
         Numbers that the tokens give beside q, k and v, one for each token or one for each feature
         of its key; the shell projects to them, from weights of zero.
+    query_gates : mapping of str to {"token", "feature"}
+        The same for numbers that the tokens of the queries give.
     positions_apart : bool
         The operator takes positions as separate features, so that models do not add them to its
         tokens. By default True if `needs` names positions.
@@ -100,6 +103,7 @@ class Operator(nn.Module):
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("q", "k", "v")
     gates: Mapping[str, Literal["token", "feature"]] = {}
+    query_gates: Mapping[str, Literal["token", "feature"]] = {}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         operator = super().__new__(cls)
@@ -117,7 +121,11 @@ class Operator(nn.Module):
 
     def gate_widths(self, head_dim: int) -> dict[str, int]:
         """The number of features of each gate, for keys of this width."""
-        return {name: head_dim if of == "feature" else 1 for name, of in self.gates.items()}
+        return _widths(self.gates, head_dim)
+
+    def query_gate_widths(self, head_dim: int) -> dict[str, int]:
+        """The number of features of each of the queries' gates, for queries of this width."""
+        return _widths(self.query_gates, head_dim)
 
     def forward(
         self,
@@ -307,10 +315,17 @@ class Operator(nn.Module):
         if is_causal and k.shape[-2] > 0:
             query_offset(q, k)
         check_context(context, self.needs, k, name)
-        heads = (1, *common_batch(mask, *tensors))[-1]
+        batch = common_batch(mask, *tensors)
+        check_gates(context, "gates", self.gate_widths(k.shape[-1]), k, batch, name)
+        check_gates(context, "query_gates", self.query_gate_widths(q.shape[-1]), q, batch, name)
+        heads = (1, *batch)[-1]
         for part in self.modules():  # those of a base too, which may never see these heads itself
             if isinstance(part, Positive) and part.num_heads not in (None, heads):
                 raise ValueError(f"num_heads: {name} has {part.num_heads}, but q has {heads}")
+
+
+def _widths(gates: Mapping[str, Literal["token", "feature"]], head_dim: int) -> dict[str, int]:
+    return {name: head_dim if of == "feature" else 1 for name, of in gates.items()}
 
 
 def _append(state: Any, *tokens: Tensor) -> tuple[Tensor, ...]:
@@ -378,7 +393,7 @@ class Correction(Operator):
             )
         self.base = base
         vars(self).update(base.laws._asdict())
-        self.gates = base.gates
+        self.gates, self.query_gates = base.gates, base.query_gates
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return all keys or values: a row may read its own, and the base drops hidden ones."""

@@ -20,7 +20,8 @@ class Attention(nn.Module):
     ``out_proj(concat_h operator(x_q W_q^h, x_k W_k^h, x_v W_v^h))``
 
     For an operator with gates (`Operator.gates`), such as `DeltaRule`, ``gate_proj`` projects the
-    keys' tokens to them. It starts at zero, where the operator is its origin.
+    keys' tokens to them, and ``query_gate_proj`` the queries' tokens to `Operator.query_gates`,
+    such as those of `LocalLinear`. Both start at zero, where the operator is its origin.
 
     For an operator that does not read its queries or keys (`Operator.reads`), such as `Symmetric`,
     there is no projection of these: ``in_proj_weight`` holds the others alone, in the order q, k,
@@ -91,9 +92,11 @@ class Attention(nn.Module):
         else:
             self.register_parameter("in_proj_bias", None)
         self.out_proj = nn.Linear(dim, dim, bias=bias, device=device, dtype=dtype)
-        n_gates = num_heads * sum(operator.gate_widths(self.head_dim).values())
-        self.gate_proj = (
-            nn.Linear(dim, n_gates, bias=bias, device=device, dtype=dtype) if n_gates else None
+        widths = operator.gate_widths(self.head_dim), operator.query_gate_widths(self.head_dim)
+        n_gates, n_query_gates = (num_heads * sum(x.values()) for x in widths)
+        self.gate_proj, self.query_gate_proj = (
+            nn.Linear(dim, n, bias=bias, device=device, dtype=dtype) if n else None
+            for n in (n_gates, n_query_gates)
         )
         self.register_load_state_dict_pre_hook(keep_projected)
         self._reset_projections()
@@ -109,8 +112,9 @@ class Attention(nn.Module):
         if self.in_proj_bias is not None:
             nn.init.zeros_(self.in_proj_bias)
             nn.init.zeros_(self.out_proj.bias)
-        for parameter in () if self.gate_proj is None else self.gate_proj.parameters():
-            nn.init.zeros_(parameter)
+        for gate_proj in (self.gate_proj, self.query_gate_proj):
+            for parameter in () if gate_proj is None else gate_proj.parameters():
+                nn.init.zeros_(parameter)
 
     def _draw_inputs(self) -> None:
         # The bound of all three projections, however many there are.
@@ -198,8 +202,7 @@ class Attention(nn.Module):
         q, k, v = of_common_batch(None, *self.project(*inputs))
         mask = self._merge_masks(padding, attn_mask, q)
         is_causal = is_causal and attn_mask is None
-        if self.gate_proj is not None:
-            context = self._with_gates(context or Context(), inputs[1])
+        context = self._with_gates(context, inputs[0], inputs[1])
         if need_weights and context is not None and context.states is not None:
             raise ValueError("need_weights: decoding from a state gives no matrix, pass False")
         output, seen = self._operate(q, k, v, mask, is_causal, tokens, context)
@@ -300,18 +303,22 @@ class Attention(nn.Module):
                 "model"
             )
         seen = (context or Context()).enter(query, v)
-        if self.gate_proj is not None and seen.gates is None:
-            seen = self._with_gates(seen, query)
+        if seen.gates is None and seen.query_gates is None:
+            seen = self._with_gates(seen, query, query) or seen
         if "projected_positions" not in self.operator.needs or seen.positions is None:
             return seen
         projected = self.project_positions(seen.positions)
         check_context(seen, ("positions",), v, type(self.operator).__name__)
         return seen._replace(projected_positions=projected)
 
-    def _with_gates(self, context: Context, key: Tensor) -> Context:
-        """Return the context with what the tokens of the keys give for the operator's gates."""
-        assert self.gate_proj is not None
-        return context._replace(gates=self._split_heads(self.gate_proj(key)))
+    def _with_gates(self, context: Context | None, query: Tensor, key: Tensor) -> Context | None:
+        """Return the context with what the tokens give for the operator's gates, if it has any."""
+        if self.gate_proj is not None:
+            context = (context or Context())._replace(gates=self._split_heads(self.gate_proj(key)))
+        if self.query_gate_proj is not None:
+            gates = self._split_heads(self.query_gate_proj(query))
+            context = (context or Context())._replace(query_gates=gates)
+        return context
 
     def project_positions(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions after the query and after the key projection, both without bias.

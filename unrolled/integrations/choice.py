@@ -52,9 +52,9 @@ def check_needs(operator: Operator, name: str, has_positions: bool) -> None:
         raise ValueError(
             f"operator: {kind} at {name} needs {', '.join(unknown)}, which no replaced layer gets"
         )
-    if operator.gates:
+    if gates := [*operator.gates, *operator.query_gates]:
         raise ValueError(
-            f"operator: {kind} at {name} takes {', '.join(operator.gates)} from the tokens by a "
+            f"operator: {kind} at {name} takes {', '.join(gates)} from the tokens by a "
             "projection of its own, which no replaced layer has; build the layer with Attention"
         )
     if not has_positions and any(need in POSITIONS for need in operator.needs):

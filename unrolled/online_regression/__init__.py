@@ -3,6 +3,7 @@
 from .batches import MiniBatch, chunked_mini_batch
 from .delta import DeltaRule, ProximalPoint, chunked_delta_rule
 from .momentum import HeavyBall, chunked_heavy_ball
+from .probe import LocalLinear
 from .ridge import Mesa, chunked_mesa
 from .sums import GatedLinear, chunked_linear_attention
 
@@ -10,6 +11,7 @@ __all__ = [
     "DeltaRule",
     "GatedLinear",
     "HeavyBall",
+    "LocalLinear",
     "Mesa",
     "MiniBatch",
     "ProximalPoint",

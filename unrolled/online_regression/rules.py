@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention import Call, Operator, padding_mask, query_offset
-from ..attention.inputs import check_context, common_batch
 
 Forget = Literal["token", "feature"] | None
 _LEAST = 1e-6  # of the squared norm of a row
@@ -122,22 +121,6 @@ class OnlineRule(Operator):
 
     def extra_repr(self) -> str:
         return f"forget={self.forget!r}"
-
-    def check_inputs(self, q: Tensor, k: Tensor, v: Tensor | None = None, **given: Any) -> None:
-        super().check_inputs(q, k, v, **given)
-        context, name = given.get("context"), type(self).__name__
-        if context is None or context.gates is None:
-            return
-        check_context(context, ("gates",), k, name)
-        batch = common_batch(given.get("mask"), q, k, *(() if v is None else (v,)))
-        width, shape = sum(self.gate_widths(k.shape[-1]).values()), context.gates.shape
-        sizes = zip(reversed(shape[:-2]), reversed(batch), strict=False)
-        fits = len(shape) <= len(batch) + 2 and all(m in (1, n) for m, n in sizes)
-        if shape[-1] != width or not fits:
-            raise ValueError(
-                f"context.gates: {name} needs {width} numbers a token, with the leading axes "
-                f"{tuple(batch)} or 1; got shape {tuple(shape)}"
-            )
 
 
 def nearly_unit(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from twinsolve.unrolled import make_operator, operator_names
 
 _DECLARED = (
     "needs", "positions_apart", "positional", "square_only", "pair_masks", "causal", "reads",
-    "linear_in_values", "gates",
+    "linear_in_values", "gates", "query_gates",
 )  # fmt: skip
 
 
