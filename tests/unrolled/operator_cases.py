@@ -44,6 +44,8 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "symmetric": lambda: layers.Symmetric(),
     "sparsemax": lambda: layers.Sparsemax(),
     "sparsemax scaled": lambda: layers.Sparsemax(scale=2.0),
+    "entmax": lambda: layers.kernel_smoothing.Entmax(scale=1.0),
+    "entmax per head": lambda: layers.kernel_smoothing.Entmax(1.3, num_heads=3, learnable=True),
     "linear": lambda: layers.Linear(scale=0.2),
     "feature kernel": lambda: layers.kernel_smoothing.FeatureKernel(),
     "laplace kernel": lambda: layers.Kernel("laplace", 0.8),

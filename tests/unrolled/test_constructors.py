@@ -221,6 +221,8 @@ ROWS = [
     row("DeltaRule", forget="token", preconditioned=True, largest_step=1.25,
         holds={"gates": {"beta": "token", "log_forget": "token", "metric": "feature"}}),
     row("Elliptical", metric=METRIC**2),
+    row("Entmax", alpha=1.25, scale=0.3),
+    row("Entmax", alpha=1.25, scale=0.3, **HEADS, holds={"odds": Number(1 / 3, 3)}),
     row("FeatureKernel", feature_map=torch.exp),
     row("GatedLinear", scale=0.3, forget="feature", holds={"gates": {"log_forget": "feature"}}),
     row("Gaussian", bandwidth=0.8),

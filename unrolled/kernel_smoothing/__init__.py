@@ -4,6 +4,7 @@ from .alibi import ALiBi, alibi_slopes
 from .balancing import Sinkhorn
 from .bilateral import Biased, Bilateral, store_positions
 from .elliptical import Elliptical, elliptical_weights
+from .entmax import Entmax, entmax_weights
 from .gaussian import Gaussian, gaussian_attention
 from .kernel import FeatureKernel, Kernel, elu_features
 from .linear import Linear, linear_attention
@@ -24,6 +25,7 @@ __all__ = [
     "Bilateral",
     "CrissCross",
     "Elliptical",
+    "Entmax",
     "FeatureKernel",
     "Gaussian",
     "Kernel",
@@ -44,6 +46,7 @@ __all__ = [
     "distances",
     "elliptical_weights",
     "elu_features",
+    "entmax_weights",
     "gaussian_attention",
     "gaussian_logits",
     "linear_attention",

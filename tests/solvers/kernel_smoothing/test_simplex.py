@@ -187,3 +187,15 @@ def test_long_supports_sum_to_one():
     # The rounding of tau, half an ulp of 1, counts n times.
     assert abs(p.sum() - 1) < n * np.finfo(float).eps / 2
     assert simplex_projection_residual(z, p) < n * np.finfo(float).eps / 2
+
+
+def test_erratum_e10_k_entmax_adds_the_entropy():
+    """Less the entropy, the objective is convex in p, and a corner is better than entmax."""
+    z = np.array([0.5, 0.2, 0.0])
+    p, corner, other = entmax(z, alpha=1.5), np.array([1.0, 0.0, 0.0]), np.full(3, 1 / 3)
+
+    def objective(p, sign):
+        return p @ z + sign * (p - p**1.5).sum() / 0.75
+
+    assert objective(p, 1) > max(objective(corner, 1), objective(other, 1))
+    assert objective(corner, -1) > objective(p, -1)
