@@ -1,4 +1,4 @@
-"""Token-statistics attention: a descent step on the coding rate, from second moments alone."""
+"""Attention of tokens to themselves that lowers a coding rate, or was derived to do so."""
 
 from typing import Any
 
@@ -10,14 +10,92 @@ from .attention import (
     Operator,
     Positive,
     check_positive,
+    fused_attention,
     masked_softmax,
     padding_mask,
     query_offset,
 )
 from .attention.inputs import pair_of_states, read_state
 
+__all__ = ["SubspaceSelfAttention", "TokenStatistics"]
 
-class TokenStatistics(Operator):
+
+class _OfValues(Operator):
+    """Base of the operators that read values alone: a shell projects tokens once.
+
+    They are not linear in the values. `matrix` is the output for identity values, and says no more.
+    """
+
+    linear_in_values = False
+    positional = "relative"  # a row is that of its own token
+    reads = ("v",)
+
+    def coefficients(self, call: Call) -> Tensor:
+        n = call.k.shape[-2]
+        identity = torch.eye(n, dtype=call.k.dtype, device=call.k.device)
+        identity = identity.expand(*call.k.shape[:-2], n, n)
+        return self.attend(call._replace(v=self.present(identity, call.mask)))
+
+
+class SubspaceSelfAttention(_OfValues):
+    """Subspace self-attention (CRATE): tokens of a head attend to each other by their products.
+
+    ::
+
+        output = softmax(scale v v^T) v
+
+    An `Attention` shell around it projects tokens to values alone, which are at once queries and
+    keys, and is CRATE's MSSA. It was derived as a step on the coding rate of the heads, where the
+    softmax stands for the coefficients of ridge self-expression: `Ridge` on equal queries, keys and
+    values is the exact step. With the softmax no decrease is proved, and the sum of tokens and
+    output, as in CRATE's blocks, mostly raises the rate. What is proved: moving tokens towards the
+    output raises the rate by no more than `solvers.coding_rate.mixing_rate_bound` says.
+
+    The operator takes queries and keys as others do but ignores all but their number. It is not
+    linear in the values. `matrix` is the output for identity values, and says no more. A token that
+    no query sees asks with zeros: its row is the mean of the visible values.
+
+    Parameters
+    ----------
+    scale : float, optional
+        > 0. None is ``p ** -0.5`` for values of width p.
+
+    Raises
+    ------
+    ValueError
+        If `scale` is not positive, or there are more queries than keys.
+
+    References
+    ----------
+    Yu et al., "White-box transformers via sparse rate reduction" (2023); EQUATIONS CR-3, CR-3m
+    (erratum E10-g: the sum with the tokens lacks a factor).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled import Softmax
+    >>> from twinsolve.unrolled.coding_rate import SubspaceSelfAttention
+    >>> v = torch.randn(2, 5, 3)
+    >>> torch.equal(SubspaceSelfAttention()(v, v, v), Softmax()(v, v, v))
+    True
+    """
+
+    additive_masks = True
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = None if scale is None else check_positive(scale, "scale")
+
+    def attend(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
+        own = v[..., query_offset(q, k) :, :]
+        return fused_attention(own, v, v, mask=mask, is_causal=is_causal, scale=self.scale)
+
+    def extra_repr(self) -> str:
+        return "scale=head_dim ** -0.5" if self.scale is None else f"scale={self.scale:.4g}"
+
+
+class TokenStatistics(_OfValues):
     """Token-statistics attention (ToST): each token moves by what its heads hold of all tokens.
 
     ::
@@ -71,10 +149,7 @@ class TokenStatistics(Operator):
              [-0.5000]]])
     """
 
-    linear_in_values = False
     pair_masks = False
-    positional = "relative"  # a row is that of its own token
-    reads = ("v",)
 
     def __init__(
         self,
@@ -135,12 +210,6 @@ class TokenStatistics(Operator):
         # Far fewer members change no output by more than rounding of those of other heads.
         s = moments / counts.clamp(min=torch.finfo(v.dtype).tiny ** 0.5)
         return -self.c * members * v / (1 + self.c * s)
-
-    def coefficients(self, call: Call) -> Tensor:
-        n = call.k.shape[-2]
-        identity = torch.eye(n, dtype=call.k.dtype, device=call.k.device)
-        identity = identity.expand(*call.k.shape[:-2], n, n)
-        return self.attend(call._replace(v=self.present(identity, call.mask)))
 
     def _memberships(self, squares: Tensor, visible: Tensor | None) -> Tensor:
         """Return memberships (..., heads, n_keys, 1); without an axis of heads there is one."""

@@ -8,7 +8,7 @@ from typing import Any
 from .associative_memory import Hopfield
 from .attention import Operator
 from .boosting import Twicing
-from .coding_rate import TokenStatistics
+from .coding_rate import SubspaceSelfAttention, TokenStatistics
 from .kernel_smoothing import (
     ALiBi,
     Bilateral,
@@ -87,6 +87,7 @@ _FACTORIES: dict[str, Factory] = {
     ),
     "sparsemax": lambda heads, dim: Sparsemax(),
     "spatial_gaussian": lambda heads, dim: SpatialGaussian(2.0, num_heads=heads, learnable=True),
+    "subspace_self_attention": lambda heads, dim: SubspaceSelfAttention(),
     "symmetric": lambda heads, dim: Symmetric(),
     "talking_heads": lambda heads, dim: TalkingHeads(heads),
     "token_statistics": lambda heads, dim: TokenStatistics(

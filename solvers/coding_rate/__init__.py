@@ -1,5 +1,6 @@
 """Coding rates: how many nats the tokens need at a given precision, and steps that lower them."""
 
+from .mixing import mixing_rate_bound
 from .rate import (
     RateStep,
     coding_rate,
@@ -22,6 +23,7 @@ __all__ = [
     "coding_rate",
     "coding_rate_gradient",
     "coding_rate_step",
+    "mixing_rate_bound",
     "rate_reduction",
     "rate_reduction_optimum",
     "subspace_memberships",

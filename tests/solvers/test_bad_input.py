@@ -133,6 +133,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "method_noise": {"filter": SQUARE, "y": POINTS},
     "minimize_convex_ridge": RIDGE | {"lam": 1.0, "tol": 1e-6, "max_iter": 500},
     "minimize_energy": ENERGY | {"tol": 1e-6, "max_iter": 1000},
+    "mixing_rate_bound": {"X": POINTS, "weights": STOCHASTIC, "eps": 0.5, "share": 1.0},
     "nadaraya_watson": KERNEL | {"values": POINTS},
     "nadaraya_watson_residual": KERNEL | {"values": POINTS, "estimate": POINTS},
     "nearest_rows_affinity": {"coef": SQUARE, "n_neighbors": 1},

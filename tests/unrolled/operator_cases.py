@@ -97,6 +97,7 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "hopfield scaled": lambda: layers.Hopfield(2, beta=0.8),
     "token statistics": lambda: layers.TokenStatistics(0.3, c=0.7),
     "token statistics per head": lambda: layers.TokenStatistics(0.3, num_heads=3, learnable=True),
+    "subspace self-attention": lambda: layers.coding_rate.SubspaceSelfAttention(0.6),
     "talking heads": lambda: off_zero(layers.kernel_smoothing.TalkingHeads(3)),
     "bilateral": lambda: layers.Bilateral(),
     "bilateral per head": lambda: layers.Bilateral(1.1, 0.9, num_heads=3, learnable=True),

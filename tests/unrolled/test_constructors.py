@@ -253,6 +253,7 @@ ROWS = [
     row("Sparsemax", scale=0.3),
     row("Softmax", scale=0.3),
     row("SpatialGaussian", bandwidth=0.8, **GRID, **HEADS, holds=GRID_HELD),
+    row("SubspaceSelfAttention", scale=0.3),
     row("Symmetric", scale=0.3),
     row("TalkingHeads", num_heads=3,
         holds={"mix_logits": np.eye(3), "mix_weights": np.eye(3)}),

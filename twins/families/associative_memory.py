@@ -47,12 +47,8 @@ def _build_contraction(q: Array, k: Array, v: Array) -> Hopfield:
 
 
 def _regress(layer: Hopfield, states: Array, values: Array, call: HeadCall) -> Array:
-    """Regress values on the keys at the states; weights are multiplied by ``exp(bias)``."""
-    beta = _beta(layer, call.k)
-    if call.bias is None:
-        return regress_by_dot_products(states, call.k, values, beta)
-    A = regress_by_dot_products(states, call.k, np.eye(len(call.k)), beta) * np.exp(call.bias)
-    return np.asarray(A / A.sum(axis=1, keepdims=True) @ values)
+    """Regress values on the keys at the states."""
+    return regress_by_dot_products(states, call.k, values, _beta(layer, call.k), call.bias)
 
 
 def _solve(layer: Hopfield, call: HeadCall) -> Array:

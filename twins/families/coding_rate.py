@@ -1,7 +1,8 @@
-"""Twins of coding rates: token statistics, and ridge attention as a step on the rate.
+"""Twins of coding rates: token statistics, ridge attention as a step, subspace self-attention.
 
-Token statistics are certified by differences of the rate, whose gradient they are. Both layers
-lower their rate by what is proved.
+Token statistics are certified by differences of the rate, whose gradient they are. The first two
+lower their rate by what is proved. Subspace self-attention is a mean of tokens, which raises the
+rate by a factor at most; its linear form points uphill.
 """
 
 from functools import partial
@@ -12,24 +13,38 @@ import torch
 from torch import Tensor
 
 from ...solvers.coding_rate import (
+    coding_rate,
+    coding_rate_gradient,
     coding_rate_step,
+    mixing_rate_bound,
     subspace_memberships,
     subspace_rate,
     token_statistics,
     variational_rate,
     variational_rate_step,
 )
-from ...unrolled.coding_rate import TokenStatistics
+from ...unrolled.coding_rate import SubspaceSelfAttention, TokenStatistics
+from ...unrolled.kernel_smoothing import Linear
 from ...unrolled.self_expression import Ridge
 from ..heads import AllHeads, Array, HeadCall, Tensors, head_value, heads, move_parameters
+from ..judging.certificates import smoothing_residual
 from ..laws.subject import as_array
 from ..pairs import Inputs, Numerics, layer_output
 from ..registry import Twin, add_twin
 from ..relations import Bound, Identity, Inequalities
+from .kernel_smoothing.kernels import solve_linear
+from .kernel_smoothing.regression import (
+    dot_product_logits,
+    dot_product_range,
+    local_bandwidth,
+    regress_by_dot_products,
+    scale_of,
+)
 from .self_expression.closed_forms import build_ridge, covers, penalty, solve_ridge
 
 _SMALL = 1e-7  # of tokens at which a rate is its quadratic part, to the square of it
 _STEPS = (0.3, 1.0, 1.6)  # times the scale of the rate; it falls up to 2
+_SHARES = (0.4, 1.0)  # of the way from the tokens to their means
 
 
 def _build(
@@ -161,6 +176,75 @@ def _bound_ridge(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     return sides
 
 
+def _askers(call: HeadCall) -> Array:
+    """Return the tokens of the queries, with zeros for those that no query sees."""
+    given = call.all_heads or AllHeads(call.q[None], call.k[None])
+    tokens = call.v if given.values is None else given.values[call.head]
+    if given.visible is not None:
+        tokens = np.where(given.visible[call.head].any(axis=0)[:, None], tokens, 0)
+    return tokens[call.places[0]]
+
+
+def _solve_mixing(layer: SubspaceSelfAttention, call: HeadCall) -> Array:
+    """Regress the tokens on themselves, by their products."""
+    v = call.v
+    return regress_by_dot_products(_askers(call), v, v, scale_of(layer, v), call.bias)
+
+
+def _certify_mixing(twin: Twin, layer: SubspaceSelfAttention, inputs: Tensors) -> float:
+    """Return how far outputs are from the weighted means of the tokens, by their energies."""
+    outputs = torch.from_numpy(layer_output(twin, layer, inputs))
+    residuals = [
+        smoothing_residual(u, dot_product_logits(layer, HeadCall(v, v, v)), v)
+        for _, (v, u) in heads((inputs[2], outputs))
+    ]
+    return float(np.max(residuals))
+
+
+def _bound_mixing(layer: SubspaceSelfAttention, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Compare the rate of tokens that move towards the output with `mixing_rate_bound`.
+
+    Both are equal for tokens that are all equal.
+    """
+    sides = Inequalities()
+    for tokens, attained in ((v, False), (v[:, :1].expand_as(v), True)):
+        for _, (X, mixed) in heads((tokens, layer(tokens, tokens, tokens))):
+            A = regress_by_dot_products(X, X, np.eye(len(X)), scale_of(layer, X))
+            eps = _relative_precision(X)
+            for share in _SHARES:
+                bound = mixing_rate_bound(X, A, eps=eps, share=share)
+                rate = coding_rate(X + share * (mixed - X), eps=eps)
+                (sides.attained if attained else sides.at_most)(rate, bound, scale=bound)
+    return sides
+
+
+def _relative_precision(X: Array) -> float:
+    """Return the eps at which the largest eigenvalue of the scaled Gram matrix is 100."""
+    lam = 0.01 * float(np.linalg.norm(X, 2)) ** 2 or 1.0
+    return float((X.shape[1] * lam / len(X)) ** 0.5)
+
+
+def _build_linear(q: Array, k: Array, v: Array) -> Linear:
+    """Build with the scale be of a rate at which the products of the keys are 1 in some head."""
+    return Linear(1 / (max(float(np.linalg.norm(keys, 2)) ** 2 for keys in k) or 1.0))
+
+
+def _bound_ascent(layer: Linear, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+    """Compare ``|X|_F^2 / (1 + |X|_2)`` with the slope of the rate along the output ``X W``.
+
+    ``X = be W W^T`` for the tokens W of a head. Both are equal for a single token.
+    """
+    sides = Inequalities()
+    for tokens, attained in ((k, False), (k[:, :1], True)):
+        for _, (W, out) in heads((tokens, layer(tokens, tokens, tokens))):
+            be = scale_of(layer, W)
+            X = be * W @ W.T
+            slope = (coding_rate_gradient(W, eps=(W.shape[1] / (len(W) * be)) ** 0.5) * out).sum()
+            least = np.linalg.norm(X) ** 2 / (1 + np.linalg.norm(X, 2))
+            (sides.attained if attained else sides.at_most)(least, slope)
+    return sides
+
+
 _statistics = partial(
     add_twin,
     family="coding_rate",
@@ -195,4 +279,33 @@ add_twin(
     solve=solve_ridge,
     inputs=Inputs(pairing="self"),
     covers=partial(covers, zero_diagonal=False),
+)
+_mixing = partial(
+    add_twin,
+    family="coding_rate",
+    source="Yu et al. (2023)",
+    layer=SubspaceSelfAttention,
+    build=lambda q, k, v: SubspaceSelfAttention(local_bandwidth(v, v) ** -2),
+    solve=_solve_mixing,
+    inputs=Inputs(reads_bias=True),
+    numerics=Numerics(lambda layer, q, k, v: dot_product_range(scale_of(layer, v), v, v)),
+)
+_mixing(
+    name="subspace-self-attention",
+    relation=Identity(certificate=_certify_mixing),
+    equation="CR-3",
+    options={"default-scale": lambda q, k, v: SubspaceSelfAttention()},
+)
+_mixing(name="subspace-self-attention-rate", relation=Bound(sides=_bound_mixing), equation="CR-3m")
+add_twin(
+    name="linear-attention-rate-ascent",
+    family="coding_rate",
+    source="Yu et al. (2023)",
+    layer=Linear,
+    relation=Bound(sides=_bound_ascent),
+    equation="CR-3",
+    build=_build_linear,
+    solve=solve_linear,
+    inputs=Inputs(pairing="self"),
+    numerics=Numerics(rounded="output"),
 )

@@ -8,6 +8,7 @@ the twin applies to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,16 @@ def pair_energies(weights: Array, u: Array, v: Array) -> Array:
     """Return ``1/2 sum_j p_ij |u_i - v_j|^2`` for each row i, with p_ij the `weights`."""
     squares = (u**2).sum(axis=1)[:, None] + (v**2).sum(axis=1) - 2 * u @ v.T
     return (weights * squares).sum(axis=1) / 2
+
+
+def smoothing_residual(u: Array, logits: Array, v: Array) -> float:
+    """Return how far the rows u_i are from minimising ``1/2 sum_j exp(z_ij) |u_i - v_j|^2``.
+
+    z are the `logits`. The weights of each row are divided by their largest.
+    """
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    energy, curvature = partial(pair_energies, weights, v=v), weights.sum(axis=1)
+    return gradient_residual(energy, u, gradient=0.0, curvature=curvature, unit=u)
 
 
 def first_and_last(iterate: Callable[[int], Array], n_iter: int) -> Iterator[tuple[int, Any, Any]]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import softmax
 from scipy.stats import entropy
 
 from twinsolve.solvers.coding_rate import (
@@ -133,3 +134,16 @@ def test_what_is_no_membership_or_has_no_proof_is_refused():
         variational_rate_step(X, U, Pi, eps=PRECISION, step=2 / C)
     with pytest.raises(ValueError, match=r"^basis: sum_h"):
         variational_rate_step(X, 2 * U, Pi, eps=PRECISION, step=1 / C)
+
+
+def test_erratum_e10_h_memberships_are_over_heads_and_not_over_tokens():
+    """Over tokens each head has one member, whatever it holds, and a token belongs to any sum."""
+    X, U, _ = draw()
+    sizes = np.stack([((X @ u) ** 2).sum(axis=1) for u in np.split(U, HEADS, axis=1)], axis=1)
+    assert_allclose(
+        subspace_memberships(X, U, HEADS, sharpness=1.0), softmax(sizes, axis=1), rtol=3 * N * EPS
+    )
+    printed = softmax(sizes, axis=0)
+    assert_allclose(printed.sum(axis=0), 1, rtol=3 * N * EPS)
+    with pytest.raises(ValueError, match="memberships: every row must sum to 1"):
+        token_statistics(X, U, printed, eps=PRECISION)

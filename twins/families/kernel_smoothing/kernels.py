@@ -154,7 +154,7 @@ def _solve_sparsemax(layer: Sparsemax, call: HeadCall) -> Array:
     return sparsemax(logits) @ call.v
 
 
-def _solve_linear(layer: Linear, call: HeadCall) -> Array:
+def solve_linear(layer: Linear, call: HeadCall) -> Array:
     """Solve for the limit ``lam C -> X X^T`` of queries and keys together; one block is q k^T."""
     X = np.concatenate([call.q, call.k])
     lam = _FAR * max(float(np.linalg.norm(X, 2)) ** 2, 1e-300)
@@ -229,7 +229,7 @@ _linear = partial(
     family="kernel_smoothing",
     source="Attention: Self-Expression Is All You Need, eq. 14",
     layer=Linear,
-    solve=_solve_linear,
+    solve=solve_linear,
     numerics=Numerics(rounded="output"),
 )
 _linear(

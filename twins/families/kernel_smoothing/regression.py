@@ -41,9 +41,14 @@ def lift(q: Array, k: Array) -> tuple[Array, Array]:
     return np.c_[q, np.zeros(len(q))], np.c_[k, np.sqrt(squares.max() - squares)]
 
 
-def regress_by_dot_products(q: Array, k: Array, v: Array, scale: float = 1.0) -> Array:
-    """Return ``softmax(scale q k^T) v``, computed by Gaussian regression."""
-    return nadaraya_watson(*lift(q, k), v, bandwidth=scale**-0.5)
+def regress_by_dot_products(
+    q: Array, k: Array, v: Array, scale: float = 1.0, bias: Array | None = None
+) -> Array:
+    """Return ``softmax(scale q k^T + bias) v``, by Gaussian regression and products of weights."""
+    if bias is None:
+        return nadaraya_watson(*lift(q, k), v, bandwidth=scale**-0.5)
+    A = regress_by_dot_products(q, k, np.eye(len(k)), scale) * np.exp(bias)
+    return np.asarray(A / A.sum(axis=1, keepdims=True) @ v)
 
 
 def scale_of(layer: object, q: Array) -> float:

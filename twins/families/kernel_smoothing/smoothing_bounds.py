@@ -27,7 +27,7 @@ from ....solvers.spectral_filtering import (
 )
 from ....unrolled.kernel_smoothing import Softmax, Symmetric
 from ...heads import Array, HeadCall, Tensors, heads
-from ...judging.certificates import gradient_residual, pair_energies, range_of
+from ...judging.certificates import range_of, smoothing_residual
 from ...laws.subject import as_array, identity_values
 from ...pairs import Inputs, Numerics, layer_output
 from ...registry import Twin, add_twin
@@ -350,19 +350,11 @@ def _certify_symmetric(twin: Twin, layer: Symmetric, inputs: Tensors) -> float:
     J is then ``1/2 sum_j K_ij |u_i - v_j|^2`` up to a constant. The weights of a row are divided by
     the largest one.
     """
-    residuals = []
-    for _, (k, v, u) in heads((*inputs[1:], torch.from_numpy(layer_output(twin, layer, inputs)))):
-        logits = dot_product_logits(layer, HeadCall(k, k, v))
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        residuals.append(
-            gradient_residual(
-                partial(pair_energies, weights, v=v),
-                u,
-                gradient=0.0,
-                curvature=weights.sum(axis=1),
-                unit=u,
-            )
-        )
+    outputs = torch.from_numpy(layer_output(twin, layer, inputs))
+    residuals = [
+        smoothing_residual(u, dot_product_logits(layer, HeadCall(k, k, v)), v)
+        for _, (k, v, u) in heads((*inputs[1:], outputs))
+    ]
     return float(np.max(residuals))
 
 
