@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..inputs import Array, as_numbers
+from ..inputs import Array, as_numbers, check_matrix
 from ..scales import squared_norms
 from ..solution import Solution, certified
 from .penalty import Penalty
@@ -30,12 +30,13 @@ def ista(
     lam: float | ArrayLike,
     n_iter: int,
     step: float | ArrayLike | str | None = None,
+    start: ArrayLike | None = None,
     zero_diagonal: bool = False,
     nonnegative: bool = False,
     history: bool = False,
     callback: Callback | None = None,
 ) -> Solution:
-    """Run a given number of ISTA iterations on the sparse coding problem, from zero codes.
+    """Run a given number of ISTA iterations on the sparse coding problem.
 
     ::
 
@@ -60,6 +61,8 @@ def ista(
         never longer than ``1 / |D|_2^2``. "support" tries ``1 / |D_S|_2^2`` for each row, D_S being
         the atoms on its support, and takes ``1 / |D|_2^2`` where that step would enlarge the
         support; the objective never increases.
+    start : array-like of shape (n_signals, n_atoms), optional
+        The codes C_0, which may violate the constraints: the first step meets them. None is zeros.
     zero_diagonal : bool, default=False
         Exclude atom i from the code of signal i; needs as many signals as atoms.
     nonnegative : bool, default=False
@@ -81,8 +84,8 @@ def ista(
 
     References
     ----------
-    Daubechies, Defrise and De Mol (2004); EQUATIONS SE-15, SE-15n, SE-18, LS-3 (default step)
-    and LS-1 (Ablin et al. 2019, support-adaptive step).
+    Daubechies, Defrise and De Mol (2004); EQUATIONS SE-15, SE-15n, SE-18, CR-6 (start at
+    the signals), LS-3 (default step) and LS-1 (Ablin et al. 2019, support-adaptive step).
     The papers print the threshold without the step and the factor 1/2 (erratum E3-d/e), as
     one-sided (E3-f), and without the zero diagonal (E3-g).
 
@@ -101,7 +104,14 @@ def ista(
         norm = np.linalg.norm(problem.D.astype(np.float64), 2)
         step, move = 1 / (norm**2 or 1.0), problem.support_step
     steps = _check_steps(step, n_iter, problem.gram)
-    return _run(problem, repeated(move, problem.zero_codes(), steps), n_iter, history, callback)
+    first = problem.zero_codes()
+    if start is not None:
+        given = check_matrix(start, "start")
+        if given.shape != first.shape:
+            raise ValueError(f"start: must have shape {first.shape}, got {given.shape}")
+        first = given.astype(np.float64)
+        problem = problem._replace(Y=problem.Y.astype(np.result_type(problem.Y, given)))
+    return _run(problem, repeated(move, first, steps), n_iter, history, callback)
 
 
 def fista(

@@ -96,7 +96,7 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "high_frequency_share": {"X": POINTS},
     "high_pass_scale": {"A": STOCHASTIC, "omega": ANY},
     "high_pass_values": {"smoothed": POINTS, "values": POINTS, "omega": ANY},
-    "ista": SPARSE_CODING | {"n_iter": 2, "step": 0.1},
+    "ista": SPARSE_CODING | {"n_iter": 2, "step": 0.1, "start": SQUARE},
     "hopfield_energy": MEMORY,
     "iterated_pseudo_inverse": {"A": STOCHASTIC, "n_iter": 2},
     "keep_l1_mass": {"coef": SQUARE, "mass": 0.7},

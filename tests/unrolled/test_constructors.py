@@ -238,6 +238,7 @@ ROWS = [
                "bias": np.zeros((3, 1, 1))}),
     row("Logistic", head_dim=5, holds={"key_weight": Size((5, 1)), "bias": np.zeros((1, 1))}),
     row("Hopfield", n_iter=3, beta=0.4),
+    row("ISTABlock", dim=6, step=0.3, lam=0.4, holds={"dictionary": Size((6, 6))}),
     row("Linformer", max_length=6, n_projected=3,
         holds={"project_keys": np.kron(np.eye(3), [[0.5, 0.5]]),
                "project_values": np.kron(np.eye(3), [[0.5, 0.5]])}),

@@ -1,6 +1,7 @@
 """Sparse codes as layers: attention by unrolled ISTA, learned solvers, mixtures of experts."""
 
 from .code_blocks import ista_attention
+from .ista_block import ISTABlock
 from .iterations import (
     SparsePenalty,
     accelerated,
@@ -22,6 +23,7 @@ from .sparse_attention import SparseCoding
 
 __all__ = [
     "LISTA",
+    "ISTABlock",
     "PatchSparseCoding",
     "SparseCoding",
     "SparseMixtureOfExperts",

@@ -83,3 +83,14 @@ def test_history_and_callback_see_every_iterate(solve, flags):
         assert_allclose(run.history["gap"][k], gap, atol=1e-14)
         assert_allclose(at.gap, gap, atol=1e-14)
     assert solve(X, X, n_iter=1, **problem).history is None
+
+
+def test_ista_starts_from_given_codes_and_refuses_others():
+    rng = np.random.default_rng(0)
+    Y, D, lam = rng.standard_normal((5, 4)), rng.standard_normal((6, 4)), 0.3
+    first = ista(Y, D, lam=lam, n_iter=3, nonnegative=True).coef
+    found = ista(Y, D, lam=lam, n_iter=2, nonnegative=True, start=first).coef
+    assert_allclose(found, ista(Y, D, lam=lam, n_iter=5, nonnegative=True).coef, rtol=0, atol=0)
+    assert ista(Y, D, lam=lam, n_iter=1, nonnegative=True, start=-np.ones((5, 6))).coef.min() >= 0
+    with pytest.raises(ValueError, match=r"start: must have shape \(5, 6\), got \(6, 5\)"):
+        ista(Y, D, lam=lam, n_iter=1, start=first.T)
