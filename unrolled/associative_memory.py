@@ -51,7 +51,8 @@ class Hopfield(SoftmaxSmoother):
 
     References
     ----------
-    Ramsauer et al., "Hopfield networks is all you need" (2021); EQUATIONS HM-1, HM-2.
+    Ramsauer et al., "Hopfield networks is all you need" (2021); EQUATIONS HM-1, HM-2
+    (erratum E10-i: a count of steps in public code is one less).
 
     Examples
     --------

@@ -95,7 +95,7 @@ def chunked_mesa(
 
     References
     ----------
-    von Oswald et al. (2025), *MesaNet*; EQUATIONS TR-5, TR-5c, TR-5g.
+    von Oswald et al. (2025), *MesaNet*; EQUATIONS TR-5, TR-5c, TR-5g, TR-5h.
 
     Examples
     --------
