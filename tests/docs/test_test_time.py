@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from twinsolve import unrolled
-from twinsolve.solvers import online_regression as solvers
 from twinsolve.twins import Twin, catalogue
 from twinsolve.unrolled import coding_rate, online_regression, sparse_coding
 
@@ -33,10 +32,6 @@ def test_its_code_prints_what_is_printed():
 def test_a_row_names_a_layer_and_twins_that_are_about_it(cells):
     assert len(cells) == 8
     named, twins = (re.findall(r"`([^`{}<>]+)`", cells[i]) for i in (1, 6))
-    if "solver" in cells[1]:
-        assert all(hasattr(solvers, name) for name in named)
-        assert not twins
-        return
     layers = {type(eval(code, dict(NAMES))) for code in named}
     assert layers == {TWINS[name].layer for name in twins}
     assert twins
