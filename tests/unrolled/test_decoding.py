@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.unrolled import Attention, AttnScale, Context, LanguageModel, Softmax
-from twinsolve.unrolled.online_regression import DeltaRule, HeavyBall, Mesa
+from twinsolve.unrolled.online_regression import DeltaRule, HeavyBall, Mesa, MiniBatch
 
 from .draws import moved
 from .operator_calls import qkv, tokens
@@ -122,8 +122,9 @@ WRONG_STATES = [
     (Softmax(), torch.ones(3), "state: must be the 2 tensors"),
     (Softmax(), (torch.ones(2, 3, 1, 4),) * 2, "state: must fit tokens of shape"),
     (DeltaRule(), (torch.ones(3),), "state: must be a Tensor, got tuple"),
-    (Mesa(), torch.ones(3), "state: must be two tensors, got Tensor"),
+    (Mesa(), torch.ones(3), "state: must be a pair, got Tensor"),
     (HeavyBall(), (torch.ones(3),) * 2, "state: must have shape"),
+    (MiniBatch(), torch.ones(3), "state: must be a pair, got Tensor"),
 ]
 
 

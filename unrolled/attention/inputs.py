@@ -245,12 +245,12 @@ def read_state(state: Tensor | None, shape: tuple[int, ...], k: Tensor) -> Tenso
     return state.to(k.dtype)
 
 
-def pair_of_states(state: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Return both states, None by default; raise a ValueError unless they are two."""
+def pair_of_states(state: Any) -> tuple[Any, Any]:
+    """Return both parts of a state, None by default; raise a ValueError unless it is a pair."""
     if state is None:
         return None, None
     if not isinstance(state, tuple) or len(state) != 2:
-        raise ValueError(f"state: must be two tensors, got {type(state).__name__}")
+        raise ValueError(f"state: must be a pair, got {type(state).__name__}")
     return state
 
 

@@ -65,7 +65,7 @@ def _build_learned(q: Array, k: Array, v: Array) -> Entmax:
     layer = Entmax(1.3, num_heads=len(q), learnable=True, dtype=torch.float64)
     with torch.no_grad():
         assert layer.odds.log is not None
-        layer.odds.log += torch.linspace(-0.5, 0.5, len(q)).reshape(-1, 1, 1)
+        layer.odds.log.add_(torch.linspace(-0.5, 0.5, len(q)).reshape(-1, 1, 1))
     return layer
 
 
