@@ -1,4 +1,4 @@
-"""Functions of flash-linear-attention: how each is called, and the recurrence that it claims."""
+"""Functions of other packages: how each is called, and the recurrence that it claims."""
 
 import importlib
 import os
@@ -66,8 +66,15 @@ _KERNELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "comba:fused_recurrent_comba": ("Comba", _COMBA, _KEPT),
     "comba:chunk_comba": ("Comba", _COMBA, _KEPT),
 }
+# In transformers other models have copies of these.
+_FALLBACKS: dict[str, dict[str, Any]] = {
+    "qwen3_next:torch_chunk_gated_delta_rule": {},
+    "qwen3_next:torch_recurrent_gated_delta_rule": {},
+    "kimi_linear:chunk_kimi_delta_attention": {"per_key": True},
+}
 KERNEL_LAWS = (
-    "arguments", "prefill in pieces", "equation", "gradients of equation", "closed gates"
+    "arguments", "prefill in pieces", "equation", "gradients of equation",
+    "gradients of equation under strong decay", "closed gates",
 )  # fmt: skip
 _RECURRENCES = {
     "TR-1": "sum_outer_products", "TR-2": "step_delta", "TR-3": "step_delta",
@@ -88,6 +95,15 @@ def kernels() -> Iterator[tuple[str, Call]]:
         dim = 64 if torch.cuda.is_available() else 8
         sizes = {**options, "heads": 2, "dim": dim, "scale": dim**-0.5}
         yield f"fla-core/{place}", _adapt(load(f"fla.ops.{place}"), equation, arguments, sizes)
+
+
+def fallbacks() -> Iterator[tuple[str, Call]]:
+    """Yield the functions in torch that transformers calls without kernels, with their names."""
+    arguments = "query=q, key=k, value=v, g=log forget, beta"
+    for place, options in _FALLBACKS.items():
+        model, _, name = place.partition(":")
+        function = Name(f"transformers.models.{model}.modeling_{model}:{name}")
+        yield f"transformers/{place}", _adapt(function, "TR-3", arguments, {**_KEPT, **options})
 
 
 def _adapt(function: Name | Call, equation: str, arguments: str, options: dict[str, Any]) -> Call:

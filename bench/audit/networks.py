@@ -14,7 +14,7 @@ from ...twins.audit.scripts import write_inputs
 from ...unrolled import make_operator, operator_names
 from ...unrolled.generators import seeded
 from .construction import Call, Name, build, write
-from .functions import KERNEL_LAWS, choose_backend, kernels, references
+from .functions import KERNEL_LAWS, choose_backend, fallbacks, kernels, references
 
 _BATCH, _TOKENS, _WIDTH, _HEADS, _IDS = 2, 21, 32, 4, 97
 
@@ -226,4 +226,5 @@ PEERS: dict[str, Peer] = {
     **dict(_x_transformers()),
     **_LAYERS,
     **dict(_own()),
+    **{name: Peer(network, causal=True) for name, network in fallbacks()},
 }

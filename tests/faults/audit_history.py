@@ -1,8 +1,8 @@
 """Faults that packages had, each rebuilt in small in words and code of our own.
 
-Four sound layers are the bases: gated linear attention behind a short convolution, softmax
-attention with rotary positions, a window and a cache, and two of sparse weights. A fault is a
-subclass.
+Five sound layers are the bases: gated linear attention behind a short convolution, with gates for
+heads or for features, softmax attention with rotary positions, a window and a cache, and two of
+sparse weights. A fault is a subclass.
 """
 
 import math
@@ -88,9 +88,14 @@ class GatedLinear(nn.Module):
             later = total[..., :, None] - total[..., None, :]
             weights = (q_ @ k_.mT) * later.tril().exp().tril()
             outputs.append(q_ * total.exp()[..., None] @ memory + weights @ v_)
-            left = (total[..., -1:] - total).exp()[..., None]
-            memory = total[..., -1:, None].exp() * memory + (k_ * left).mT @ v_
+            end = self.end(total)
+            left = (end - total).exp()[..., None]
+            memory = end[..., None].exp() * memory + (k_ * left).mT @ v_
         return torch.cat(outputs, 2), memory
+
+    def end(self, total: Tensor) -> Tensor:
+        """The logs of the decays through a whole chunk."""
+        return total[..., -1:]
 
 
 @history("fla-core", "issue 494")
@@ -187,6 +192,60 @@ class StepsUnlimited(GatedLinear):
         if x.shape[1] > 1:
             return super().gate(x)
         return -self.A_log.exp() * F.softplus(self.dt_proj(x))
+
+
+@history("fla-core", "issue 1142")
+class ShortChunksLoseDecay(GatedLinear):
+    """The gradient of a chunk's decay goes to its last row, which a short chunk does not have."""
+
+    def end(self, total):
+        end = super().end(total)
+        return end if total.shape[2] == CHUNK else end.detach()
+
+
+class GatedFeatures(GatedLinear):
+    """Gated linear attention with a gate for each feature of a key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dt_proj = nn.Linear(WIDTH, WIDTH)
+        self.A_log = nn.Parameter(torch.zeros(HEADS))
+
+    def hide_gate(self, gate: Tensor, seen: Tensor) -> Tensor:
+        return gate * seen[..., None]
+
+    def gate(self, x: Tensor) -> Tensor:
+        steps = F.softplus(self.dt_proj(x)).clamp(max=STEP_LIMIT)
+        return -self.A_log.exp()[:, None] * steps.unflatten(-1, (HEADS, -1))
+
+    def by_step(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, memory: Tensor) -> Any:
+        memory = g.exp().mT * memory + k.mT @ v
+        return q @ memory, memory
+
+    def in_chunks(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, memory: Tensor) -> Any:
+        outputs = []
+        for q_, k_, v_, g_ in zip(*(y.split(CHUNK, 2) for y in (q, k, v, g)), strict=True):
+            total = g_.cumsum(2)
+            decay = self.decay(total[..., :, None, :] - total[..., None, :, :])
+            weights = (q_[..., :, None, :] * k_[..., None, :, :] * decay).sum(-1)
+            outputs.append(q_ * total.exp() @ memory + weights @ v_)
+            end = total[..., -1:, :]
+            memory = end.exp().mT * memory + (k_ * (end - total).exp()).mT @ v_
+        return torch.cat(outputs, 2), memory
+
+    def decay(self, later: Tensor) -> Tensor:
+        """The decays between two tokens of a chunk, 0 to earlier ones."""
+        hidden = torch.ones(later.shape[-3:-1]).triu(1)[..., None] > 0
+        return later.masked_fill(hidden, -torch.inf).exp()
+
+
+@history("transformers", "pull request 48455")
+class MasksAfterExponentials(GatedFeatures):
+    """Decays to earlier tokens are hidden after their exponential, which overflows."""
+
+    def decay(self, later):
+        hidden = torch.ones(later.shape[-3:-1]).triu(1)[..., None] > 0
+        return later.exp().masked_fill(hidden, 0)
 
 
 class Cache:
@@ -395,4 +454,4 @@ class MeanOfNothing(Budget):
         return slope.sum(-1, keepdim=True) / size
 
 
-BASES = (GatedLinear, Attention, Sparse, Budget)
+BASES = (GatedFeatures, GatedLinear, Attention, Sparse, Budget)

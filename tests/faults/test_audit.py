@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from audit_history import HISTORY
+from audit_history import HISTORY, MasksAfterExponentials, audit_layer
 from check_audit import (
     BATCHES,
     Fault,
@@ -38,7 +38,8 @@ FOUND = {
 FOUND_IN_LAYERS = [
     "prefill in pieces", "prefill in pieces", "determinism", "decoding", "content of padding",
     "gradients in pieces", "rows of a batch", "left padding", "prefill in pieces", "left padding",
-    "decoding", "decoding after prefill without positions", "decoding", "later tokens",
+    "decoding", "gradients under strong decay", "finite gradients under strong decay",
+    "decoding after prefill without positions", "decoding", "later tokens",
     "reordered cache", "decoding", "left padding", "decoding", "gradients", "gradients",
 ]  # fmt: skip
 
@@ -79,3 +80,8 @@ def test_faults_that_packages_had_are_caught():
     rows = [hold_layer(*fault, (law,)) for fault, law in zip(HISTORY, FOUND_IN_LAYERS, strict=True)]
     assert [row["broken"] for row in rows] == FOUND_IN_LAYERS
     assert {row["verdict"] for row in rows} == {"caught"}
+
+
+def test_decays_that_overflow_are_seen_by_the_laws_of_strong_decay_alone():
+    broken = {row.law for row in audit_layer(MasksAfterExponentials).broken}
+    assert broken == {"finite gradients under strong decay", "gradients under strong decay"}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .inputs import fill_no_chunk
 from .laws import Pair, network_law
 from .model import Model
 
@@ -36,11 +37,6 @@ def join(arrays: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(x, (0, width - x.shape[-1])) for x in rows], 1)
 
 
-def fill_no_chunk(inputs: Tensor) -> Tensor:
-    """Repeat the inputs to 67 tokens, which are no whole number of chunks."""
-    return inputs.repeat(1, 67 // inputs.shape[1] + 1, 1)[:, :67]
-
-
 def follow(model: Model, inputs: Tensor) -> Pair:
     """Return outputs and last states of 67 tokens and of those after them, and their recurrence.
 
@@ -63,17 +59,30 @@ def equation(model: Model, inputs: Tensor) -> Pair:
     return follow(model, inputs)
 
 
-@network_law("recurrence", grad=True)
-def gradients_of_equation(model: Model, inputs: Tensor) -> Pair:
-    """The gradient in the features is that of the literal recurrence in float64."""
+def compare_slopes(model: Model, part: Tensor) -> Pair:
+    """Return the gradient in the features, and that of the recurrence in float64."""
     network: Any = model.network
-    part = fill_no_chunk(inputs)
     x, exact = part.clone().requires_grad_(), part.double().requires_grad_()
     found = list_arrays(network, *model(x))
     draw = torch.Generator(x.device).manual_seed(0)
     weights = [torch.randn(y.shape, generator=draw, device=y.device).to(y) for y in found]
     slope = torch.autograd.grad(found, x, weights)[0].double()
     return slope, torch.autograd.grad(recur(network, exact, None), exact, weights)[0]
+
+
+@network_law("recurrence", grad=True)
+def gradients_of_equation(model: Model, inputs: Tensor) -> Pair:
+    """The gradient in the features is that of the literal recurrence in float64."""
+    return compare_slopes(model, fill_no_chunk(inputs))
+
+
+@network_law("recurrence", "forget gate", grad=True)
+def gradients_of_equation_under_strong_decay(model: Model, inputs: Tensor) -> Pair:
+    """Where half of the forget gates nearly close, gradients are still those of the recurrence."""
+    network: Any = model.network
+    part = fill_no_chunk(inputs.detach())
+    part[..., network.parts["forget"]][..., ::2] -= 20
+    return compare_slopes(model, part)
 
 
 @network_law("recurrence", "forget gate")

@@ -29,6 +29,11 @@ def restart(inputs: Tensor, starts: Sequence[int]) -> Tensor:
     return torch.cat([torch.arange(n) for n in lengths]).expand(len(inputs), -1)
 
 
+def fill_no_chunk(inputs: Tensor) -> Tensor:
+    """Repeat the inputs to 67 tokens, which are no whole number of chunks."""
+    return inputs.repeat(1, 67 // inputs.shape[1] + 1, *[1] * (inputs.ndim - 2))[:, :67]
+
+
 def withhold_cache(model: Any) -> Any:
     """Return the model, in calls that make no cache if it can be told so."""
     if "use_cache" not in model.asks:

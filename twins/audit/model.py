@@ -18,6 +18,7 @@ from . import promises
 from .functions import Adapter
 from .inputs import cast, convert, difference
 from .masks import masks_read_rightly
+from .weights import GATES
 
 CACHES = ("past_key_values", "cache", "cache_params", "state", "states", "hidden", "hx")
 MASKS = ("attention_mask", "mask")
@@ -287,6 +288,7 @@ class Model:
             "hidden states": self.config is not None,
             "recurrence": adapter is not None and adapter.recurrence is not None,
             "forget gate": adapter is not None and "forget" in adapter.parts,
+            "gates": bool(self.gates) and self.inputs.ndim < 4,
             "system": adapter is not None and {*adapter.states.values()} == {"H", "G"},
         }
         return frozenset(name for name, has in offered.items() if has)
@@ -302,6 +304,19 @@ class Model:
     def chunks(self) -> tuple[str, ...]:
         """Names of chunk sizes in the configuration."""
         return tuple(x for x in CHUNKS if isinstance(getattr(self.config, x, None), int))
+
+    @cached_property
+    def gates(self) -> tuple[str, ...]:
+        """Names of weights that may close gates.
+
+        They are those known by name and, of networks of others than transformers, all that are not
+        called weights, such as biases.
+        """
+        names = [name for name, x in _parameters(self.network) if x.requires_grad]
+        known = tuple(name for name in names if name.rpartition(".")[2] in GATES)
+        if known or self.config is not None:
+            return known
+        return tuple(name for name in names if "weight" not in name.rpartition(".")[2])
 
     @property
     def longest(self) -> int:

@@ -68,9 +68,11 @@ def _known(model: Model) -> dict[str, Any]:
         "model.source is not None": model.source is not None,
         "model.mask_of_call": model.mask_of_call,
         "model.chunks": model.chunks,
+        "model.gates": model.gates,
         "model.longest": model.longest,
         "model.asks": model.asks,
         "model.cache_name": model.cache_name,
+        "model.config is not None": model.config is not None,
         "model.offers": sorted(model.offers),
     }
     if model.source is None:
@@ -303,9 +305,8 @@ def _objects_of(thing: Any) -> list[Any]:
         return [thing]
     used = map(thing.__globals__.get, _names_of(thing.__code__))
     parts = (x for x in used if isinstance(x, FunctionType | type) and x is not thing)
-    home = thing.__module__
-    homes = _WRITTEN if home.startswith(_WRITTEN) else (home,)
-    ours = [x for x in parts if f"{x.__module__}.".startswith(tuple(f"{home}." for home in homes))]
+    homes = tuple(f"{home}." for home in (thing.__module__, *_WRITTEN))
+    ours = [x for x in parts if f"{x.__module__}.".startswith(homes)]
     return [*dict.fromkeys(y for x in ours for y in _objects_of(x)), thing]
 
 

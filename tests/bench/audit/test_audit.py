@@ -151,6 +151,31 @@ def test_source_of_a_peer_makes_what_is_audited(name):
     assert all(x.equal(weights[key]) for key, x in made["network"].state_dict().items())
 
 
+@pytest.mark.parametrize("name", [x for x in PEERS if x.startswith("transformers/")])
+def test_fallbacks_of_transformers_break_at_a_gate_of_zero_alone(name):
+    pytest.importorskip("transformers")
+    laws = [law.name for law in LAWS if "recurrence" in law.needs]
+    broken = {row.law for row in audit(**networks.build_peer(name, laws)).broken}
+    assert broken == ({"closed gates"} if "chunk" in name else set())
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("qwen3_next:torch_chunk_gated_delta_rule", ("olmo_hybrid", "qwen3_5", "qwen3_5_moe")),
+        ("kimi_linear:chunk_kimi_delta_attention", ("bailing_hybrid", "glm5_next")),
+    ],
+)
+def test_other_models_have_copies_of_the_fallbacks_that_are_audited(name, others):
+    transformers = pytest.importorskip("transformers", minversion="5.24")
+    model, _, function = name.partition(":")
+    models = Path(transformers.__file__).parent / "models"
+    texts = [(models / x / f"modeling_{x}.py").read_text() for x in (model, *others)]
+    bodies = [text.partition(f"def {function}(")[2].partition("\n\n\n")[0] for text in texts]
+    assert len(bodies[0].splitlines()) > 50
+    assert set(bodies) == {bodies[0]}
+
+
 def test_each_broken_law_has_the_first_cause_that_explains_it(monkeypatch):
     causes = [
         {"networks": ["a*"], "laws": ["decoding"], "kind": "fault", "why": "first"},

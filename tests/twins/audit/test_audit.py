@@ -52,6 +52,10 @@ class Recurrence(nn.Module):
         gate, value = self.gate(x).sigmoid(), self.value(x)
         if fault == "gradients":
             gate = gate.detach()
+        if fault == "gradients under strong decay":
+            gate = torch.where(gate < 0.01, gate.detach(), gate)
+        if fault == "finite gradients under strong decay":
+            gate = torch.where(gate < 0.01, (gate - gate).sqrt(), gate)
         if fault == "second derivatives":
             value = value + Square.apply(value)
         seen = torch.ones(x.shape[:2]) if mask is None else mask
@@ -127,6 +131,7 @@ OF_RECURRENCES = (
     "state of the caller",
     "training mode", "half precision", "gradients", "gradients in pieces", "second derivatives",
     "long inputs", "padding in later pieces", "gradients with padding",
+    "finite gradients under strong decay", "gradients under strong decay",
 )  # fmt: skip
 
 

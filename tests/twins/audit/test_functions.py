@@ -15,7 +15,8 @@ from twinsolve.twins.audit.recurrences import (
     sum_outer_products,
 )
 
-LAWS = ("equation", "gradients of equation", "closed gates", "residual")
+STRONG = "gradients of equation under strong decay"
+LAWS = ("equation", "gradients of equation", STRONG, "closed gates", "residual")
 
 
 def read(q, S):
@@ -42,10 +43,11 @@ def delta(q, k, v, beta, g, start=None, fault=""):
     return torch.stack(out, 1), (a * S if fault == "state" else S).mT
 
 
-def in_chunks(q, k, v, g):
+def in_chunks(q, k, v, g, masks_first=True):
     """Linear attention by quotients of gates: right, but for gates of 0."""
     total = g.cumsum(-1)
-    decay = (total[..., :, None] - total[..., None, :]).exp()
+    later = total[..., :, None] - total[..., None, :]
+    decay = (later.tril() if masks_first else later).exp()
     return (q @ k.mT * decay).tril() @ v
 
 
@@ -100,7 +102,7 @@ def test_function_that_is_not_its_recurrence_breaks_the_equation(fault):
 
 
 def test_function_whose_gradient_is_another_breaks_that_of_the_equation_alone():
-    assert set(broken_laws(adapt_delta(fault="detached"))) == {"gradients of equation"}
+    assert set(broken_laws(adapt_delta(fault="detached"))) == {"gradients of equation", STRONG}
 
 
 def test_wrong_orientation_and_scale_of_the_adapter_are_seen():
@@ -111,11 +113,16 @@ def test_wrong_orientation_and_scale_of_the_adapter_are_seen():
     assert broken_laws(wrong)["equation"].where == "token 67"
 
 
-def test_form_in_chunks_breaks_at_a_gate_of_zero_alone():
+@pytest.mark.parametrize(("masks_first", "others"), [(True, set()), (False, {STRONG})])
+def test_form_in_chunks_breaks_where_gates_close(masks_first, others):
     adapter = Adapter(
-        in_chunks, "q, k, v, g=log forget", heads_first=True, recurrence=sum_outer_products
+        in_chunks,
+        "q, k, v, g=log forget",
+        heads_first=True,
+        recurrence=sum_outer_products,
+        masks_first=masks_first,
     )
-    assert set(broken_laws(adapter)) == {"closed gates"}
+    assert set(broken_laws(adapter)) == {"closed gates"} | others
 
 
 def test_system_that_is_not_solved_breaks_the_residual():

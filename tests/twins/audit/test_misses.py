@@ -257,6 +257,30 @@ def test_padding_that_spoils_gradients_alone():
     assert verdicts(Attention(), law) == {law: "holds"}
 
 
+class Chunk(nn.Module):
+    """Linear attention in one chunk; gates close where their bias is low, or where it is high."""
+
+    def __init__(self, closes, masks_first):
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.gate = nn.Linear(8, 24), nn.Linear(8, 1)
+        self.sign, self.masks_first = {"high": 1, "low": -1}[closes], masks_first
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        total = -nn.functional.softplus(self.sign * self.gate(x)).cumsum(1)
+        later = total - total.mT
+        return (q @ k.mT * (later.tril() if self.masks_first else later).exp()).tril() @ v
+
+
+@pytest.mark.parametrize("closes", ["high", "low"])
+@pytest.mark.parametrize(("masks_first", "verdict"), [(True, "holds"), (False, "broken")])
+def test_exponentials_that_overflow_where_gates_close_at_either_end(closes, masks_first, verdict):
+    law = "finite gradients under strong decay"
+    found = verdicts(Chunk(closes, masks_first), "gradients", law)
+    assert found == {"gradients": "holds", law: verdict}
+
+
 class Gate(nn.Module):
     """A product of two maps, whose gradient is short by a factor."""
 
