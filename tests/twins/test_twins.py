@@ -30,7 +30,7 @@ SYSTEMS = {
     "neutreno-solved", "neutreno-energy-minimum", "ridge-self-expression",
     "ridge-self-expression-zero-diagonal", "ridge-attention", "ridge-attention-zero-diagonal",
     "ridge-relative-penalty", "low-rank-self-expression", "low-rank-attention",
-    "low-rank-relative-penalty", "low-rank-small-penalty",
+    "low-rank-relative-penalty", "low-rank-small-penalty", "local-linear-attention",
 }  # fmt: skip
 
 

@@ -103,6 +103,26 @@ def test_a_sequence_continues_from_a_state(rule):
         assert_close(state, last, atol=1e-12, rtol=0)
 
 
+def test_no_tokens_leave_the_state_as_it_is():
+    x = on_layer(drawn(0, 1, 0.0), torch.float64)
+    q, k, v, beta, forget, S = (x[n] for n in ("q", "k", "v", "beta", "log_forget", "state"))
+    H = torch.eye(D, dtype=torch.float64).expand(2, D, D)
+    found = [
+        layers.chunked_delta_rule(q, k, v, beta=beta, log_forget=forget, state=S),
+        layers.chunked_linear_attention(q, k, v, state=S),
+        layers.chunked_mesa(q, k, v, beta=beta, lam=torch.tensor(1.0), state=(H, S)),
+        layers.chunked_mesa(q, k, v, beta=beta, lam=torch.tensor(1.0), n_iter=2, state=(H, S)),
+        layers.chunked_heavy_ball(
+            q, k, v, step=beta, log_momentum=-beta, log_keep=-beta, state=(S, S)
+        ),
+        layers.chunked_mini_batch(q, k, v, eta=beta, batch_size=4, state=(S, S)),
+    ]
+    kept = [S, S, (H, S), (H, S), (S, S), (S, S)]
+    for (out, last), state in zip(found, kept, strict=True):
+        assert out.shape == (2, 0, E)
+        assert_close(last, state, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_packed_sequences_are_apart_where_the_first_token_forgets_all(rule):
     function, _, select = RULES[rule]

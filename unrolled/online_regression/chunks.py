@@ -83,8 +83,9 @@ def split(x: Tensor, chunk: int) -> Tensor:
     n_tokens = x.shape[-2]
     if not has_static_value(n_tokens):
         return x[..., None, :, :]
-    size = 1 << (min(chunk, n_tokens) - 1).bit_length()
-    return F.pad(x, (0, 0, 0, -n_tokens % size)).unflatten(-2, (-1, size))
+    size = 1 << (max(1, min(chunk, n_tokens)) - 1).bit_length()
+    n_chunks = max(1, -(-n_tokens // size))
+    return F.pad(x, (0, 0, 0, n_chunks * size - n_tokens)).unflatten(-2, (n_chunks, size))
 
 
 def _times(x: Tensor, decay: Tensor | None) -> Tensor:

@@ -95,6 +95,8 @@ def test_softmax_is_the_librarys_attention(kind):
 
 def decodes(name):
     operator = make_operator(name, num_heads=4, head_dim=6)
+    if operator.gates or operator.query_gates:
+        return False  # no replaced layer has a projection for them
     return operator.causal and operator.pair_masks and not operator.square_only
 
 

@@ -9,7 +9,7 @@ from ....solvers.kernel_smoothing import entmax
 from ....unrolled.kernel_smoothing import Entmax
 from ...heads import Array, HeadCall
 from ...judging.certificates import range_of, simplex_residual
-from ...laws.subject import identity_values
+from ...laws.subject import as_array, identity_values
 from ...pairs import Inputs, Numerics, Pair, calls_of_heads, layer_output
 from ...registry import add_twin
 from ...relations import Identity
@@ -20,7 +20,7 @@ def _order(layer: Entmax, head: int) -> float:
     """Return the alpha of a head."""
     if layer.odds.log is None:
         return layer.alpha
-    log = layer.odds.log.detach().double().flatten()
+    log = as_array(layer.odds.log).ravel()
     return 1 + float(expit(log[head if len(log) > 1 else 0]))
 
 
@@ -35,15 +35,16 @@ def entmax_residual(A: Array, logits: Array, alpha: float) -> float:
     """Return how far each row a of A is from the maximiser of ``a.z + H_alpha(a)``.
 
     There ``(a_j^(alpha - 1) - 1) / (alpha - 1)``, a logarithm of order alpha, is ``z_j - c`` where
-    a is positive, and ``z_j <= c - 1 / (alpha - 1)`` elsewhere.
+    a is positive, and ``z_j <= c - 1 / (alpha - 1)`` elsewhere. At alpha = 1 an a_j is zero only if
+    it underflows.
     """
     excess, support = alpha - 1, A > 0
     logs = np.log(np.where(support, A, 1.0))
     slack = logits - (np.expm1(excess * logs) / excess if excess else logs)
     c = (A * slack).sum(axis=1, keepdims=True)
     inside = np.where(support, A * (slack - c), 0.0)
-    outside = np.zeros(1) if support.all() else (logits - c + 1 / max(excess, 1e-300))[~support]
-    return max(simplex_residual(A), np.abs(inside).max(), max(0.0, float(outside.max())))
+    outside = (logits - c + 1 / excess)[~support] if excess else np.zeros(0)
+    return max(simplex_residual(A), np.abs(inside).max(), float(outside.max(initial=0.0)))
 
 
 def _certificate(twin: Pair, layer: nn.Module, inputs: tuple[Tensor, ...]) -> float:
