@@ -192,13 +192,15 @@ class TokenStatistics(_OfValues):
         v = call.v.to(torch.promote_types(call.v.dtype, torch.float32))
         members, moments = self._statistics(v, None)
         before = pair_of_states(state)
-        shapes = [(*x.shape[:-2], 1, x.shape[-1]) for x in (moments, members)]
-        moments, counts = (
-            read_state(start, shape, v) + x.cumsum(dim=-2)
-            for start, shape, x in zip(before, shapes, (moments, members), strict=True)
-        )
-        out = self._descend(v, members, moments, counts)
-        return out.to(call.v.dtype), (moments[..., -1:, :], counts[..., -1:, :])
+        parts = moments, members
+        starts = [
+            read_state(start, (*x.shape[:-2], 1, x.shape[-1]), v)
+            for start, x in zip(before, parts, strict=True)
+        ]
+        sums = [start + x.cumsum(dim=-2) for start, x in zip(starts, parts, strict=True)]
+        out = self._descend(v, members, *sums)
+        last = [start + x.sum(dim=-2, keepdim=True) for start, x in zip(starts, parts, strict=True)]
+        return out.to(call.v.dtype), tuple(last)
 
     def _statistics(self, v: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the memberships of each token, and its part of the second moments."""

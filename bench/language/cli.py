@@ -31,10 +31,9 @@ def language(
 
     **DATA** is wikitext2 (the words of WikiText-2, from --data-home), generated (a text whose lines
     come from one of eight Markov chains) or recall (pairs of words, and the same in another order).
-    n_words is the size of the vocabulary; other words
-    count as unknown. Without the training file of WikiText-2, the models learn from nine tenths of
-    the validation file; this is no standard, and the summary says so. --quick takes the generated
-    text and 200 steps.
+    n_words is the size of the vocabulary; other words count as unknown. Without the training file
+    of WikiText-2, the models learn from nine tenths of the validation file; this is no standard,
+    and the summary says so. --quick takes the generated text and 200 steps.
 
     **--row** names a network with its settings: a name of --list, or LM:NAME=VALUE,..., such as
     LM:correction=twicing,residual=boosting. Operators must be able to be causal; --load may

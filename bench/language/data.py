@@ -61,9 +61,9 @@ def load_text(data: str, data_home: str | None = None) -> Text:
 
         The text of recall has lines of 8 pairs of a key and a value, each key another one of 16,
         and then the same pairs in another order. Values are drawn from 16 in each line anew, so
-        that the first half tells those of the second, and nothing else does. A model that recalls
-        all has a perplexity of 5.2 on whole lines, and one that recalls nothing of 10.4: 160,000
-        words train, 16,000 validate and 16,000 test.
+        that the first half tells those of the second, and nothing else does. Perplexity is 5.2 for
+        a model that recalls all, and 10.4 for one that recalls the keys but no value: 160,000 words
+        train, 16,000 validate and 16,000 test.
 
     Raises
     ------

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from twinsolve.unrolled import Attention, AttnScale, Context, LanguageModel, Softmax
+from twinsolve.unrolled.models.language_model import DecodingState
 from twinsolve.unrolled.online_regression import DeltaRule, HeavyBall, Mesa, MiniBatch
 
 from .draws import moved
@@ -45,8 +46,10 @@ def in_parts(decode, *sequences, parts=PARTS):
 @pytest.mark.parametrize("name", DECODERS)
 def test_operators_go_on_where_they_stopped(name):
     operator, inputs = make(name), qkv()
-    out, _ = in_parts(operator.decode, *inputs)
-    assert_close(out, operator(*inputs, is_causal=True), rtol=0, atol=1e-12)
+    whole = operator(*inputs, is_causal=True)
+    for parts in (PARTS, (0, 5, 0, 4, 0)):
+        out, _ = in_parts(operator.decode, *inputs, parts=parts)
+        assert_close(out, whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "reason"), REFUSED.items())
@@ -96,6 +99,15 @@ def test_language_models_go_on_where_they_stopped(options):
         model.decode(IDS[:, :1], state)
 
 
+def test_models_refuse_the_state_of_another_depth():
+    model = language_model()
+    _, (n_tokens, layers) = model.decode(IDS[:, :2])
+    wrong = [DecodingState(n_tokens, layers[:2]), DecodingState(n_tokens, layers * 2), layers]
+    for state in wrong:
+        with pytest.raises(ValueError, match="state: must be what a call of a model of 3 layers"):
+            model.decode(IDS[:, 2:], state)
+
+
 def test_states_of_rules_do_not_grow():
     model, state = language_model(operator=["delta_rule", "mesa", "token_statistics"]), None
     sizes = []
@@ -124,6 +136,8 @@ WRONG_STATES = [
     (DeltaRule(), (torch.ones(3),), "state: must be a Tensor, got tuple"),
     (Mesa(), torch.ones(3), "state: must be a pair, got Tensor"),
     (HeavyBall(), (torch.ones(3),) * 2, "state: must have shape"),
+    (MiniBatch(), ((torch.ones(3),) * 2, torch.ones(3)), r"state\[1\]: must be"),
+    (Softmax(), (1, 2), "state: must hold tensors, got int"),
     (MiniBatch(), torch.ones(3), "state: must be a pair, got Tensor"),
 ]
 
@@ -141,3 +155,5 @@ def test_decoding_takes_no_mask_and_gives_no_matrix():
         layer(x, x, x, padding, need_weights=False, context=Context(states=context))
     with pytest.raises(ValueError, match="need_weights: decoding from a state gives no matrix"):
         layer(x, x, x, context=Context(states=context))
+    with pytest.raises(ValueError, match=r"context\.states: must have an entry"):
+        layer(x, x, x, need_weights=False, context=Context(states=()))

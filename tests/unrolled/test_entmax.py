@@ -170,7 +170,7 @@ def test_a_language_model_takes_it_by_name():
     ("call", "message"),
     [
         (lambda: entmax_weights(Z, 2.5), r"alpha: must be from 1 to 2, got \[2.5\]"),
-        (lambda: entmax_weights(Z, torch.tensor([[1.5], [0.5]])), "alpha: must be from 1 to 2"),
+        (lambda: entmax_weights(Z, torch.full((4, 1), 0.5)), "alpha: must be from 1 to 2"),
         (lambda: Entmax(0.9), "alpha: must be from 1 to 2, got 0.9"),
         (lambda: Entmax(2.0, learnable=True), "alpha: must be strictly between 1 and 2 where it"),
         (lambda: Entmax(1.5, scale=0.0), "scale: must be"),
@@ -180,3 +180,10 @@ def test_a_language_model_takes_it_by_name():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_logits_that_are_integers_and_orders_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"logits: must be floating point, got torch\.int64"):
+        entmax_weights(torch.tensor([1, 0]), 1.5)
+    with pytest.raises(ValueError, match=r"alpha: must broadcast to \(3, 1\), got shape \(3,\)"):
+        entmax_weights(torch.zeros(3, 4), torch.full((3,), 1.5))

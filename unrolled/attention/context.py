@@ -40,7 +40,8 @@ class Context(NamedTuple):
         The same of its queries, for `Operator.query_gates`.
     states : tuple, optional
         What each layer of a decoding model keeps of the tokens before, in turn: the present layer
-        takes the first and adds its own at the end. See `Operator.decode`.
+        takes the first and adds its own at the end. Layers are causal then, whatever `is_causal`
+        is; see `Operator.decode`.
 
     Examples
     --------

@@ -335,6 +335,8 @@ def _append(state: Any, *tokens: Tensor) -> tuple[Tensor, ...]:
     if not isinstance(state, tuple) or len(state) != len(tokens):
         raise ValueError(f"state: must be the {len(tokens)} tensors that the call before returned")
     for before, x in zip(state, tokens, strict=True):
+        if not isinstance(before, Tensor):
+            raise ValueError(f"state: must hold tensors, got {type(before).__name__}")
         shape = (*x.shape[:-2], before.shape[-2], x.shape[-1])
         if before.shape != shape or before.dtype != x.dtype or before.device != x.device:
             raise ValueError(

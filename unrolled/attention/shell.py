@@ -227,6 +227,8 @@ class Attention(nn.Module):
         if seen.states is not None:
             if mask is not None:
                 raise ValueError("key_padding_mask, attn_mask: decoding from a state takes no mask")
+            if not seen.states:
+                raise ValueError("context.states: must have an entry for each layer, got none")
             out, state = self.operator.decode(q, k, v, seen.states[0], context=seen)
             return out, seen._replace(states=(*seen.states[1:], state))
         return self.operator(q, k, v, mask=mask, is_causal=is_causal, context=seen), seen

@@ -57,7 +57,8 @@ def entmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
     Raises
     ------
     ValueError
-        If an alpha is out of range. Compiled code does not look at it.
+        If logits are integers, or an alpha does not fit or is out of range. Compiled code does not
+        look at the range.
 
     References
     ----------
@@ -71,8 +72,14 @@ def entmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
     >>> entmax_weights(torch.tensor([1.0, 0.0, -2.0]), 1.5)
     tensor([0.8307, 0.1693, 0.0000])
     """
+    if not logits.is_floating_point():
+        raise ValueError(f"logits: must be floating point, got {logits.dtype}")
     centred = subtract_largest(logits)
     order = torch.as_tensor(alpha, dtype=centred.dtype, device=centred.device)
+    wanted = (*logits.shape[:-1], 1)
+    sizes = zip(reversed(order.shape), reversed(wanted), strict=False)
+    if order.ndim > len(wanted) or any(m not in (1, n) for m, n in sizes):
+        raise ValueError(f"alpha: must broadcast to {wanted}, got shape {tuple(order.shape)}")
     readable = not (has_no_values(order) or is_transformed())
     if readable and not bool(((order >= 1) & (order <= 2)).all()):
         raise ValueError(f"alpha: must be from 1 to 2, got {order.detach().flatten().tolist()}")

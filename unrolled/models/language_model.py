@@ -175,7 +175,11 @@ class LanguageModel(nn.Module):
         >>> state.n_tokens
         6
         """
-        n_before, layers = state or (0, (None,) * len(self.blocks))
+        depth = len(self.blocks)
+        state = DecodingState(0, (None,) * depth) if state is None else state
+        if not isinstance(state, DecodingState) or len(state.layers) != depth:
+            raise ValueError(f"state: must be what a call of a model of {depth} layers returned")
+        n_before, layers = state
         scores, context = self._score(ids, n_before, Context(states=layers), None)
         assert context.states is not None
         return scores, DecodingState(n_before + ids.shape[1], context.states)

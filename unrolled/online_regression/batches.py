@@ -11,7 +11,7 @@ from ..attention import has_static_value
 from ..attention.inputs import pair_of_states, read_state
 from .chunks import CHUNK
 from .delta import check_step
-from .inputs import read_sequences
+from .inputs import read_sequences, read_visible
 from .rules import OnlineRule, Rows
 from .sums import chunked_linear_attention
 
@@ -90,17 +90,17 @@ def chunked_mini_batch(
     >>> chunked_mini_batch(k, k, v, eta=half, batch_size=2)[0].flatten()
     tensor([2., 6.])
     """
-    out_type, step, (S, S_b) = v.dtype, eta[..., None], pair_of_states(state)
-    q, k, v, S = read_sequences(q, k, v, S, chunk, eta=step)
+    out_type, (S, S_b) = v.dtype, pair_of_states(state)
+    q, k, v, S, step = read_sequences(q, k, v, S, chunk, eta=eta[..., None])
     S_b = read_state(S_b, S.shape, k)
     check_integer(batch_size, "batch_size", 1)
     check_integer(place, "place", 0, batch_size - 1)
     n_seen: int | Tensor = k.shape[-2]
     order: Tensor | None = None
-    if visible is not None:  # tokens that are skipped go to the end, where they do nothing
-        seen = visible.expand(k.shape[:-1])[..., None]
+    seen = read_visible(visible, k)
+    if seen is not None:  # tokens that are skipped go to the end, where they do nothing
         n_seen, order = seen.sum(dim=-2, keepdim=True), (~seen).int().argsort(dim=-2, stable=True)
-    step = step.to(k.dtype).expand(*k.shape[:-1], 1)
+    step = step.expand(*k.shape[:-1], 1)
     keys, values, step = (_take(x, order) for x in (k, v, step))
     u = _correct(keys, values, step, S, S_b, batch_size, place, chunk)
     ended = (place + n_seen) // batch_size * batch_size
@@ -230,12 +230,13 @@ class MiniBatch(OnlineRule):
 
     def run(self, x: Rows, state: Any = None) -> tuple[Tensor, tuple[State, int]]:
         pair, place = pair_of_states(state)
+        place = 0 if place is None else check_integer(place, "state[1]", 0, self.batch_size - 1)
         out, last = chunked_mini_batch(
             *x[:3], eta=x.gates["eta"][..., 0], batch_size=self.batch_size,
             visible=None if x.visible is None else x.visible[..., 0],
-            state=pair, place=place or 0,
+            state=pair, place=place,
         )  # fmt: skip
-        return out, (last, ((place or 0) + x.k.shape[-2]) % self.batch_size)
+        return out, (last, (place + x.k.shape[-2]) % self.batch_size)
 
     def read(self, q: Tensor, state: Any) -> Tensor:
         (S, _), _ = state

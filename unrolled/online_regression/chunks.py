@@ -7,7 +7,8 @@
 The corrections u of a chunk come from one triangular system, so that products of matrices replace
 the loop over tokens. With chunks of one token this is the recurrence; with one chunk of all tokens
 it is the parallel form. Decays are products over the tokens between two others, never a quotient or
-a difference of logarithms: they are exact, and finite, for every a from 0 to 1.
+a difference of logarithms: they are exact, and finite, for every a from 0 to 1. Only a program for
+any number of tokens takes differences, in float64 and with an a of at least exp(-60).
 """
 
 from collections.abc import Callable, Sequence

@@ -83,9 +83,10 @@ def chunked_delta_rule(
     >>> out.flatten(), state
     (tensor([2., 5.]), tensor([[5.]]))
     """
-    out_type, step = v.dtype, beta[..., None]
-    gates = {"beta": step, "log_forget": log_forget, "metric": metric}
-    q, k, v, state = read_sequences(q, k, v, state, chunk, **gates)
+    out_type = v.dtype
+    q, k, v, state, step, log_forget, metric = read_sequences(
+        q, k, v, state, chunk, beta=beta[..., None], log_forget=log_forget, metric=metric
+    )
     write = k if metric is None else metric * k
     out, state = run_chunks(Tokens(q, k, write, v, step, log_forget), state, chunk, corrects=True)
     return out.to(out_type), state
@@ -181,8 +182,8 @@ class ProximalPoint(OnlineRule):
     It is the delta rule with ``beta = delta / (1 + delta |k|^2)``, which never overshoots. Queries
     and keys are divided by ``sqrt(|.|^2 + 1e-6)``. The tokens give ``delta = softplus(x w + log(e -
     1))`` and ``log a = min(x w, 0)`` through a projection of the shell, with w = 0 and delta = 1 at
-    first. Longhorn is this rule
-    without forgetting, as derived; its code replaces ``k^T k`` by a diagonal (E10-b).
+    first. Longhorn is this rule without forgetting, as derived; its code replaces ``k^T k`` by a
+    diagonal (E10-b).
 
     Parameters
     ----------

@@ -1,5 +1,8 @@
 """Checks of sequences, gates and states."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,10 +12,11 @@ from ..attention.inputs import check_tokens, common_batch, read_state
 
 def read_sequences(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, chunk: int, **gates: Tensor | None
-) -> tuple[Tensor, ...]:
-    """Return q, k, v and the state in float32 at least, with common leading axes.
+) -> tuple[Any, ...]:
+    """Return q, k, v, the state and the gates in float32 at least.
 
-    The state is zeros by default. `gates` are only checked: (..., tokens, 1) or (..., tokens, d).
+    q, k and v get common leading axes, and the state is zeros by default. A gate is (..., tokens,
+    1) or (..., tokens, d); one that is None stays so.
 
     Raises
     ------
@@ -23,20 +27,66 @@ def read_sequences(
     check_tokens(q=q, k=k, v=v)
     if q.shape[-2] != k.shape[-2]:
         raise ValueError(f"q: must have as many tokens as k, {k.shape[-2]}, got {q.shape[-2]}")
-    for name, x in gates.items():
-        if x is not None:
-            _check_gate(name, x, k)
     wide = torch.promote_types(v.dtype, torch.float32)
     batch = common_batch(None, q, k, v)
     q, k, v = (x.to(wide).expand(*batch, *x.shape[-2:]) for x in (q, k, v))
-    return q, k, v, read_state(state, (*batch, k.shape[-1], v.shape[-1]), k)
+    state = read_state(state, (*batch, k.shape[-1], v.shape[-1]), k)
+    return q, k, v, state, *(_read_gate(name, x, k) for name, x in gates.items())
 
 
-def _check_gate(name: str, x: Tensor, k: Tensor) -> None:
+def read_penalty(lam: Tensor, k: Tensor) -> Tensor:
+    """Return penalties that broadcast to (..., 1, d), in the dtype of the keys.
+
+    Raises
+    ------
+    ValueError
+        If they do not, or are on another device.
+    """
+    shape = (*k.shape[:-2], 1, k.shape[-1])
+    if not _fits(lam, shape) or lam.device != k.device:
+        raise ValueError(
+            f"lam: must broadcast to {shape} on {k.device}, got {tuple(lam.shape)} on {lam.device}"
+        )
+    return lam.to(k.dtype)
+
+
+def read_visible(visible: Tensor | None, k: Tensor) -> Tensor | None:
+    """Return which tokens are not skipped, (..., tokens, 1).
+
+    Raises
+    ------
+    ValueError
+        If it is not boolean, or does not fit the keys.
+    """
+    if visible is None:
+        return None
+    if visible.dtype != torch.bool or not _fits(visible, k.shape[:-1]):
+        raise ValueError(
+            f"visible: must be bool and broadcast to {tuple(k.shape[:-1])}, got {visible.dtype} of "
+            f"shape {tuple(visible.shape)}"
+        )
+    return visible.expand(k.shape[:-1])[..., None]
+
+
+def _read_gate(name: str, x: Tensor | None, k: Tensor) -> Tensor | None:
+    if x is None:
+        return None
     if x.ndim < 2 or x.shape[-2] != k.shape[-2] or x.shape[-1] not in (1, k.shape[-1]):
         raise ValueError(
             f"{name}: must have one number, or {k.shape[-1]}, for each of the {k.shape[-2]} "
             f"tokens, got shape {tuple(x.shape)}"
         )
+    if not _fits(x, k.shape):
+        raise ValueError(
+            f"{name}: must have the leading axes {tuple(k.shape[:-2])} or 1, got shape "
+            f"{tuple(x.shape)}"
+        )
     if not x.is_floating_point() or x.device != k.device:
         raise ValueError(f"{name}: must be floating point on {k.device}, got {x.dtype}")
+    return x.to(k.dtype)
+
+
+def _fits(x: Tensor, shape: Sequence[int]) -> bool:
+    """Whether x broadcasts to the shape."""
+    sizes = zip(reversed(x.shape), reversed(shape), strict=False)
+    return x.ndim <= len(shape) and all(m in (1, n) for m, n in sizes)

@@ -15,27 +15,31 @@ def solve_ridge(
 ) -> tuple[Tensor, State]:
     """Return ``q_t (H_t + Diag(lam))^-1 G_t`` and the last H and G, where nothing is forgotten.
 
-    With ``A = H + Diag(lam)`` and ``S = A^-1 G`` before a chunk, and b the square roots of its
-    weights, the leading blocks of ``I + b K A^-1 K^T b^T = R R^T`` solve all prefixes at once::
+    Before a chunk ``H + Diag(lam) = L L^T``. With g, K' and Q' for ``L^-1`` times G, ``K^T`` and
+    ``Q^T``, and b the square roots of the weights, the leading blocks of the triangular R in ``I +
+    b K'^T K' b = R R^T`` solve all prefixes at once::
 
-        O = Q S + triu(R^-1 b K A^-1 Q^T)^T R^-1 b (V - K S)
+        O = Q'^T g + triu(R^-1 b K'^T Q')^T R^-1 b (V - K'^T g)
+
+    Both matrices that are factored are symmetric as computed: a small lam costs least digits so.
     """
     n_tokens, (H, G) = v.shape[-2], state
     q, k, v, beta = (split(x, chunk) for x in (q, k, v, beta))
     (H_before, H), (G_before, G) = (_add_up(x, (beta * k).mT @ y) for x, y in ((H, k), (G, v)))
     root = (beta + _LEAST.get(beta.dtype, 1e-15)).sqrt()
-    solved = torch.linalg.solve(
-        H_before + torch.diag_embed(lam.expand(*k.shape[:-3], 1, k.shape[-1])),
-        torch.cat([G_before, k.mT, q.mT], dim=-1),
+    penalty = torch.diag_embed(lam.expand(*k.shape[:-3], 1, k.shape[-1]))
+    L = torch.linalg.cholesky(H_before + penalty)
+    solved = torch.linalg.solve_triangular(
+        L, torch.cat([G_before, k.mT, q.mT], dim=-1), upper=False
     )
-    S, to_keys, to_queries = solved.split([v.shape[-1], k.shape[-2], q.shape[-2]], dim=-1)
+    g, keys, queries = solved.split([v.shape[-1], k.shape[-2], q.shape[-2]], dim=-1)
     one = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device)
-    R = torch.linalg.cholesky(one + root * (k @ to_keys) * root.mT)
-    given = root * torch.cat([v - k @ S, k @ to_queries], dim=-1)
+    R = torch.linalg.cholesky(one + root * (keys.mT @ keys) * root.mT)
+    given = root * torch.cat([v - keys.mT @ g, keys.mT @ queries], dim=-1)
     errors, readers = torch.linalg.solve_triangular(R, given, upper=False).split(
         [v.shape[-1], q.shape[-2]], dim=-1
     )
-    out = q @ S + readers.triu().mT @ errors
+    out = queries.mT @ g + readers.triu().mT @ errors
     return out.flatten(-3, -2)[..., :n_tokens, :], (H, G)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..attention.inputs import pair_of_states, read_state
 from .chunks import CHUNK, decays_between, split
 from .delta import check_step
-from .inputs import read_sequences
+from .inputs import read_sequences, read_visible
 from .rules import OnlineRule, Rows
 
 State = tuple[Tensor, Tensor]
@@ -80,10 +80,12 @@ def chunked_heavy_ball(
     tensor([2., 6.])
     """
     out_type, n_tokens, (M, Z) = v.dtype, v.shape[-2], pair_of_states(state)
-    theta, eta, keep = (x[..., None] for x in (step, log_momentum, log_keep))
-    q, k, v, M = read_sequences(q, k, v, M, chunk, step=theta, log_momentum=eta, log_keep=keep)
-    Z = read_state(Z, M.shape, k)
-    seen = k.new_ones(n_tokens, 1) if visible is None else visible[..., None].to(k.dtype)
+    gates = {"step": step, "log_momentum": log_momentum, "log_keep": log_keep}
+    q, k, v, M, theta, eta, keep = read_sequences(
+        q, k, v, M, chunk, **{name: x[..., None] for name, x in gates.items()}
+    )
+    Z, shown = read_state(Z, M.shape, k), read_visible(visible, k)
+    seen = k.new_ones(n_tokens, 1) if shown is None else shown.to(k.dtype)
     q, k, v, theta, eta, keep, seen = (split(x, chunk) for x in (q, k, v, theta, eta, keep, seen))
     path = _follow(eta, keep, seen)
     A, B, C = _correct(k, v, theta, path)
@@ -133,8 +135,9 @@ def _correct(k: Tensor, v: Tensor, step: Tensor, path: _Path) -> tuple[Tensor, T
     """Return A, B and C: the chunk writes ``U = A - B M_0 - C Z_0``."""
     double = 2 * step
     # The prediction of a token reads the memory before it.
-    of_M = F.pad(path.of_M[..., :-1, :], (0, 0, 1, 0), value=1.0)
-    of_Z, of_u = (F.pad(x[..., :-1, :], (0, 0, 1, 0)) for x in (path.of_Z, path.of_u))
+    n_tokens = k.shape[-2]
+    of_M = F.pad(path.of_M, (0, 0, 1, 0), value=1.0)[..., :n_tokens, :]
+    of_Z, of_u = (F.pad(x, (0, 0, 1, 0))[..., :n_tokens, :] for x in (path.of_Z, path.of_u))
     given = torch.cat([v, of_M * k, of_Z * k], dim=-1)
     solved = torch.linalg.solve_triangular(
         double * (k @ k.mT) * of_u, double * given, upper=False, unitriangular=True

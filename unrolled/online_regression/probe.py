@@ -80,7 +80,8 @@ class LocalLinear(Operator):
 
     def attend(self, call: Call) -> Tensor:
         def block(rows: Tensor, start: int) -> Tensor:
-            return self._weights(call, rows, start).to(call.v.dtype) @ call.v
+            A = self._weights(call, rows, start)
+            return (A @ call.v.to(A.dtype)).to(call.v.dtype)
 
         return map_query_blocks(block, call.q)
 

@@ -10,7 +10,7 @@ from ..attention import Positive, check_count, is_transformed, untraced
 from ..attention.inputs import pair_of_states, read_state
 from ..fixed_point import with_gradient
 from .chunks import CHUNK
-from .inputs import read_sequences
+from .inputs import read_penalty, read_sequences
 from .least_squares import solve_ridge
 from .rules import Forget, OnlineRule, Rows
 from .sums import chunked_linear_attention
@@ -105,9 +105,10 @@ def chunked_mesa(
     >>> chunked_mesa(k, k, v, beta=one, lam=torch.tensor(2.0))[0].flatten()
     tensor([1.3333, 3.0000])
     """
-    out_type, step = v.dtype, beta[..., None]
-    H, G = pair_of_states(state)
-    q, k, v, G = read_sequences(q, k, v, G, chunk, beta=step, log_forget=log_forget)
+    out_type, (H, G) = v.dtype, pair_of_states(state)
+    q, k, v, G, step, log_forget = read_sequences(
+        q, k, v, G, chunk, beta=beta[..., None], log_forget=log_forget
+    )
     if log_forget is not None and log_forget.shape[-1] != 1:
         raise ValueError(
             "log_forget: must have one number for each token, as H stays symmetric, got shape "
@@ -115,9 +116,9 @@ def chunked_mesa(
         )
     check_steps(n_iter, implicit)
     H = read_state(H, (*k.shape[:-2], k.shape[-1], k.shape[-1]), k)
-    keys, penalty = step * k, lam.to(k.dtype)
+    keys, penalty = step * k, read_penalty(lam, k)
     if n_iter is None and log_forget is None:
-        out, state = solve_ridge(q, k, v, step.to(k.dtype), penalty, (H, G), chunk)
+        out, state = solve_ridge(q, k, v, step, penalty, (H, G), chunk)
         return out.to(out_type), state
 
     def sums(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ def chunked_linear_attention(
     tensor([ 3.0000, 11.5000])
     """
     out_type = v.dtype
-    q, k, v, state = read_sequences(q, k, v, state, chunk, log_forget=log_forget)
+    q, k, v, state, log_forget = read_sequences(q, k, v, state, chunk, log_forget=log_forget)
     out, state = run_chunks(Tokens(q, k, k, v, log_forget=log_forget), state, chunk, corrects=False)
     return out.to(out_type), state
 

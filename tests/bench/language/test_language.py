@@ -171,8 +171,12 @@ def test_lines_of_recall_name_each_pair_twice():
 
 
 def test_perplexities_of_recall_are_those_of_its_draws():
-    """Keys without replacement, values with, and the second half free or as hard as the first."""
-    keys = sum(np.log(16 - i) for i in range(8)) + sum(np.log(8 - i) for i in range(8))
-    values = 8 * np.log(16)
+    """From what is left to draw at each place: of the keys, and of the values or one of them."""
+    text = load_text("recall")
+    words = np.array(text.words)[text.test.numpy()].reshape(-1, 32)
+    n_keys, n_values = (len({w for w in words.ravel() if w[0] == kind}) for kind in "kv")
+    n_pairs = len({w for w in words[0] if w[0] == "k"})
+    keys = sum(np.log(n_keys - i) + np.log(n_pairs - i) for i in range(n_pairs))
+    values = n_pairs * np.log(n_values)
     assert np.exp((keys + values) / 32) == pytest.approx(5.2, abs=0.05)
     assert np.exp((keys + 2 * values) / 32) == pytest.approx(10.4, abs=0.05)
