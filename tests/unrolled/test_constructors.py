@@ -246,6 +246,7 @@ ROWS = [
     row("LocalLinear", probe="learned", scale=0.7, holds={"query_gates": {"probe": "feature"}}),
     row("Mesa", lam=0.8, n_iter=3, implicit=True, forget="token", **HEADS,
         holds={"lam": Number(0.8, 3), "gates": {"beta": "token", "log_forget": "token"}}),
+    row("Mesa", lam=0.8, n_iter=3),
     row("MiniBatch", batch_size=5, largest_step=1.5, holds={"gates": {"eta": "token"}}),
     row("Nystrom", n_landmarks=4, n_iter=3),
     row("OnlineRule", forget="feature", holds={"gates": {"log_forget": "feature"}}),

@@ -32,6 +32,7 @@ MAKERS = {
     ),
     **{f"lista, {kind}": (partial(layers.LISTA, ATOMS, 3, 0.1, kind), X)
        for kind in ("step", "lista", "coupled", "alista", "adaptive")},
+    "ista block": (partial(sparse_coding.ISTABlock, X.shape[-1]), X),
     "patch sparse coding": (partial(sparse_coding.PatchSparseCoding, ATOMS, 0.1), PICTURE),
     **{name: (getattr(denoisers, name), PICTURE) for name in denoisers.__all__
        if isinstance(getattr(denoisers, name), type)},

@@ -23,11 +23,12 @@ _LOOSE = 1e-4  # of the codes that the step is compared with: any codes serve
 def _build(X: Array, *, share: float = 0.2, step: float = 0.9) -> ISTABlock:
     """Build with a share of the largest entry as threshold, and of the longest step."""
     generator = torch.Generator().manual_seed(0)
-    layer = ISTABlock(X.shape[1], dtype=torch.float64)
+    D = torch.empty(2 * X.shape[1:], dtype=torch.float64).normal_(generator=generator)
+    step /= float(torch.linalg.matrix_norm(D, 2)) ** 2
+    lam = 2 * share * float(np.abs(X).max() or 1.0) / step
+    layer = ISTABlock(X.shape[1], step, lam, dtype=torch.float64)
     with torch.no_grad():
-        layer.dictionary.normal_(generator=generator)
-        layer.step = step / float(torch.linalg.matrix_norm(layer.dictionary, 2)) ** 2
-    layer.lam = 2 * share * float(np.abs(X).max() or 1.0) / layer.step
+        layer.dictionary.copy_(D)
     return layer
 
 
