@@ -74,6 +74,15 @@ def test_equal_keys_have_no_slope(centre, dtype):
     assert_close(LocalLinear("exact")(q, k[..., :1, :], v[..., :1, :]), v[..., :1, :].expand_as(v))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_keys_that_differ_by_rounding_have_no_slope(dtype):
+    eps, (q, v) = torch.finfo(dtype).eps, (Q.to(dtype), V.to(dtype))
+    signs = torch.randint(-1, 2, K.shape, generator=torch.Generator().manual_seed(0))
+    k = 3.3 * K[..., :1, :].to(dtype) * (1 + eps * signs.to(dtype))
+    expected = v.mean(dim=-2, keepdim=True).expand_as(v)
+    assert_close(LocalLinear("exact")(q, k, v), expected, atol=1e3 * eps, rtol=0)
+
+
 def test_far_keys_keep_their_slope():
     """Moved by 1e6, keys have 1e-10 of their digits left in float64; squares would have none."""
     q, k = (x / x.norm(dim=-1, keepdim=True) for x in (Q, K))

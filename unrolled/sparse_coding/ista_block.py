@@ -21,8 +21,8 @@ class ISTABlock(nn.Module):
         F(z) - F(u) <= (|u - x|^2 - |u - z|^2) / step
 
     At first ``|D|_2^2`` is near 8 for wide tokens, so that the default step is short enough.
-    Training may leave that range. The tokens come out as codes: in a `Block`, leave out the connection
-    around it (``feed_forward=ISTABlock, feed_forward_skip=False``), as CRATE does.
+    Training may leave that range. The tokens come out as codes: in a `Block`, leave out the
+    connection around it (``feed_forward=ISTABlock, feed_forward_skip=False``), as CRATE does.
 
     Parameters
     ----------
