@@ -2,19 +2,19 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...unrolled import Context, Operator, make_operator, operator_names
+from ...unrolled import Call, Context, Operator, make_operator, operator_names
 from ..devices import find_device
 from ..sources import file_hash
 from ..timing import Progress, seconds_of, threads
@@ -92,7 +92,7 @@ _MOST_EXPLICIT = 1024  # tokens
 
 @dataclass(frozen=True)
 class Setting:
-    """Shape (batch, heads, tokens, head_dim), dtype, device and so on of a comparison."""
+    """What is compared, on tensors of shape (batch, heads, tokens, head_dim)."""
 
     shape: tuple[int, int, int, int]
     dtype: str = "float32"
@@ -118,10 +118,10 @@ class TimedAttention:
         self.name, self.form, self.setting = name, form, setting
         _, heads, _, width = setting.shape
         self.inputs = [setting.randn(*setting.shape, requires_grad=True) for _ in range(3)]
-        if name in (REFERENCE, PEER):
+        if name == REFERENCE:
             self.operator: Operator | None = None
         else:
-            operator = make_operator(name, num_heads=heads, head_dim=width)
+            operator = _make(name, heads, width)
             self.operator = operator.to(setting.device, getattr(torch, setting.dtype))
             if form == "stored":
                 self.operator = getattr(operator, "precompute")(self.context)  # noqa: B009
@@ -133,9 +133,7 @@ class TimedAttention:
         _, heads, tokens, width = setting.shape
         rows = math.isqrt(tokens)
         projected = setting.randn(*setting.shape, requires_grad=True)
-        n_gates = 2 * (self.name == PEER)
-        if self.operator is not None:
-            n_gates = sum(self.operator.gate_widths(width).values())
+        n_gates = 0 if self.operator is None else sum(self.operator.gate_widths(width).values())
         gates = setting.randn(heads, tokens, n_gates, requires_grad=True) if n_gates else None
         return Context(
             positions=setting.randn(tokens, heads * width),
@@ -150,8 +148,6 @@ class TimedAttention:
 
     def attend(self) -> Tensor:
         (q, k, v), is_causal = self.inputs, self.setting.is_causal
-        if self.name == PEER:
-            return _attend_of_peer(q, k, v, self.context.gates)
         if self.operator is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         if self.form == "explicit":
@@ -199,16 +195,27 @@ class TimedAttention:
         }
 
 
-def _attend_of_peer(q: Tensor, k: Tensor, v: Tensor, gates: Any) -> Tensor:
-    """Attend by the gated delta rule of transformers in plain torch, with the gates of ours."""
-    from transformers.models.qwen3_next import modeling_qwen3_next as peer
+class _Peer(Operator):
+    """The gated delta rule of transformers in plain torch, with the gates of ours."""
 
-    beta, log_forget = gates.expand(*k.shape[:-1], 2).transpose(1, 2).unbind(dim=-1)
-    out: Tensor = peer.torch_chunk_gated_delta_rule(
-        *(x.transpose(1, 2) for x in (q, k, v)), log_forget.clamp(max=0), beta.sigmoid(),
-        use_qk_l2norm_in_kernel=True,
-    )[0]  # fmt: skip
-    return out.transpose(1, 2)
+    gates: Mapping[str, Literal["token", "feature"]] = {"beta": "token", "log_forget": "token"}
+
+    def attend(self, call: Call) -> Tensor:
+        from transformers.models.qwen3_next import modeling_qwen3_next as peer
+
+        assert call.context is not None
+        assert call.context.gates is not None
+        gates = call.context.gates.expand(*call.k.shape[:-1], 2).transpose(1, 2)
+        beta, log_forget = gates.unbind(dim=-1)
+        out: Tensor = peer.torch_chunk_gated_delta_rule(
+            *(x.transpose(1, 2) for x in call[:3]), log_forget.clamp(max=0), beta.sigmoid(),
+            use_qk_l2norm_in_kernel=True,
+        )[0]  # fmt: skip
+        return out.transpose(1, 2)
+
+
+def _make(name: str, heads: int, width: int) -> Operator:
+    return _Peer() if name == PEER else make_operator(name, num_heads=heads, head_dim=width)
 
 
 class TimedMode(Entrant):

@@ -1,5 +1,6 @@
 """Checks of inputs, whose errors name the input at fault."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -110,14 +111,12 @@ def check_gates(
         return
     name, width = f"context.{field}", sum(widths.values())
     _check_field(name, gates, x)
-    sizes = zip(reversed(gates.shape[:-2]), reversed(batch), strict=False)
-    fits = len(gates.shape) <= len(batch) + 2 and all(m in (1, n) for m, n in sizes)
     if gates.shape[-2] != x.shape[-2]:
         of = "queries" if field == "query_gates" else "keys"
         raise ValueError(
             f"{name}: must have as many tokens as the {of}, {x.shape[-2]}, got {tuple(gates.shape)}"
         )
-    if gates.shape[-1] != width or not fits:
+    if gates.shape[-1] != width or not broadcasts_to(gates.shape[:-2], batch):
         raise ValueError(
             f"{name}: {kind} needs {width} numbers a token, with the leading axes {tuple(batch)} "
             f"or 1; got shape {tuple(gates.shape)}"
@@ -256,10 +255,13 @@ def pair_of_states(state: Any) -> tuple[Any, Any]:
 
 def _mask_fits(mask: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Whether a mask has at least two dimensions and broadcasts to the shape."""
-    wanted = shape[len(shape) - len(mask) :]
-    return 2 <= len(mask) <= len(shape) and all(
-        m in (1, n) for m, n in zip(mask, wanted, strict=True)
-    )
+    return len(mask) >= 2 and broadcasts_to(mask, shape)
+
+
+def broadcasts_to(given: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a tensor of the given shape can be expanded to a shape."""
+    sizes = zip(reversed(given), reversed(shape), strict=False)
+    return len(given) <= len(shape) and all(m in (1, n) for m, n in sizes)
 
 
 def _broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

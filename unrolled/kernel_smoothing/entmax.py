@@ -16,6 +16,7 @@ from ..attention import (
     is_transformed,
     map_query_blocks,
 )
+from ..attention.inputs import broadcasts_to
 from .logits import masked_logits
 from .simplex import subtract_largest
 
@@ -41,6 +42,7 @@ def entmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
     s^T s / sum(s)``. That in alpha is ``sum(b) s / sum(s) - b`` with ``e = alpha - 1``, ``l = log
     p`` and ``b = (s - p (1 - e l)) / e^2``, at alpha = 1 ``p l^2 / 2``. Second derivatives are
     those of these formulas, right wherever no entry just enters the support.
+    `twinsolve.unrolled.solved.solved_entmax` has a certificate, and is neither compiled nor traced.
 
     Parameters
     ----------
@@ -77,8 +79,7 @@ def entmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
     centred = subtract_largest(logits)
     order = torch.as_tensor(alpha, dtype=centred.dtype, device=centred.device)
     wanted = (*logits.shape[:-1], 1)
-    sizes = zip(reversed(order.shape), reversed(wanted), strict=False)
-    if order.ndim > len(wanted) or any(m not in (1, n) for m, n in sizes):
+    if not broadcasts_to(order.shape, wanted):
         raise ValueError(f"alpha: must broadcast to {wanted}, got shape {tuple(order.shape)}")
     readable = not (has_no_values(order) or is_transformed())
     if readable and not bool(((order >= 1) & (order <= 2)).all()):

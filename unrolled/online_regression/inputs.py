@@ -1,13 +1,12 @@
 """Checks of sequences, gates and states."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...validation import check_integer
-from ..attention.inputs import check_tokens, common_batch, read_state
+from ..attention.inputs import broadcasts_to, check_tokens, common_batch, read_state
 
 
 def read_sequences(
@@ -43,7 +42,7 @@ def read_penalty(lam: Tensor, k: Tensor) -> Tensor:
         If they do not, or are on another device.
     """
     shape = (*k.shape[:-2], 1, k.shape[-1])
-    if not _fits(lam, shape) or lam.device != k.device:
+    if not broadcasts_to(lam.shape, shape) or lam.device != k.device:
         raise ValueError(
             f"lam: must broadcast to {shape} on {k.device}, got {tuple(lam.shape)} on {lam.device}"
         )
@@ -60,7 +59,7 @@ def read_visible(visible: Tensor | None, k: Tensor) -> Tensor | None:
     """
     if visible is None:
         return None
-    if visible.dtype != torch.bool or not _fits(visible, k.shape[:-1]):
+    if visible.dtype != torch.bool or not broadcasts_to(visible.shape, k.shape[:-1]):
         raise ValueError(
             f"visible: must be bool and broadcast to {tuple(k.shape[:-1])}, got {visible.dtype} of "
             f"shape {tuple(visible.shape)}"
@@ -76,7 +75,7 @@ def _read_gate(name: str, x: Tensor | None, k: Tensor) -> Tensor | None:
             f"{name}: must have one number, or {k.shape[-1]}, for each of the {k.shape[-2]} "
             f"tokens, got shape {tuple(x.shape)}"
         )
-    if not _fits(x, k.shape):
+    if not broadcasts_to(x.shape, k.shape):
         raise ValueError(
             f"{name}: must have the leading axes {tuple(k.shape[:-2])} or 1, got shape "
             f"{tuple(x.shape)}"
@@ -84,9 +83,3 @@ def _read_gate(name: str, x: Tensor | None, k: Tensor) -> Tensor | None:
     if not x.is_floating_point() or x.device != k.device:
         raise ValueError(f"{name}: must be floating point on {k.device}, got {x.dtype}")
     return x.to(k.dtype)
-
-
-def _fits(x: Tensor, shape: Sequence[int]) -> bool:
-    """Whether x broadcasts to the shape."""
-    sizes = zip(reversed(x.shape), reversed(shape), strict=False)
-    return x.ndim <= len(shape) and all(m in (1, n) for m, n in sizes)
