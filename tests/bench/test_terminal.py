@@ -1,5 +1,4 @@
-import time
-from threading import Event
+from threading import Event, Timer
 
 import pytest
 import typer
@@ -9,12 +8,6 @@ from typer.testing import CliRunner
 
 from twinsolve.bench import terminal
 from twinsolve.bench.terminal import Commands, console, progress
-
-
-def slow_first(n, seconds):
-    for job in range(n):
-        time.sleep(0 if job else seconds)
-        yield job
 
 
 def test_a_redirected_run_tells_its_progress_in_lines_as_it_goes(capfd, monkeypatch):
@@ -32,23 +25,37 @@ def test_lines_of_progress_are_few_and_the_last_one_comes(capfd):
     assert capfd.readouterr().err == "Timing: 1000 of 1000 done in 0 s\n"
 
 
+class TimerByHand(Timer):
+    """A timer that runs out when the test says so, unless it was cancelled before."""
+
+    def start(self):
+        TimerByHand.latest = self
+
+    def run_out(self):
+        if not self.finished.is_set():
+            self.function()
+
+
 @pytest.mark.parametrize(
-    ("seconds", "compiles", "times"), [(0.4, True, 1), (0.4, False, 0), (0.0, True, 0)]
+    ("runs_out", "compiles", "times"),
+    [("before the first job", True, 1), ("before the first job", False, 0), ("later", True, 0)],
 )
 def test_a_wait_is_explained_once_and_only_if_solvers_are_compiled(
-    seconds, compiles, times, capfd, monkeypatch
+    runs_out, compiles, times, capfd, monkeypatch
 ):
-    monkeypatch.setattr(terminal, "_PATIENCE", 0.2)
+    monkeypatch.setattr(terminal, "Timer", TimerByHand)
     monkeypatch.setattr(terminal, "_compiling_told", Event())
 
     def jobs():
         if compiles:
             njit(lambda x: x + 1)(1)
-        yield from slow_first(3, seconds)
+        if runs_out == "before the first job":
+            TimerByHand.latest.run_out()
+        yield 0
+        TimerByHand.latest.run_out()
 
     for _ in range(2):
-        assert list(progress("Timing")(jobs(), 3)) == [0, 1, 2]
-    time.sleep(0.3)
+        assert list(progress("Timing")(jobs(), 1)) == [0]
     assert capfd.readouterr().err.count("Solvers are compiled") == times
 
 
