@@ -3,7 +3,7 @@
 ``python studies/attention_maps.py cifar10:n_train=12000`` trains classifiers with class tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +238,7 @@ def draw_first_heads(table: pd.DataFrame, path: Path) -> None:
     _save_bare(figure, axes, path)
 
 
-def _save_bare(figure: Any, axes: Sequence[Axes], path: Path) -> None:
+def _save_bare(figure: Any, axes: Iterable[Axes], path: Path) -> None:
     for own in axes:
         own.set_xticks([])
         own.set_yticks([])

@@ -43,12 +43,12 @@ NOTE = (
     "relative to the plain network of that size in the same run. For inference bilateral attention "
     "stores its positions, but not in the windows of a Swin. Nothing is trained."
 )
-_N_TIMED = 2  # images, so that a batch fits into a small memory
+N_TIMED = 2  # images, so that a batch fits into a small memory
 
 
 def measure_costs(size: str, row: str) -> dict[str, Any]:
     """Parameters, operations of an image, and inference relative to the plain network."""
-    images = torch.rand(_N_TIMED, 3, 224, 224)
+    images = torch.rand(N_TIMED, 3, 224, 224)
     plain, model = (build(SIZES[size], options) for options in ({}, ROWS[row]))
     return {
         "size": size, "row": row, **size_measures(model, images),

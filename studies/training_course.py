@@ -141,7 +141,7 @@ def draw_course(table: pd.DataFrame, path: Path) -> None:
 def _draw_means(axes: Axes, table: pd.DataFrame, column: str) -> None:
     for row, own in table.groupby("row", sort=False):
         mean = own[own.step > 0].groupby("step")[column].mean()
-        colour = {"color": "0.3", "lw": 2} if row == PLAIN else {}
+        colour: dict[str, Any] = {"color": "0.3", "lw": 2} if row == PLAIN else {}
         axes.plot(mean.index, mean, label=str(row).removeprefix("ViT:"), **colour)
 
 

@@ -43,6 +43,7 @@ def scenes_study(data_home: str | None, **options: Any) -> Study:
     more: dict[str, Callable[[pd.DataFrame], Lines]] = {
         "Over three scales": partial(lines_of, column="miou_multi_scale"),
         "IoU of each class, %": class_lines,
+        "Mean cosine of two tokens, by layer": cosine_lines,
     }
     return rows_study(
         "CamVid, test pictures", partial(segment, **options), lines_of, _named,
@@ -103,6 +104,15 @@ def class_lines(table: pd.DataFrame) -> Lines:
         (name.removeprefix("iou "), *(f"{mean:.1f}" for mean in means[name])) for name in columns
     ]
     return ("class", *map(str, means.index)), lines
+
+
+def cosine_lines(table: pd.DataFrame) -> Lines:
+    """Headings and cells: mean cosine of tokens behind each layer, means over seeds."""
+    if "cosines" not in table:
+        return ("layer",), []
+    means = {row: np.mean([*own], axis=0) for row, own in table.groupby("row", sort=False).cosines}
+    layers = enumerate(np.transpose([*means.values()]), start=1)
+    return ("layer", *map(str, means)), [(f"{n}", *(f"{x:.3f}" for x in own)) for n, own in layers]
 
 
 def draw_scenes(table: pd.DataFrame, path: Path, *, data_home: str | None) -> None:

@@ -5,14 +5,17 @@ from time import process_time
 from typing import Any
 
 import pandas as pd
+import torch
 
+from ....solvers.inputs import Array
+from ....unrolled.diagnostics import token_similarity
 from ....unrolled.models import Segmenter
 from ...paired_training import train_rows
 from ...parts import NetworkOfParts, paired_network
 from ...task import PLAIN, Task, change_settings
 from ...training import Batches, Loss
 from ..classification.study import ROWS as OF_IMAGES
-from .data import LabelledPictures, Scenes, class_weights, cross_entropy, load_scenes
+from .data import LabelledPictures, Scenes, class_weights, cross_entropy, levels, load_scenes
 from .quality import SCALES, segmentation_quality
 
 # The rate was chosen for the plain row on validation pictures, among 0.001 and 0.003.
@@ -22,6 +25,7 @@ _SETTINGS: dict[str, Any] = {
     "batch_size": 8, "weight_decay": 0.05, "warm_up": 0.1, "ema_decay": 0.99,
     "precision": "float32",
 }  # fmt: skip
+_N_DEPTH = 32  # pictures whose tokens are measured
 ROWS = {
     name: OF_IMAGES[name]
     for name in (
@@ -71,13 +75,21 @@ def validate(model: Any, scenes: Scenes) -> dict[str, float]:
     return {"miou": 100 * found["miou"]}
 
 
+@torch.no_grad()
+def token_cosines(model: PixelClassifier, images: Array) -> list[float]:
+    """Mean cosine of two tokens of a picture behind each block."""
+    tokens = model.network.backbone.intermediates(levels(images))[1:]
+    return [float(token_similarity(own.double()).mean()) for own in tokens]
+
+
 def measure(
     trained: Any, scenes: Scenes, settings: Mapping[str, Any], measures: Sequence[str]
 ) -> dict[str, Any]:
     """Quality on the test pictures, in percent, number of parameters, and time of a picture.
 
     ``miou_multi_scale`` is over copies of `SCALES`. ``pictures`` and ``pictures_multi_scale`` have
-    a pseudo-value of the mean IoU for each picture; ``seconds`` are of the processor.
+    a pseudo-value of the mean IoU for each picture; ``seconds`` are of the processor. ``cosines``
+    are of tokens by layer, the last one ``token_cosine``, over the first pictures.
     """
     test, trained = scenes.test, trained.cpu()
     known = {"images": test.images, "target": test.target, "n_classes": scenes.n_classes}
@@ -86,12 +98,14 @@ def measure(
     seconds = (process_time() - start) / len(test.images)
     often = segmentation_quality(trained, **known, scales=SCALES)
     each = zip(test.target_names, once["iou"], strict=True)
+    cosines = token_cosines(trained, test.images[:_N_DEPTH])
     return {
         "miou": 100 * once["miou"], "miou_multi_scale": 100 * often["miou"],
         "accuracy": 100 * once["accuracy"], "class_accuracy": 100 * once["class_accuracy"],
         "parameters": sum(p.numel() for p in trained.parameters()), "seconds": seconds,
         "pictures": [round(100 * x, 3) for x in once["pictures"]],
         "pictures_multi_scale": [round(100 * x, 3) for x in often["pictures"]],
+        "token_cosine": cosines[-1], "cosines": cosines,
         **{f"iou {name}": 100 * iou for name, iou in each},
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from twinsolve.bench.vision.segmentation.data import LabelledPictures, class_weights, cross_entropy
 from twinsolve.bench.vision.segmentation.quality import SCALES, scores_of, segmentation_quality
-from twinsolve.bench.vision.segmentation.study import ROWS, PixelClassifier
+from twinsolve.bench.vision.segmentation.study import ROWS, PixelClassifier, token_cosines
 from twinsolve.datasets import camvid
 from twinsolve.unrolled import Bilateral, GeneralizedResidual, Neutreno, Symmetric
 
@@ -147,6 +147,23 @@ def test_rows_hold_the_parts_of_their_names():
     assert boosted == ["GRC", "bilateral + GRC"]
 
 
+def test_cosines_are_of_two_tokens_behind_each_block():
+    model = PixelClassifier(
+        {"n_classes": 3, "image_size": [16, 24], "dim": 16, "depth": 2, "num_heads": 2}
+    ).eval()
+    kept = []
+    for block in model.network.backbone.blocks:
+        block.register_forward_hook(lambda _, inputs, tokens: kept.append(tokens[0][0].double()))
+    pictures = rng.integers(256, size=(3, 16, 24, 3), dtype=np.uint8)
+    found = token_cosines(model, pictures[:1])
+    apart = ~torch.eye(kept[0].shape[0], dtype=torch.bool)
+    expected = [
+        float(F.cosine_similarity(own[:, None], own[None], dim=-1)[apart].mean()) for own in kept
+    ]
+    assert found == pytest.approx(expected)
+    assert token_cosines(model, pictures)[-1] != pytest.approx(found[-1])
+
+
 def test_the_command_trains_compares_and_goes_on(tmp_path, monkeypatch):
     out = tmp_path / "out"
     write_camvid(tmp_path, monkeypatch, train=2, val=1, test=5)
@@ -160,12 +177,14 @@ def test_the_command_trains_compares_and_goes_on(tmp_path, monkeypatch):
     summary = (out / "summary.md").read_text()
     assert "by Holm for all comparisons of the table, here 2:" in summary
     assert table.pictures.map(len).eq(5).all()
+    assert table.cosines.map(lambda own: own[-1]).equals(table.token_cosine)
     for name in (
         "scenes.png",
         "differences.png",
         "curves.png",
         "means.csv",
         "over-three-scales.csv",
+        "mean-cosine-of-two-tokens.csv",
     ):
         assert (out / name).is_file()
     weights = [out / "runs" / folder / "weights.safetensors" for folder in table.network]
