@@ -112,7 +112,7 @@ def _judge_all(run: str, measure: str, margin: float) -> dict[str, Verdict]:
 def _compute_differences(
     table: pd.DataFrame, measure: str, baselines: dict[str, str]
 ) -> dict[str, Paired]:
-    """Pair accuracies by seed and image, and other measures by seed.
+    """Pair accuracies by seed and image, log losses by seed and stretch, the rest by seed.
 
     Measures of tokens are compared between rows that were trained alike alone.
     """
@@ -120,7 +120,12 @@ def _compute_differences(
         apart = segmentation.differences(table, baselines)
         return {row: apart[row, measure] for row in baselines}
     condition = CLEAN if measure == "top1" else measure
-    if measure not in table or condition == CLEAN:
+    if measure in table and isinstance(table[measure].iloc[0], list):  # log losses by stretch
+        values = {
+            row: pd.DataFrame(-100 * np.stack([*own[measure]]), index=own.seed)
+            for row, own in table.groupby("row")
+        }
+    elif measure not in table or condition == CLEAN:
         values = {row: hits(table, row, condition) for row in {*baselines, *baselines.values()}}
     else:
         values = dict(table.pivot(index="seed", columns="row", values=measure).items())
@@ -188,7 +193,7 @@ def _compare_networks(ours: Row) -> tuple[str, str]:
     Networks of several seeds are named ``-seed-`` and their seed. Their means are paired by it, and
     their difference, corrected for all networks of the run, counts where some layers disagree.
     """
-    table, claimed, form = read_table(ours["run"]), ours["claimed"], ours["format"]
+    table, claimed, form = _read_where(ours), ours["claimed"], ours["format"]
     parts = table.model.str.partition("-seed-")
     values = table.assign(row=parts[0], seed=parts[2]).pivot(
         index=["seed", "layer"], columns="row", values=ours["column"]
@@ -208,6 +213,14 @@ def _compare_networks(ours: Row) -> tuple[str, str]:
     return f"{other.mean():{form}} to {own.mean():{form}} ({difference}), {told},", verdict
 
 
+def _read_where(ours: Row) -> pd.DataFrame:
+    """Read the rows of a run that have one of the values ``where`` names for a column."""
+    table = read_table(ours["run"])
+    for name, wanted in ours.get("where", {}).items():
+        table = table[table[name].isin(wanted)]
+    return table
+
+
 def _read_columns(ours: Row) -> tuple[str, str | None]:
     """Write the means of a column by layer, or by ``by``, and those of a second column.
 
@@ -215,14 +228,13 @@ def _read_columns(ours: Row) -> tuple[str, str | None]:
     Columns of decimal logarithms become ``natural``.
     """
     columns = [ours["column"], *([ours["beside"]] if "beside" in ours else [])]
-    table = read_table(ours["run"])
-    for name, wanted in ours.get("where", {}).items():
-        table = table[table[name].isin(wanted)]
+    table = _read_where(ours)
     if ours.get("natural"):
         table = table.assign(**{name: _LN_10 * table[name] for name in columns})
     if ours.get("claimed") == "above 0":
-        above = table[columns[0]].dropna() > 0
-        return f"above 0 in {above.sum()} of {len(above)}", _weigh_layers(above)
+        known = table.dropna(subset=columns)
+        above, by_network = known[columns[0]] > 0, known.groupby("model")[columns[0]].mean()
+        return f"above 0 in {above.sum()} of {len(above)}", weigh_networks(above, by_network)
     if ours.get("rank"):
         pairs = table[columns].dropna()
         rank = pairs.corr("spearman").iloc[0, 1]
@@ -230,7 +242,13 @@ def _read_columns(ours: Row) -> tuple[str, str | None]:
     means = table.dropna(subset=columns).groupby(ours["by"], sort=ours["by"] == "layer")[columns]
     values = [means.mean()[column].tolist() for column in columns]
     cells = [", ".join(tables.number(x, ours["format"]) for x in own) for own in values]
-    return " against ".join(cells), _weigh_values(values, ours.get("claimed"))
+    verdict = _weigh_values(values, ours.get("claimed"))
+    if ours["by"] == "layer" and ours.get("claimed") in ("rises", "falls") and "model" in table:
+        known = table.dropna(subset=columns).sort_values("layer").groupby("model")[columns[0]]
+        change = known.last() - known.first()
+        along = change if ours["claimed"] == "rises" else -change
+        verdict = weigh_networks(along > 0, along)
+    return " against ".join(cells), verdict
 
 
 def _weigh_values(values: list[list[float]], claimed: str | None) -> str | None:
@@ -249,6 +267,15 @@ def _weigh_layers(agree: Any) -> str:
     if agree.all():
         return "holds in direction"
     return "inconclusive" if agree.any() else "does not hold"
+
+
+def weigh_networks(agree: Any, along: "pd.Series[float]") -> str:
+    """Say whether a claim holds: everywhere, or by means of several networks, above 0 along it."""
+    verdict = _weigh_layers(agree)
+    if verdict != "inconclusive" or len(along) < 2:
+        return verdict
+    words = judge({"": paired_difference(along)}, 0.0)[""].words
+    return {"ahead": "holds in direction", "behind": "does not hold"}.get(words, verdict)
 
 
 def _read_pattern(run: str, pattern: str) -> str:

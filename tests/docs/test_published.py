@@ -4,10 +4,19 @@ import math
 import re
 from functools import cache
 
+import numpy as np
+import pandas as pd
 import published_page as published
 import pytest
 from published_page import DOCS, RESULTS, kind_of, rows_of
-from published_runs import Difference, baselines_of, find_difference, read_table, weigh
+from published_runs import (
+    Difference,
+    baselines_of,
+    find_difference,
+    read_table,
+    weigh,
+    weigh_networks,
+)
 
 from twinsolve.bench.tables import number
 from twinsolve.twins import catalogue
@@ -67,6 +76,9 @@ def test_numbers_of_ours_stand_in_the_results(id_, n):
     if "column" in ours and "row" not in ours:
         check_column(ours, table, text)
     elif ours.get("measure") in table and ("against" in ours or name == "row"):
+        told = table[ours["measure"]]
+        if isinstance(told.iloc[0], list):  # log losses by stretch, in % of perplexity
+            table[ours["measure"]] = told.map(lambda own: -100 * np.mean(own))
         values = table.pivot(index="seed", columns=name, values=ours["measure"])
         to = ours.get("against") or baselines_of(table)[ours["row"]]
         apart = (values[ours["row"]] - values[to]).mean()  # of the seeds that both have
@@ -158,3 +170,18 @@ def test_verdicts_follow_from_interval_and_published_effect(mean, words, claimed
 @pytest.mark.parametrize("claimed", ["more", "less", "within", "no less"])
 def test_a_single_seed_settles_no_claim(claimed):
     assert weigh(Difference(0.1, float("nan"), "-"), claimed, 3.0) == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("agree", "along", "verdict"),
+    [
+        ([True, True], [1.0, -9.0], "holds in direction"),
+        ([False, False], [1.0, 1.0], "does not hold"),
+        ([True, False], [1.0], "inconclusive"),
+        ([True, False], [1.0, 1.1, 0.9], "holds in direction"),
+        ([True, False], [-1.0, -1.1, -0.9], "does not hold"),
+        ([True, False], [1.0, 2.0, -1.5], "inconclusive"),
+    ],
+)
+def test_networks_that_disagree_are_compared_by_their_means(agree, along, verdict):
+    assert weigh_networks(np.array(agree), pd.Series(along)) == verdict
