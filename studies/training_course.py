@@ -122,18 +122,18 @@ def course_lines(table: pd.DataFrame, column: str) -> Lines:
 
 def draw_course(table: pd.DataFrame, path: Path) -> None:
     """Draw the loss of rows without skips, and the conditions of those with graying."""
-    figure, axes = panels(3, (3.6, 3.2))
+    figure, axes = panels(3, (3.6, 3.6))
     skips = table[~table.row.str.contains("token_graying")]
     grayed = table[table.row.str.contains("token_graying") | (table.row == PLAIN)]
     _draw_means(axes[0], skips, "loss")
     axes[0].set_title("training loss")
     for own, kind in zip(axes[1:], ("svd", "dct"), strict=True):
         _draw_means(own, grayed[grayed.row.str.contains(kind) | (grayed.row == PLAIN)], "branch")
-        own.set_title(f"log10 condition behind attention, {kind.upper()}")
+        own.set_title(f"log10 condition of attention, {kind.upper()}")
     axes[2].sharey(axes[1])
     for own in axes:
         own.set_xlabel("step")
-        own.legend(fontsize=8, frameon=False)
+        own.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, frameon=False)
         plain(own)
     save(figure, path)
 
