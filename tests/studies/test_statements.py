@@ -29,6 +29,7 @@ from statements import (
     measure_high_frequencies,
     measure_rounding,
     replace_by_neutreno,
+    share_of_places,
 )
 
 from twinsolve.bench.tables import read_table
@@ -179,6 +180,22 @@ def test_mean_changes_of_equal_and_of_two_large_scores():
     )
     # 4,000 draws of deviation 0.2 leave 0.003.
     assert mean_change("two large", 100, 4000) == pytest.approx(moved[0], abs=0.01)
+
+
+def test_what_is_the_same_in_all_images_is_a_function_of_places(model, images):
+    shares = {found.part: found.value for found in share_of_places(model, images)}
+    assert list(shares) == ["token-token", "token-position", "position-token", "position-position"]
+    assert all(100 / len(images) <= share <= 100 for share in shares.values())
+    alike = {f.part: f.value for f in share_of_places(model, images[:1].expand_as(images))}
+    assert list(alike.values()) == pytest.approx([100] * 4)
+    for embedding in (
+        model.patch_embedding.projection.weight,
+        model.patch_embedding.projection.bias,
+    ):
+        embedding.data.zero_()
+    assert {f.part: f.value for f in share_of_places(model, images)}["position-position"] == (
+        pytest.approx(100)
+    )
 
 
 def test_shares_that_are_kept_of_signal_and_noise():

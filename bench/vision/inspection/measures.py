@@ -118,8 +118,8 @@ def observe(model: nn.Module, images: Tensor) -> list[Layer]:
     return layers
 
 
-def logit_columns(layer: Layer) -> dict[str, float]:
-    """Standard deviation over keys of each part of the first layer's logits.
+def parts_of_logits(layer: Layer) -> dict[str, Tensor]:
+    """Parts of the first layer's logits by name, (batch, heads, queries, keys).
 
     Tokens and added positions are scaled as the layer norm scales their sum, without biases. The
     result is empty if positions are not added to the tokens, or there is no layer norm.
@@ -144,10 +144,14 @@ def logit_columns(layer: Layer) -> dict[str, float]:
     rows = layer.shell.in_proj_weight.chunk(len(layer.shell.projected))
     by_name = dict(zip(layer.shell.projected, rows, strict=True))
     heads = (by_name[name].unflatten(0, (layer.seen.q.shape[1], -1)).mT for name in "qk")
-    parts = logit_parts(tokens, positions, *heads)._asdict()
+    return logit_parts(tokens, positions, *heads)._asdict()
+
+
+def logit_columns(layer: Layer) -> dict[str, float]:
+    """Standard deviation over keys of each part of the first layer's logits."""
     return {
         f"logits_{name}": float(part.std(dim=-1, correction=0).mean())
-        for name, part in parts.items()
+        for name, part in parts_of_logits(layer).items()
     }
 
 
