@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 from scipy.special import softmax
 
 from twinsolve.solvers import boost
-from twinsolve.solvers.boosting import generalized_residual
+from twinsolve.solvers.boosting import generalized_residual, l2_boosting, sos_boosting
 
 SEED = st.integers(0, 500)
 
@@ -158,3 +158,13 @@ def test_two_equal_layers_are_never_twicing_if27(t, mu):
     gain = boost(np.array([[mu]]), y, t=t, n_iter=2)[0, 0]
     assert_allclose(gain, mu**2 + (2 - t) * mu + 1, atol=1e-14)
     assert gain - (2 * mu - mu**2) >= 1 - t**2 / 8
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 5])
+@pytest.mark.parametrize("boosting", [l2_boosting, sos_boosting])
+@pytest.mark.parametrize("t", [0.0, 0.5, 1.0])
+def test_two_equal_layers_are_no_boosting_of_their_filter_if27(t, boosting, n_iter):
+    """What the filter takes away stays away in boosting; the layers keep it whole."""
+    A, y = np.array([[0.5, -0.5], [-0.5, 0.5]]), np.ones((2, 1))
+    assert_allclose(boosting(A, y, n_iter=n_iter), 0 * y, atol=1e-15)
+    assert_allclose(boost(A, y, t=t, n_iter=2), y, atol=1e-15)
