@@ -3,6 +3,7 @@
 ``python studies/statements.py`` writes a table for each of them. Nothing is trained.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
@@ -22,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from twinsolve.bench.costs import size_measures, speed_ratios
 from twinsolve.bench.options import Output
+from twinsolve.bench.speed.attention import profile_run
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.terminal import progress
 from twinsolve.bench.vision.classification.study import ROWS
@@ -123,6 +125,19 @@ def count_costs() -> Iterator[Found]:
             yield Found(f"{size}, {row}", "parameters", found["parameters"])
             yield Found(f"{size}, {row}", "MMACs", found["flops"] / 2e6)
             yield Found(f"{size}, {row}", "throughput, % of softmax", 100 * found["inference"])
+
+
+@torch.no_grad()
+def measure_memory() -> Iterator[Found]:
+    """Largest memory of a DeiT-Ti for one image, with its weights, and the ratio to softmax."""
+    image, plain = torch.rand(1, 3, 224, 224), math.nan
+    for row in ("softmax", "NeuTRENO"):
+        model = build(SIZES["DeiT-Ti"], ROWS[row])
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        size = (weights + profile_run(partial(model, image), "cpu").peak_memory) / 2**20
+        plain = size if row == "softmax" else plain
+        yield Found(row, "MiB", size)
+        yield Found(row, "of softmax", size / plain)
 
 
 @torch.no_grad()
@@ -408,6 +423,11 @@ STATEMENTS: dict[str, Statement] = {
         lambda: with_digits(replace_by_neutreno), "lambda, by layer", ".2f",
         f"{_SHIPPED} Mean cosines of tokens behind a layer, over 16 images, with NeuTRENO in place "
         "of softmax attention, and in brackets without. Nothing is trained further.",
+    ),
+    "NT Appendix G.4": Statement(
+        measure_memory, "DeiT-Ti", ".4f",
+        "Weights, and the largest memory of inference beside them, of one image of 224 x 224 "
+        "pixels in float32. Nothing is trained.",
     ),
     "SK Figure 1b": Statement(
         lambda: with_digits(measure_conditions), "ln kappa, by layer", ".2f",

@@ -27,6 +27,7 @@ from statements import (
     mean_change,
     measure_conditions,
     measure_high_frequencies,
+    measure_memory,
     measure_rounding,
     replace_by_neutreno,
     share_of_places,
@@ -188,6 +189,14 @@ def test_what_is_the_same_in_all_images_is_a_function_of_places(model, images):
     assert all(100 / len(images) <= share <= 100 for share in shares.values())
     alike = {f.part: f.value for f in share_of_places(model, images[:1].expand_as(images))}
     assert list(alike.values()) == pytest.approx([100] * 4)
+
+
+def test_memory_is_that_of_the_weights_and_of_what_is_kept_beside_them():
+    found = {(each.part, each.at): each.value for each in measure_memory()}
+    weights = 4 * 5_717_416 / 2**20  # of a DeiT-Ti in float32
+    assert 1.02 * weights < found["softmax", "MiB"] < 2 * weights
+    assert found["NeuTRENO", "of softmax"] == (found["NeuTRENO", "MiB"] / found["softmax", "MiB"])
+    assert 1 <= found["NeuTRENO", "of softmax"] < 1.01  # first values: 0.14 MiB
 
 
 def test_shares_that_are_kept_of_signal_and_noise():
