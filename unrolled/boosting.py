@@ -163,13 +163,25 @@ class Twicing(Correction):
         for lack in lacking:
             warnings.warn(f"Twicing: {type(base).__name__} is {lack}", stacklevel=2)
 
+    @property
+    def outputs_kept(self) -> int | None:
+        return None if self.base.square_only else 1
+
     def attend(self, call: Call) -> Tensor:
+        return self.attend_last(call, ())[0]
+
+    def attend_last(
+        self, call: Call, kept: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        v = call.v
         if self.is_explicit(call.q):
-            A, v = call.matrix_of(self.base), drop_hidden(call.v, call.mask)
+            A, v = call.matrix_of(self.base), drop_hidden(v, call.mask)
             once = A @ v
-            return once + A @ drop_hidden(v - once, call.mask)
+            left = v - torch.cat([*kept, once], dim=-2) if kept else v - once
+            return once + A @ drop_hidden(left, call.mask), (once,)
         once = call.output_of(self.base)
-        return once + call._replace(v=call.v - once).output_of(self.base)
+        left = v - torch.cat([*kept, once], dim=-2) if kept else v - once
+        return once + call._replace(v=left).output_of(self.base), (once,)
 
     def is_explicit(self, q: Tensor) -> bool:
         """Whether `attend` uses the explicit matrix for queries like these."""

@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, AttnScale, Context, LanguageModel, Softmax
+from twinsolve.unrolled import (
+    Attention,
+    AttnScale,
+    Context,
+    LanguageModel,
+    Neutreno,
+    Softmax,
+    Symmetric,
+    Twicing,
+)
 from twinsolve.unrolled.models.language_model import DecodingState
 from twinsolve.unrolled.online_regression import DeltaRule, HeavyBall, Mesa, MiniBatch
 
@@ -27,10 +36,8 @@ def can_decode(operator):
 DECODERS = [name for name in OPERATORS if can_decode(make(name))]
 REFUSED = {
     "nystrom": "does not support is_causal",
-    "symmetric": "as many queries as keys",
-    "twicing": "as many queries as keys",
+    "self-expression": "as many queries as keys",
     "tupe": "needs positions",
-    "neutreno": "as many queries as keys",
 }
 
 
@@ -43,13 +50,62 @@ def in_parts(decode, *sequences, parts=PARTS):
     return torch.cat(outputs, dim=-2), state
 
 
-@pytest.mark.parametrize("name", DECODERS)
+# Operators with rows of several outputs of earlier tokens, and those of explicit and fused passes.
+BY_TURNS = {
+    "neutreno iterated": lambda: Neutreno(Softmax(), 0.3, n_iter=3),
+    "relaxed": lambda: Neutreno(Softmax(), relaxed=True, n_iter=2),
+    "twicing in two passes": lambda: two_passes(Twicing(Softmax())),
+    "twicing of a rule": lambda: quiet(Twicing, DeltaRule()),
+}
+
+
+def two_passes(twicing):
+    twicing.max_explicit = 0
+    return twicing
+
+
+@pytest.mark.parametrize("name", [*DECODERS, *BY_TURNS])
 def test_operators_go_on_where_they_stopped(name):
-    operator, inputs = make(name), qkv()
-    whole = operator(*inputs, is_causal=True)
+    operator, inputs = BY_TURNS[name]() if name in BY_TURNS else make(name), qkv()
+    whole = operator(*inputs, is_causal=True, context=first_values(inputs[2]))
+
+    def decode(q, k, v, state):
+        return operator.decode(q, k, v, state, context=first_values(v))
+
     for parts in (PARTS, (0, 5, 0, 4, 0)):
-        out, _ = in_parts(operator.decode, *inputs, parts=parts)
+        out, _ = in_parts(decode, *inputs, parts=parts)
         assert_close(out, whole, rtol=0, atol=1e-12)
+
+
+def first_values(v):
+    return Context(first_values=torch.sin(v))
+
+
+@pytest.mark.parametrize("make_operator", [lambda: Symmetric(), lambda: Twicing(Softmax())])
+def test_rows_by_turns_take_masks_that_hide_keys(make_operator):
+    operator, (q, k, v) = make_operator(), qkv()
+    mask = torch.ones(9, 9, dtype=torch.bool).tril() & (torch.arange(9) != 1)
+    mask[1] = False
+    whole, kept, outputs = operator(q, k, v, mask=mask), [], []
+    for start, stop in ((0, 4), (4, 5), (5, 9)):
+        out = operator(
+            q[..., start:stop, :], k[..., :stop, :], v[..., :stop, :],
+            mask=mask[start:stop, :stop], kept=kept,
+        )  # fmt: skip
+        outputs.append(out)
+    assert_close(torch.cat(outputs, dim=-2), whole, rtol=0, atol=1e-12)
+    assert all(x.shape == v.shape for x in kept)
+
+
+def test_what_is_kept_must_be_of_the_tokens_before():
+    q, k, v = qkv()
+    for kept in ([], [v[..., :2, :]], [v[..., :-1, :]] * 2, [v[..., :-1, :].float()]):
+        with pytest.raises(
+            ValueError, match=r"kept: Twicing needs 1 tensors of shape \(2, 3, 8, 4"
+        ):
+            Twicing(Softmax())(q[..., -1:, :], k, v, kept=kept)
+    with pytest.raises(ValueError, match="Twicing: needs as many queries as keys, all in one call"):
+        Twicing(Symmetric())(q, k, v, kept=[])
 
 
 @pytest.mark.parametrize(("name", "reason"), REFUSED.items())
@@ -78,6 +134,7 @@ MODELS = {
     "softmax": {},
     "delta_rule": {"operator": "delta_rule", "tie_weights": False},
     "three kinds": {"operator": ["mesa", "token_statistics", "alibi"]},
+    "rows of earlier outputs": {"operator": ["twicing", "neutreno", "symmetric"]},
     "positions in a layer": {"operator": ["alibi", "heavy_ball", "softmax"]},
 }
 

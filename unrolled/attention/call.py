@@ -73,10 +73,16 @@ class Call(NamedTuple):
             return self
         return self._replace(mask=boolean_mask(self.mask, self.k.shape[-2], name))
 
-    def output_of(self, operator: Any) -> Tensor:
-        """Return what an operator, such as the base of a correction, gives for this call."""
+    def output_of(self, operator: Any, kept: list[Tensor] | None = None) -> Tensor:
+        """Return what an operator, such as the base of a correction, gives for this call.
+
+        `kept` is as in `Operator.forward`.
+        """
         q, k, v, mask, is_causal, context = self
-        output: Tensor = operator(q, k, v, mask=mask, is_causal=is_causal, context=context)
+        by_turns = {} if kept is None else {"kept": kept}
+        output: Tensor = operator(
+            q, k, v, mask=mask, is_causal=is_causal, context=context, **by_turns
+        )
         return output
 
     def matrix_of(self, operator: Any) -> Tensor:

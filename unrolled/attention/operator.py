@@ -73,6 +73,11 @@ class Operator(nn.Module):
         Up to a few hundred tokens, building the matrix costs about as much as `forward`.
     needs : tuple of str
         Fields of `Context` that are read.
+    row_needs : tuple of str
+        Those of `needs` of which a row reads nothing but its own token's.
+    outputs_kept : int, optional
+        How many outputs of each earlier token a causal row reads, beside keys and values: 0 unless
+        `square_only`. None says that all rows must be computed at once.
     reads : tuple of {"q", "k", "v"}
         Those of them that the output depends on; a shell projects no others.
     gates : mapping of str to {"token", "feature"}
@@ -101,6 +106,7 @@ class Operator(nn.Module):
     data_dependent: bool = False
     cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
+    row_needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ("q", "k", "v")
     gates: Mapping[str, Literal["token", "feature"]] = {}
     query_gates: Mapping[str, Literal["token", "feature"]] = {}
@@ -119,6 +125,10 @@ class Operator(nn.Module):
     def positions_apart(self) -> bool:
         return bool({"positions", "projected_positions"}.intersection(self.needs))
 
+    @property
+    def outputs_kept(self) -> int | None:
+        return None if self.square_only else 0
+
     def gate_widths(self, head_dim: int) -> dict[str, int]:
         """The number of features of each gate, for keys of this width."""
         return _widths(self.gates, head_dim)
@@ -136,6 +146,7 @@ class Operator(nn.Module):
         mask: Tensor | None = None,
         is_causal: bool = False,
         context: Context | None = None,
+        kept: list[Tensor] | None = None,
     ) -> Tensor:
         """Attend with every query.
 
@@ -164,6 +175,11 @@ class Operator(nn.Module):
             as in decoding with a cache. With a mask, both apply.
         context : Context, optional
             Holds what `needs` names.
+        kept : list of Tensor, optional
+            For causal rows that are computed by turns: the queries are the last tokens, and the
+            list holds `outputs_kept` outputs of the tokens before, each of shape (..., n_keys -
+            n_queries, e). Empty before the first call. Those of the queries are added in place.
+            What `row_needs` names has as many tokens as the queries.
 
         Returns
         -------
@@ -174,14 +190,40 @@ class Operator(nn.Module):
         ValueError
             If shapes, dtypes or devices do not fit, or the declared laws exclude the inputs.
         """
-        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal, context=context)
+        self.check_inputs(q, k, v, mask=mask, is_causal=is_causal, context=context, kept=kept)
         q, k, v = of_common_batch(mask, *of_one_dtype(q, k, v))
+        before = () if kept is None else self._read_kept(kept, q, v)
         with without_autocast(q):
             if 0 in (*q.shape, *k.shape, *v.shape):
-                return q @ k.mT @ v
-            mask = None if mask is None else read_mask(mask, q)
-            k, v = self.present(k, mask), self.present(v, mask)
-            return self.attend(Call(q, k, v, mask, is_causal, context))
+                out = q @ k.mT @ v
+                rows = (out,) * len(before)
+            else:
+                mask = None if mask is None else read_mask(mask, q)
+                k, v = self.present(k, mask), self.present(v, mask)
+                call = Call(q, k, v, mask, is_causal, context)
+                if kept is None:
+                    return self.attend(call)
+                out, rows = self.attend_last(call, before)
+        if kept is not None:
+            kept[:] = [torch.cat(pair, dim=-2) for pair in zip(before, rows, strict=True)]
+        return out
+
+    def _read_kept(self, kept: list[Tensor], q: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        """Return what earlier calls kept; a ValueError says if it is not of the tokens before."""
+        name, count = type(self).__name__, self.outputs_kept
+        if count is None:
+            raise ValueError(f"{name}: needs as many queries as keys, all in one call")
+        shape = (*v.shape[:-2], v.shape[-2] - q.shape[-2], v.shape[-1])
+        if not kept and shape[-2] == 0:
+            return (v[..., :0, :],) * count
+        if [(tuple(x.shape), x.dtype, x.device) for x in kept] != [
+            (shape, v.dtype, v.device)
+        ] * count:
+            raise ValueError(
+                f"kept: {name} needs {count} tensors of shape {shape} and {v.dtype} on {v.device}, "
+                f"got {', '.join(f'{tuple(x.shape)} and {x.dtype}' for x in kept) or 'none'}"
+            )
+        return tuple(kept)
 
     def decode(
         self,
@@ -216,8 +258,8 @@ class Operator(nn.Module):
         Raises
         ------
         ValueError
-            If the operator cannot be causal, needs as many queries as keys or reads more of a
-            context than gates, or the tokens do not fit each other or the state.
+            If the operator cannot be causal, must compute all rows at once or reads more of a
+            context than gates and `row_needs`, or the tokens do not fit each other or the state.
         """
         self.check_decodes()
         self.check_inputs(q, k, v, mask=None, is_causal=True, context=context)
@@ -232,19 +274,22 @@ class Operator(nn.Module):
         name, kind = type(self).__name__, "decoding from a state"
         if not self.causal:
             raise ValueError(f"{name}: does not support is_causal=True, which {kind} needs")
-        if self.square_only:
+        if self.outputs_kept is None:
             raise ValueError(f"{name}: needs as many queries as keys, which {kind} does not give")
-        if self.needs:
-            raise ValueError(f"{name}: needs {', '.join(self.needs)}, which {kind} does not keep")
+        if lost := [need for need in self.needs if need not in self.row_needs]:
+            raise ValueError(f"{name}: needs {', '.join(lost)}, which {kind} does not keep")
 
     def resume(self, call: Call, state: Any) -> tuple[Tensor, Any]:
         """Compute `decode` for checked inputs, by default with all keys and values so far."""
         context = call.context or Context()
-        kept = _append(state, call.k, call.v, *(() if context.gates is None else (context.gates,)))
-        k, v, *gates = kept
+        gates = () if context.gates is None else (context.gates,)
+        nothing = (call.v[..., :0, :],) * (self.outputs_kept or 0)
+        tokens = k, v, *rest = _append(state, call.k, call.v, *gates, *nothing)
         if gates:
-            context = context._replace(gates=gates[0])
-        return call._replace(k=k, v=v, context=context).output_of(self), kept
+            context = context._replace(gates=rest[0])
+        kept = list(rest[len(gates) :]) if self.square_only else None
+        out = call._replace(k=k, v=v, context=context).output_of(self, kept)
+        return out, (*tokens[: 2 + len(gates)], *(kept or ()))
 
     def matrix(
         self,
@@ -274,6 +319,12 @@ class Operator(nn.Module):
         """Compute the output of `forward` for checked inputs, with at least one query and key."""
         raise NotImplementedError
 
+    def attend_last(
+        self, call: Call, kept: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Compute the output of the last tokens, and what is to be `kept` of them."""
+        return self.attend(call), ()
+
     def coefficients(self, call: Call) -> Tensor:
         """Compute the `matrix`, in any dtype, for checked inputs as in `attend`."""
         raise NotImplementedError
@@ -298,12 +349,13 @@ class Operator(nn.Module):
         mask: Tensor | None,
         is_causal: bool,
         context: Context | None = None,
+        kept: list[Tensor] | None = None,
     ) -> None:
         """Raise a ValueError if shapes do not fit, or the declared laws exclude the inputs."""
         name = type(self).__name__
         tensors = (q, k) if v is None else (q, k, v)
         check_tokens(**dict(zip("qkv", tensors, strict=False)))
-        if self.square_only and q.shape[-2] != k.shape[-2]:
+        if self.square_only and kept is None and q.shape[-2] != k.shape[-2]:
             raise ValueError(
                 f"{name}: needs as many queries as keys, got {q.shape[-2]} and {k.shape[-2]}"
             )
@@ -312,9 +364,11 @@ class Operator(nn.Module):
             check_mask_shape(mask, *tensors)
         if is_causal and not self.causal:
             raise ValueError(f"{name}: does not support is_causal=True")
-        if is_causal and k.shape[-2] > 0:
+        if (is_causal or kept is not None) and k.shape[-2] > 0:
             query_offset(q, k)
-        check_context(context, self.needs, k, name)
+        of_rows = () if kept is None else self.row_needs
+        check_context(context, tuple(n for n in self.needs if n not in of_rows), k, name)
+        check_context(context, of_rows, q, name)
         batch = common_batch(mask, *tensors)
         check_gates(context, "gates", self.gate_widths(k.shape[-1]), k, batch, name)
         check_gates(context, "query_gates", self.query_gate_widths(q.shape[-1]), q, batch, name)

@@ -6,7 +6,7 @@ from torch import nn
 
 from ..attention import Operator
 
-# Names of attention implementations; those of positional operators have masks of their own.
+# Names of attention implementations; operators that read places have masks of their own.
 ATTACHED = {False: "twinsolve", True: "twinsolve_attached_positional"}
 
 
@@ -43,10 +43,15 @@ def list_attached(model: nn.Module) -> dict[str, Any]:
     return attached
 
 
+def reads_places(operator: Any) -> bool:
+    """Whether an operator must know which tokens are the queries: its masks end at the last one."""
+    return operator.positional is not None or operator.square_only
+
+
 def check_runs(module: Any, _: Any = None) -> None:
     """Raise a ValueError if a module would not run its attached operator: a forward pre-hook."""
     implementation = module.config._attn_implementation
-    allowed = [ATTACHED[True]] if operator_of(module).positional else [*ATTACHED.values()]
+    allowed = [ATTACHED[True]] if reads_places(operator_of(module)) else [*ATTACHED.values()]
     if implementation not in allowed:
         raise ValueError(
             f"attn_implementation: {implementation!r} leaves out the operator of "

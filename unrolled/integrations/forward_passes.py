@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import Context, Operator
+from ..attention import Call, Context, Operator
 from ..attention.inputs import check_context
 
 SERVED = set(Context._fields) - {"grid", "history", "n_class_tokens"}
@@ -63,12 +63,13 @@ class ForwardPasses:
         project: Projection | None = None,
         context: Context | None = None,
         first_positions: bool = False,
+        kept: list[Tensor] | None = None,
     ) -> tuple[Tensor, Context]:
         """Run an operator in the context of the running pass; return its output and the context.
 
         A model that makes contexts itself passes `context`. With `first_positions`, the model's
         positions are those of its longest sequence: the first are taken, as many as there are keys,
-        except in layers with fewer tokens than the first one.
+        except in layers with fewer tokens than the first one. `kept` is as in `Operator.forward`.
 
         Raises
         ------
@@ -92,7 +93,13 @@ class ForwardPasses:
             projected = project(seen.positions)
             check_context(seen, ("positions",), k, type(operator).__name__)
             seen = seen._replace(projected_positions=projected)
-        output = operator(q, k, v, mask=mask, is_causal=is_causal, context=seen)
+        call = Call(q, k, v, mask, is_causal, seen)
+        if kept is not None:
+            rows = {
+                n: getattr(seen, n)[..., k.shape[-2] - q.shape[-2] :, :] for n in operator.row_needs
+            }
+            call = call._replace(context=seen._replace(**rows))
+        output = call.output_of(operator, kept)
         if is_tracked:
             running[-1] = running[-1][0], leaving
             if operator.needs and output.requires_grad and not torch.compiler.is_compiling():

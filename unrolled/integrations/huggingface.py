@@ -14,7 +14,16 @@ from torch.nn import functional as F
 from ..attention import Operator, read_mask
 from ..kernel_smoothing.logits import add_bias
 from ..named_operators import make_operator, operator_names
-from .attached import ATTACHED, check_runs, is_attached, keep_operator, operator_of, plain
+from .attached import (
+    ATTACHED,
+    check_runs,
+    is_attached,
+    keep_operator,
+    operator_of,
+    plain,
+    reads_places,
+)
+from .caches import find_kept, note_cache
 from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
 from .replacements import parameter_of, rescale
@@ -32,9 +41,10 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
     Operators have their initial parameters, and layers of equal size share one. Those that learn
     parameters refuse to train like this, and those that share state between layers always refuse:
     `attach_huggingface` instead gives each layer an operator that is part of the model. Masks,
-    causal models, grouped keys, the model's scaling and position biases are honoured; operators
-    whose rows depend on one query and the keys decode with a cache as they do without, the others
-    (``square_only``) need ``use_cache=False``. Operators that read distances between tokens count
+    causal models, grouped keys, the model's scaling and position biases are honoured. Operators
+    whose rows depend on one query and the keys decode with a cache as they do without, and so does
+    "symmetric". Others (``square_only``) need ``use_cache=False``, or `attach_huggingface` if they
+    are twicing or NeuTRENO. Operators that read distances between tokens count
     them along the keys, padding included; those that read places on a grid refuse sliding windows,
     whose caches drop keys. Dropout of attention weights is not applied; a warning says so. Logit
     caps, attention sinks and paged caches are refused.
@@ -71,8 +81,8 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
     for name in chosen:
         if name not in known:
             raise ValueError(f"names: must be among {', '.join(known)}, got {name!r}")
-        positional = make_operator(name, num_heads=1, head_dim=1).positional is not None
-        _register(_PREFIX + name, _share_operator(name), positional)
+        places = reads_places(make_operator(name, num_heads=1, head_dim=1))
+        _register(_PREFIX + name, _share_operator(name), places)
     return [_PREFIX + name for name in chosen]
 
 
@@ -87,6 +97,10 @@ def attach_huggingface(
     Layers share state within one call of `model`, which in `generate` is one step. For gradient
     checkpointing see `replace_attention`; `register_huggingface` says what is honoured and what is
     refused. A trained model loses accuracy until it is tuned with the operator.
+
+    ``generate`` may use a cache. Twicing, and NeuTRENO of several iterations, keep outputs of
+    earlier tokens in it, as further layers. They refuse a cache that was filled without them, one
+    that is offloaded, and one that was made without the model's configuration.
 
     A layer runs its operator or raises a ValueError, never the library's attention instead. You may
     put another operator, or ``torch.compile`` of one, at ``operator``. Anything else there is an
@@ -131,8 +145,8 @@ def attach_huggingface(
     >>> from twinsolve.unrolled import attach_huggingface
     >>> model = attach_huggingface(model, "sparse_coding")  # doctest: +SKIP
     """
-    for positional, implementation in ATTACHED.items():
-        _register(implementation, _get_attached_operator, positional)
+    for places, implementation in ATTACHED.items():
+        _register(implementation, _get_attached_operator, places)
     if not hasattr(type(model), "set_attn_implementation"):
         raise ValueError(
             f"model: must be a PreTrainedModel, got {type(model).__name__}; give it the model "
@@ -152,7 +166,7 @@ def attach_huggingface(
     kept = [operator_of(m) for m in model.modules() if is_attached(m) and id(m) not in changed]
     chosen_operators = [layer_operator for _, layer_operator in chosen]
     operators = [*kept, *chosen_operators]
-    implementation = ATTACHED[any(operator.positional for operator in operators)]
+    implementation = ATTACHED[any(map(reads_places, operators))]
     before = [(config, config._attn_implementation) for config in _list_configs(model)]
     try:
         model.set_attn_implementation(implementation)
@@ -172,6 +186,7 @@ def attach_huggingface(
         if not is_attached(module):
             module.register_load_state_dict_pre_hook(keep_operator)
             module.register_forward_pre_hook(check_runs)
+            module.register_forward_pre_hook(note_cache, with_kwargs=True)
         module.twinsolve_passes = passes
     for module in offered.values():
         if not is_attached(module):
@@ -240,11 +255,11 @@ def _check_classes(module: str, config: str) -> None:
 
 
 def _register(
-    name: str, operator_for: Callable[[nn.Module, Tensor], Operator | None], positional: bool
+    name: str, operator_for: Callable[[nn.Module, Tensor], Operator | None], places: bool
 ) -> None:
     """Register an attention function and its masks, without which padding would leak.
 
-    A static cache has room for keys to come. A mask for positional operators ends at the last
+    A static cache has room for keys to come. A mask for operators that read places ends at the last
     query, which shows the place of the query.
     """
     try:
@@ -262,7 +277,7 @@ def _register(
             return None
         if kwargs.get("mask_function") is not bidirectional_mask_function:
             last = int(kwargs["q_offset"]) + visible.shape[-2] - kwargs["kv_offset"]
-            return visible[..., :last] if positional else visible
+            return visible[..., :last] if places else visible
         # Shows `_attend` that all queries have one mask.
         return visible[..., :1, :].expand_as(visible)
 
@@ -342,7 +357,8 @@ def _attend(
     is_causal = bool(causal and mask is None and n_queries > 1)
     if is_causal and key.shape[2] > n_queries:  # an empty static cache behind the prompt
         key, value = key[:, :, :n_queries], value[:, :, :n_queries]
-    _check_call(plain(operator), n_queries, key.shape[2], causal, kwargs)
+    kept = find_kept(module, plain(operator), n_queries, key.shape[2]) if causal else None
+    _check_call(plain(operator), n_queries, key.shape[2], causal, kept is not None, kwargs)
     if sliding_window is not None and operator.positional == "absolute":
         raise ValueError(
             f"sliding_window: {kind} reads places of tokens, which caches of a window do not keep"
@@ -367,8 +383,10 @@ def _attend(
     output, context = passes.attend(
         operator, query, key, value,
         mask=mask, is_causal=is_causal, project=lambda p: _project_positions(module, p),
-        first_positions=causal or key.shape[2] == n_queries,
+        first_positions=causal or key.shape[2] == n_queries, kept=kept and kept.before,
     )  # fmt: skip
+    if kept is not None:
+        kept.add(n_queries)
     weights = None
     if kwargs.get("output_attentions"):
         weights = operator.matrix(query, key, mask=mask, is_causal=is_causal, context=context)
@@ -376,7 +394,12 @@ def _attend(
 
 
 def _check_call(
-    operator: Operator, n_queries: int, n_keys: int, causal: bool, kwargs: dict[str, Any]
+    operator: Operator,
+    n_queries: int,
+    n_keys: int,
+    causal: bool,
+    by_turns: bool,
+    kwargs: dict[str, Any],
 ) -> None:
     """Raise a ValueError if the operator cannot do what the model asks for in this call."""
     kind = type(operator).__name__
@@ -387,10 +410,18 @@ def _check_call(
         )
     if causal and not operator.causal:
         raise ValueError(f"{kind}: does not support causal models")
-    if operator.square_only and n_queries != n_keys:
+    if not operator.square_only or n_queries == n_keys:
+        return
+    if not by_turns:
+        kept = ", or with attach_huggingface" if operator.outputs_kept and causal else ""
         raise ValueError(
             f"{kind}: needs as many queries as keys, got {n_queries} and {n_keys}; decode with "
-            "use_cache=False, and leave cross attention alone"
+            f"use_cache=False{kept}, and leave cross attention alone"
+        )
+    if kwargs.get("output_attentions"):
+        raise ValueError(
+            f"output_attentions: {kind} has no matrix of the last {n_queries} tokens alone; decode "
+            "with use_cache=False"
         )
 
 

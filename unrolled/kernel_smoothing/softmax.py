@@ -92,6 +92,7 @@ class Symmetric(SoftmaxSmoother):
     """
 
     square_only = True
+    outputs_kept = 0
     reads = ("k", "v")
 
     def __init__(self, scale: float | None = None) -> None:
@@ -99,8 +100,9 @@ class Symmetric(SoftmaxSmoother):
         self.scale = None if scale is None else check_positive(scale, "scale")
 
     def attend(self, call: Call) -> Tensor:
-        _, k, v, mask, is_causal, _ = call
-        return fused_attention(k, k, v, mask=mask, is_causal=is_causal, scale=self.scale)
+        q, k, v, mask, is_causal, _ = call
+        own = k[..., k.shape[-2] - q.shape[-2] :, :]
+        return fused_attention(own, k, v, mask=mask, is_causal=is_causal, scale=self.scale)
 
     def logits(self, call: Call) -> Tensor:
         k = call.k

@@ -181,15 +181,24 @@ class Neutreno(Correction):
         self.linear_in_values = False
         self.square_only = True
         self.needs = tuple(dict.fromkeys((*base.needs, "first_values")))
+        self.row_needs = () if "first_values" in base.needs else ("first_values",)
+
+    @property
+    def outputs_kept(self) -> int | None:
+        return None if self.base.square_only else self.n_iter - 1
 
     def iteration(self, call: Call, *, relaxed: bool) -> Callable[[Tensor], Tensor]:
-        """Return the map ``u -> T(u)`` to iterate, for checked inputs; v gives only its shape."""
+        """Return the map ``u -> T(u)`` to iterate, for checked inputs; v gives only its shape.
+
+        T(u) has the rows of the queries, which may be the last tokens alone.
+        """
         q, _, v, mask, _, context = call
-        first = context.first_values if context is not None else None
-        if first is None or first.shape != v.shape:
+        first, n_rows = context.first_values if context is not None else None, q.shape[-2]
+        expected = (*v.shape[:-2], n_rows, v.shape[-1])
+        if first is None or first.shape != expected:
             shape = None if first is None else tuple(first.shape)
             raise ValueError(
-                f"context: first_values must have the shape {tuple(v.shape)} of v, got {shape}"
+                f"context: first_values must have the shape {expected} of v, got {shape}"
             )
         lam, first = self.lam().to(v.dtype), own_rows(first, mask)
         call = call._replace(q=own_rows(q, mask))
@@ -198,7 +207,7 @@ class Neutreno(Correction):
             smooth = call._replace(v=u).output_of(self.base)
             if relaxed:
                 return torch.addcmul(smooth, first, lam) / (1 + lam)
-            return torch.addcmul(smooth, first - u, lam)
+            return torch.addcmul(smooth, first - u[..., u.shape[-2] - n_rows :, :], lam)
 
         return step
 
@@ -207,6 +216,16 @@ class Neutreno(Correction):
         for _ in range(self.n_iter):
             u = step(u)
         return u
+
+    def attend_last(
+        self, call: Call, kept: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        step, u = self.iteration(call, relaxed=self.relaxed), own_rows(call.v, call.mask)
+        passed = []
+        for before in kept:
+            passed.append(step(u))
+            u = torch.cat([before, passed[-1]], dim=-2)
+        return step(u), tuple(passed)
 
     def coefficients(self, call: Call) -> Tensor:
         A = call._replace(q=own_rows(call.q, call.mask)).matrix_of(self.base)
@@ -220,5 +239,10 @@ class Neutreno(Correction):
 
 
 def own_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return tokens for their own rows: where no query sees them, 0 for what is not finite."""
+    """Return tokens for their own rows: where no query sees them, 0 for what is not finite.
+
+    Fewer tokens than the mask has keys are the last ones.
+    """
+    if mask is not None and mask.shape[-1] > 1:
+        mask = mask[..., mask.shape[-1] - x.shape[-2] :]
     return torch.where(x.isfinite(), x, drop_hidden(x, mask))

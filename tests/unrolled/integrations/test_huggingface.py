@@ -12,14 +12,16 @@ from twinsolve.unrolled import (
     Gaussian,
     Local,
     LocallyLinear,
+    Neutreno,
     Softmax,
     SparseCoding,
     TopK,
+    Twicing,
     attach_huggingface,
     make_operator,
     operator_names,
 )
-from twinsolve.unrolled.integrations import register_huggingface
+from twinsolve.unrolled.integrations import caches, register_huggingface
 
 from ..recording import record_calls
 from .examples import FromFirst, WithPositions
@@ -97,18 +99,22 @@ def decodes(name):
     operator = make_operator(name, num_heads=4, head_dim=6)
     if operator.gates or operator.query_gates:
         return False  # no replaced layer has a projection for them
-    return operator.causal and operator.pair_masks and not operator.square_only
+    return operator.causal and operator.pair_masks and operator.outputs_kept is not None
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [*(("llama", name) for name in operator_names() if decodes(name)), ("gpt2", "gaussian"),
-     ("mistral", "softmax")],
+     ("gpt2", "twicing"), ("llama", "iterated"), ("mistral", "softmax"), ("mistral", "twicing"),
+     ("mistral", "neutreno")],
 )  # fmt: skip
 def test_every_operator_that_can_decodes_with_a_cache_as_without(kind, name):
     """In chunks and by single tokens, after left padding and without, in a window and without."""
     same_width = {"num_key_value_heads": 4} if name == "bilateral" else {}
-    made = {"locally_linear": LocallyLinear(3), "top_k": TopK(3), "local": Local(2)}.get(name, name)
+    made = {
+        "locally_linear": LocallyLinear(3), "top_k": TopK(3), "local": Local(2),
+        "iterated": Neutreno(Softmax(), 0.3, n_iter=3),
+    }.get(name, name)  # fmt: skip
     positions = torch.randn(64, 24, generator=GENERATOR.manual_seed(2)).double()
     model = attach_huggingface(build(kind, **same_width), made, positions=positions)
     for padding in (None, LEFT):
@@ -137,13 +143,24 @@ def test_what_takes_no_masks_of_pairs_decodes_by_single_tokens_and_refuses_other
         model(IDS[:, :3], cache=cache, use_cache=True)
 
 
-@pytest.mark.parametrize("cache", [None, "static"])
-def test_generation_with_a_cache_is_generation_without(cache):
-    model = build("llama", "twinsolve_sparse_coding")
+ATTACHED = ["twicing", "neutreno", "symmetric"]
+GENERATED = [
+    ("llama", "sparse_coding"),
+    *((kind, o) for kind in ("gpt2", "llama") for o in ATTACHED),
+]
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"cache_implementation": "static"}, {"num_beams": 3}], ids=["", "static", "beams"]
+)
+@pytest.mark.parametrize(("kind", "name"), GENERATED)
+def test_generation_with_a_cache_is_generation_without(kind, name, how):
+    cache = how.get("cache_implementation")
+    model = attach_huggingface(build(kind), name)
     settings = {
-        "attention_mask": LEFT, "max_new_tokens": 3, "do_sample": False,
+        "attention_mask": LEFT, "max_new_tokens": 3, "do_sample": False, "num_beams": 1,
         "return_dict_in_generate": True, "output_logits": True,
-    }  # fmt: skip
+    } | {key: x for key, x in how.items() if key == "num_beams"}  # fmt: skip
     found = model.generate(IDS, use_cache=True, cache_implementation=cache, **settings)
     expected = model.generate(IDS, use_cache=False, **settings)
     assert found.sequences.equal(expected.sequences)
@@ -153,9 +170,53 @@ def test_generation_with_a_cache_is_generation_without(cache):
 
 def test_what_needs_all_queries_refuses_a_cache_and_runs_without():
     model = build("llama", "twinsolve_twicing")
-    with pytest.raises(ValueError, match=r"Twicing: needs as many queries.*use_cache=False"):
+    with pytest.raises(ValueError, match=r"Twicing: needs .*use_cache=False, or with attach_"):
         model.generate(IDS, max_new_tokens=3, do_sample=False)
     assert model.generate(IDS, max_new_tokens=3, do_sample=False, use_cache=False).shape == (2, 12)
+
+
+@torch.no_grad()
+def test_what_is_kept_follows_the_cache():
+    """A cache that is copied, cropped, selected, repeated or emptied gives what a new one does."""
+    model = attach_huggingface(build("llama"), "twicing")
+    whole = model(IDS, use_cache=False).logits
+    cache = model(IDS[:, :6], use_cache=True).cache
+    copied = copy.deepcopy(cache)
+    model(IDS.flip(1)[:, 6:], cache=cache)
+    cache.crop(-3)
+    for kept in (cache, copied):
+        exact(model(IDS[:, 6:], cache=kept).logits, whole[:, 6:])
+    cache.batch_select_indices(torch.tensor([1]))
+    cache.batch_repeat_interleave(2)
+    cache.crop(-1)
+    exact(model(IDS[[1, 1], 8:], cache=cache).logits, whole[[1, 1], 8:])
+    cache.reset()
+    exact(model(IDS, cache=cache).logits, whole)
+
+
+def test_caches_that_cannot_hold_what_is_kept_are_refused():
+    model = build("llama")
+    filled = model(IDS, use_cache=True).cache
+    attach_huggingface(model, "twicing")
+    step = IDS[:, -1:]
+    with pytest.raises(ValueError, match=r"its outputs of all 9 tokens in it; start with an empty"):
+        model(step, cache=filled)
+    with pytest.raises(ValueError, match=r"make it as DynamicCache\(config=model.config\), or"):
+        model(step, cache=transformers.DynamicCache())
+    offloaded = transformers.DynamicCache(config=model.config)
+    offloaded.offloading = True
+    with pytest.raises(ValueError, match=r"offloaded does not allow; decode with use_cache=False"):
+        caches._check_cache(offloaded, Twicing(Softmax()))
+    cache = model(IDS, use_cache=True).cache
+    with pytest.raises(ValueError, match="output_attentions: Twicing has no matrix of the last 1"):
+        model(step, cache=cache, output_attentions=True)
+
+
+def test_a_registered_operator_without_outputs_to_keep_decodes():
+    model = build("llama", "twinsolve_symmetric")
+    settings = {"max_new_tokens": 3, "do_sample": False}
+    found, expected = (model.generate(IDS, use_cache=x, **settings) for x in (True, False))
+    assert found.equal(expected)
 
 
 def attend(name, *tensors, mask=None, causal=False, **arguments):
