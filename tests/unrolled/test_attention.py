@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Context, Gaussian, Softmax
+from twinsolve.unrolled import Attention, Context, Gaussian, Softmax, Twicing
 from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
@@ -292,3 +292,14 @@ def test_what_makes_sdpa_leave_its_fused_kernel_does_not(case):
     assert EXPLICIT in dispatched_attention(plain)
     assert dispatched_attention(partial(fused_attention, q, k, v, mask=mask)) == {FUSED}
     assert_close(fused_attention(q, k, v, mask=mask), plain())
+
+
+def test_an_operator_may_be_named():
+    named, made = (Attention(12, 3, operator=x) for x in ("twicing", Twicing(Softmax())))
+    x = torch.randn(2, 5, 12)
+    named.load_state_dict(made.state_dict())
+    assert_close(named(x, x, x)[0], made(x, x, x)[0])
+    lam = Attention(12, 3, operator="sparse_coding", dtype=torch.float64).operator.lam
+    assert (lam.num_heads, lam.log.dtype) == (3, torch.float64)
+    with pytest.raises(ValueError, match=r"operator: must be one of .*'twicng'; close is twicing"):
+        Attention(12, 3, operator="twicng")

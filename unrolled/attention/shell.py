@@ -37,15 +37,16 @@ class Attention(nn.Module):
     dim : int
         Width of the tokens; a multiple of `num_heads`.
     num_heads : int
-    operator : Operator
-        What is computed from each head's q, k and v.
+    operator : Operator or str
+        What is computed from each head's q, k and v, or its name as in `make_operator`.
     bias : bool, default=True
         Biases in the four projections.
 
     Raises
     ------
     ValueError
-        If `dim` is not a positive multiple of `num_heads`, or `operator` is no `Operator`.
+        If `dim` is not a positive multiple of `num_heads`, or `operator` is neither an `Operator`
+        nor the name of one.
 
     References
     ----------
@@ -70,7 +71,7 @@ class Attention(nn.Module):
         dim: int,
         num_heads: int,
         *,
-        operator: Operator,
+        operator: Operator | str,
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -79,8 +80,16 @@ class Attention(nn.Module):
         check_integer(num_heads, "num_heads", 1)
         if check_integer(dim, "dim", 1) % num_heads:
             raise ValueError(f"dim: must be a multiple of num_heads={num_heads}, got {dim}")
+        if isinstance(operator, str):
+            from ..named_operators import make_operator  # which imports operators, and they this
+
+            operator = make_operator(operator, num_heads=num_heads, head_dim=dim // num_heads)
+            operator.to(device=device, dtype=dtype)
         if not isinstance(operator, Operator):
-            raise ValueError(f"operator: must be an Operator, such as Gaussian(), got {operator!r}")
+            raise ValueError(
+                "operator: must be an Operator, such as Gaussian(), or the name of one, got "
+                f"{operator!r}"
+            )
         self.embed_dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
         self.kdim = self.vdim = dim
         self.operator = operator
