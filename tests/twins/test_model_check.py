@@ -5,6 +5,7 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import twinsolve
 from twinsolve.unrolled import (
@@ -298,6 +299,17 @@ def test_no_operator_of_a_model_is_accused_of_rounding_nor_acquitted_of_more(nam
     for block in model.transformer.h:
         block.attn.operator.register_forward_hook(lambda _, given, output: 1.001 * output)
     assert set(verdicts(twinsolve.check(model, {"input_ids": ids})).values()) == {"broken"}
+
+
+def test_a_batch_of_a_data_loader_is_its_first_entry():
+    model = VisionTransformer(8, 2, 1, 10, 16, 2, 2)
+    images, labels = torch.randn(4, 1, 8, 8), torch.arange(4)
+    loaded = next(iter(DataLoader(TensorDataset(images, labels), batch_size=4)))
+    report = twinsolve.check(model, loaded)
+    assert report
+    assert report.to_frame().equals(twinsolve.check(model, images).to_frame())
+    rows = [*torch.randn(6, 8)]  # a list of tokens is an array still
+    assert twinsolve.check(Softmax(), rows)
 
 
 def test_an_operator_may_take_its_masks_by_keywords():

@@ -86,7 +86,9 @@ def check(
         Tokens; for an image layer an image of shape (height, width), (channels, height, width) or
         (batch, channels, height, width). It is cast to the dtype of the layer's parameters; without
         parameters it stays in float32 or float64. For a model it is the batch that the model takes:
-        a Tensor, or a tuple or mapping of arguments. With a tuple or mapping a shell is a model.
+        a Tensor, or a tuple or mapping of arguments. With a tuple or mapping a shell is a model. Of
+        a list of batched Tensors, such as a DataLoader gives, the first is taken, and the others
+        are targets.
     context : Context, optional
         What the layer needs beside its tokens, in the shape of its own queries and keys. For a
         shell, positions and first tokens have the shape (n_tokens, dim) and values the shape
@@ -142,6 +144,8 @@ def check(
     """
     if not isinstance(layer, nn.Module):
         raise ValueError(f"layer: must be a module, got {type(layer).__name__}")
+    if _is_loaded(X):
+        X = X[0]
     batch = isinstance(layer, FusedProjectionAttention) and getattr(X, "ndim", 2) == 3
     if batch or isinstance(X, tuple | Mapping) or _is_model(layer):
         if context is not None:
@@ -173,6 +177,14 @@ def check(
         (judged.finding(subject), *broken_laws(subject, inputs)),
         _compare_with_origin(twin, subject, origin, inputs),
     )
+
+
+def _is_loaded(X: Any) -> bool:
+    """Whether X is what a DataLoader gives: a list of batched Tensors, of which the first is input.
+
+    A list of single tokens is an array.
+    """
+    return isinstance(X, list) and bool(X) and isinstance(X[0], Tensor) and X[0].ndim > 1
 
 
 def _is_model(layer: nn.Module) -> bool:
