@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..attention import Operator
 
@@ -35,7 +35,7 @@ class KeptOutputs:
         self.layer.twinsolve_outputs.update(rows, rows[..., :0])
 
 
-def note_cache(module: nn.Module, inputs: Any, arguments: dict[str, Any]) -> None:
+def note_cache(module: Any, inputs: Any, arguments: dict[str, Any]) -> None:
     """Note the cache that an attention module is called with: a forward pre-hook."""
     module.twinsolve_passes.threads.cache = next(
         (x for x in (*inputs, *arguments.values()) if hasattr(x, "reorder_cache")), None

@@ -383,7 +383,8 @@ def _attend(
     output, context = passes.attend(
         operator, query, key, value,
         mask=mask, is_causal=is_causal, project=lambda p: _project_positions(module, p),
-        first_positions=causal or key.shape[2] == n_queries, kept=kept and kept.before,
+        first_positions=causal or key.shape[2] == n_queries,
+        kept=None if kept is None else kept.before,
     )  # fmt: skip
     if kept is not None:
         kept.add(n_queries)
