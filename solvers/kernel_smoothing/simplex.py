@@ -7,6 +7,7 @@ from sklearn.utils import check_array
 from ..inputs import Array, as_numbers
 
 _NEWTON_STEPS = 100
+_BISECTIONS = 64
 _ROUNDING = 4e-15  # of the sum of a row; smaller steps do not end
 
 
@@ -71,16 +72,17 @@ def entmax(logits: ArrayLike, *, alpha: ArrayLike) -> Array:
         H(p) = sum_j (p_j - p_j^alpha) / (alpha (alpha - 1)),   at alpha = 1  -sum_j p_j log p_j
           = (1 + (alpha - 1) (z - c))_+^(1 / (alpha - 1)),      at alpha = 1  exp(z - c)
 
-    with c such that the entries sum to one. Their sum is convex in c and falls, so that Newton
-    steps from the largest logit approach c from below, in some log N steps. For alpha > 1, entries
-    that are ``1 / (alpha - 1)`` or more below the largest become exactly zero.
+    with c such that the entries sum to one. Up to alpha = 2 their sum is convex in c and falls, so
+    that Newton steps from the largest logit approach c from below, in some log N steps. Beyond, the
+    sum falls but is not convex: c is found by bisection. For alpha > 1, entries that are ``1 /
+    (alpha - 1)`` or more below the largest become exactly zero.
 
     Parameters
     ----------
     logits : array-like of shape (..., N)
         As in `sparsemax`.
     alpha : array-like broadcastable to (..., 1)
-        From 1 to 2.
+        >= 1.
 
     Returns
     -------
@@ -105,7 +107,7 @@ def entmax(logits: ArrayLike, *, alpha: ArrayLike) -> Array:
     """
     logits = _check_logits(logits)
     z, excess = _subtract_largest(logits), _check_alpha(alpha, logits)
-    p = np.exp(_log_entmax(z, excess, _find_shift(z, excess)))
+    p = np.exp(_log_entmax(z, excess, *_find_shift(z, excess)))
     return (p / p.sum(axis=-1, keepdims=True).clip(0.5)).astype(logits.dtype, copy=False)
 
 
@@ -114,7 +116,10 @@ def entmax_gap(logits: ArrayLike, probabilities: ArrayLike, *, alpha: ArrayLike)
 
     With c as there and ``s = entmax(z)``, the gap of any p in the simplex is ::
 
-        c - 1/alpha + sum_j s_j^alpha / alpha - p.z - H(p) >= |p - s|^2 / 2
+        c - 1/alpha + sum_j s_j^alpha / alpha - p.z - H(p)
+
+    It is at least ``|p - s|^2 / 2`` for alpha <= 2, and ``sum_j |p_j - s_j|^alpha / (alpha (alpha -
+    1))`` beyond.
 
     For p outside the simplex, ``c (sum_j p_j - 1)`` and ``(1 - sum_j p_j) / alpha`` are added, so
     that the result is also zero exactly at s. It is infinite if an entry of p is negative. At
@@ -127,7 +132,7 @@ def entmax_gap(logits: ArrayLike, probabilities: ArrayLike, *, alpha: ArrayLike)
     probabilities : array-like of shape (..., N)
         The p to be checked, finite.
     alpha : array-like broadcastable to (..., 1)
-        From 1 to 2.
+        >= 1.
 
     Returns
     -------
@@ -153,27 +158,48 @@ def entmax_gap(logits: ArrayLike, probabilities: ArrayLike, *, alpha: ArrayLike)
     z, p = _check_pair(logits, probabilities)
     excess = _check_alpha(alpha, z)
     order = 1 + excess
-    c = _find_shift(z, excess)
+    c, top = _find_shift(z, excess)
     # Entry by entry, so that nothing large cancels.
     log_p = np.log(np.where(p > 0, p, 1))
     with np.errstate(invalid="ignore", divide="ignore"):
         entropy = -p * np.where(excess > 0, np.expm1(excess * log_p) / excess, log_p) / order
-    terms = np.exp(order * _log_entmax(z, excess, c)) / order - entropy - p / order
+    terms = np.exp(order * _log_entmax(z, excess, c, top)) / order - entropy - p / order
     terms -= _times_positive(p, z - c)
     return np.where((p < 0).any(axis=-1), np.inf, terms.sum(axis=-1).clip(0))
 
 
-def _find_shift(z: Array, excess: Array) -> Array:
-    """Return the c at which `entmax` sums to one, for rows whose largest entry is 0."""
-    c = np.zeros((*z.shape[:-1], 1))
-    for _ in range(_NEWTON_STEPS):
-        log_p = _log_entmax(z, excess, c)
+def _find_shift(z: Array, excess: Array) -> tuple[Array, Array]:
+    """Return the c at which `entmax` sums to one, for rows whose largest entry is 0.
+
+    The second result is ``1 - excess c`` without cancellation, where the excess is above 1.
+    """
+    c, top = np.zeros((*z.shape[:-1], 1)), np.ones((*z.shape[:-1], 1))
+    steep = excess > 1
+    if steep.any():
+        top = np.where(steep, _bisect_top(z, excess), 1)
+        c = np.where(steep, (1 - top) / excess.clip(1), 0)
+    for _ in range(0 if steep.all() else _NEWTON_STEPS):
+        log_p = _log_entmax(z, excess, c, top)
         slope = _slopes(log_p, excess).sum(axis=-1, keepdims=True)
         rise = (np.exp(log_p).sum(axis=-1, keepdims=True) - 1) / slope.clip(1)
+        rise = np.where(steep, 0, rise)
         if not (rise > _ROUNDING).any():
             break
         c += rise.clip(0)
-    return c
+    return c, top
+
+
+def _bisect_top(z: Array, excess: Array) -> Array:
+    """Return ``1 - excess c``, which is ``max p^excess`` and so at least ``N^-excess``."""
+    above = np.zeros((*z.shape[:-1], 1))
+    below = -np.log(z.shape[-1]) * excess
+    for _ in range(_BISECTIONS):
+        middle = (above + below) / 2
+        too_much = (
+            np.exp(_log_entmax(z, excess.clip(1), above, np.exp(middle))).sum(-1)[..., None] > 1
+        )
+        above, below = np.where(too_much, middle, above), np.where(too_much, below, middle)
+    return np.exp(below)
 
 
 def _slopes(log_p: Array, excess: Array) -> Array:
@@ -182,18 +208,20 @@ def _slopes(log_p: Array, excess: Array) -> Array:
     return np.where(inside, np.exp((1 - excess) * np.where(inside, log_p, 0)), 0)
 
 
-def _log_entmax(z: Array, excess: Array, c: Array) -> Array:
-    """Return the logarithm of ``(1 + excess (z - c))_+^(1 / excess)``."""
+def _log_entmax(z: Array, excess: Array, c: Array, top: Array) -> Array:
+    """Return the logarithm of ``(1 + excess (z - c))_+^(1 / excess)``; see `_find_shift`."""
     y = z - c
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(excess > 0, np.log1p((excess * y).clip(-1)) / excess, y)
+        steep = np.log((top + excess * z).clip(0)) / excess
+        rows = np.where(excess > 0, np.log1p((excess * y).clip(-1)) / excess, y)
+    return np.where(excess > 1, steep, rows)
 
 
 def _check_alpha(alpha: ArrayLike, logits: Array) -> Array:
     """Return ``alpha - 1`` as a column."""
     excess = as_numbers(alpha, "alpha", np.float64) - 1
-    if not ((excess >= 0) & (excess <= 1)).all():
-        raise ValueError(f"alpha: must be from 1 to 2, got {alpha!r:.60}")
+    if not ((excess >= 0) & (excess < np.inf)).all():
+        raise ValueError(f"alpha: must be finite and >= 1, got {alpha!r:.60}")
     try:
         return np.broadcast_to(excess, (*logits.shape[:-1], 1))
     except ValueError as error:

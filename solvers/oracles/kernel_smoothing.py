@@ -212,7 +212,7 @@ def entmax(logits: ArrayLike, *, alpha: float) -> Array:
     logits : array-like of shape (n_rows, n_entries)
         Finite; its rows are the z.
     alpha : float
-        Above 1, at most 2; best a fraction of small numbers, for which the cone program is exact.
+        Above 1; best a fraction of small numbers, for which the cone program is exact.
 
     Returns
     -------

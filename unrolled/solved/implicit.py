@@ -63,7 +63,7 @@ def refuse_tracing(name: str, *inputs: Tensor) -> None:
         raise RuntimeError(f"{name}: cannot be exported, as {why}")
     if is_transformed():
         raise RuntimeError(f"{name}: torch.func cannot transform it, as {why}")
-    if any(x.is_meta for x in inputs):
+    if any(getattr(x, "is_meta", False) for x in inputs):
         raise RuntimeError(f"{name}: cannot run on the meta device, as {why}")
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .implicit import Array, Inexact, refuse_tracing
 from .inputs import check_numbers, check_rows, expand
-from .proof import Proved, Standard, solve_certified
+from .proof import Proved, SolvedRecord, Standard, solve_certified
 
 _EPS = np.finfo(np.float64).eps
 _SERIES = [1 / math.factorial(k + 2) for k in range(14)]  # (exp(x) - 1 - x) / x^2 up to x = 1/2
@@ -31,15 +31,17 @@ def solved_entmax(
         argmax_p  p.z + sum_j (p_j - p_j^alpha) / (alpha (alpha - 1))   on the simplex
 
     for each row z of the logits. With ``s_j = p_j^(2 - alpha)`` on the support and 0 off it, the
-    derivative in z is ``diag(s) - s s^T / sum s``. For alpha < 2 it exists everywhere. At alpha = 2
-    it does not where an entry is just at the edge of the support, which is then taken to stay out.
-    In alpha, the derivative at 1 and 2 is that from within.
+    derivative in z is ``diag(s) - s s^T / sum s``. For alpha < 2 it exists everywhere. From alpha =
+    2 on it does not where an entry is just at the edge of the support, which is then taken to stay
+    out; beyond 2 the s_j grow without bound as it is approached from within. In alpha, the
+    derivative at 1 is that from above.
 
     Parameters
     ----------
-    logits : Tensor of shape (..., n, N)
+    logits : Tensor of shape (N,) or (..., n, N)
+        -inf excludes an entry.
     alpha : float or Tensor broadcastable to (..., n, 1)
-        From 1 to 2.
+        >= 1.
     mask : bool Tensor broadcastable to (..., n, N), optional
         True for the entries that a row may use. A row without any becomes zeros.
     tol : float, default=1e-8
@@ -50,18 +52,18 @@ def solved_entmax(
         below 1e-9.
     return_record : bool, default=False
         Return the pair of probabilities and `SolvedRecord`. Its gap is that of
-        `twinsolve.solvers.kernel_smoothing.entmax_gap`. Its margin is, at alpha = 2, the least
+        `twinsolve.solvers.kernel_smoothing.entmax_gap`. Its margin is, from alpha = 2 on, the least
         distance of a logit from the threshold, less the error of the p_j, and else infinite.
 
     Returns
     -------
-    Tensor of shape (..., n, N)
+    Tensor of shape (N,) or (..., n, N)
         In the dtype and on the device of the logits; computed in float64.
 
     Raises
     ------
     ValueError
-        On NaN, infinity, shapes that do not fit, or alpha out of range.
+        On NaN, ``+inf``, shapes that do not fit, or alpha out of range.
     RuntimeError
         As `solved_lasso`.
 
@@ -82,16 +84,21 @@ def solved_entmax(
     """
     standard = Standard("solved_entmax", tol, inexact)
     refuse_tracing(standard.name, logits)
-    z = check_rows(logits, "logits")
+    if isinstance(logits, Tensor) and logits.ndim == 1:
+        options: dict[str, Any] = {"alpha": alpha, "mask": mask, "tol": tol, "inexact": inexact}
+        p, record = solved_entmax(logits[None], **options, return_record=True)
+        return (p[0], SolvedRecord(*(x[0] for x in record))) if return_record else p[0]
+    rows = logits.masked_fill(logits == -math.inf, 0) if isinstance(logits, Tensor) else logits
+    z = check_rows(rows, "logits")
     order = expand(check_numbers(alpha, "alpha", z, least=1), (*z.shape[:-1], 1), "alpha")
-    hidden = None
+    hidden = (logits == -math.inf).cpu().numpy()
     if mask is not None:
         if mask.dtype != torch.bool:
             raise ValueError(f"mask: must be boolean, got {mask.dtype}")
-        hidden = ~expand(mask, tuple(z.shape), "mask").cpu().numpy()
+        hidden = hidden | ~expand(mask, tuple(z.shape), "mask").cpu().numpy()
 
     def solve(z: Array, alpha: Array) -> Proved:
-        return _solve_entmax(z if hidden is None else np.where(hidden, -np.inf, z), alpha)
+        return _solve_entmax(np.where(hidden, -np.inf, z), alpha)
 
     p, record = solve_certified(standard, solve, z, order)
     p = p.to(logits.dtype)
@@ -123,15 +130,18 @@ def _solve_entmax(z: Array, alpha: Array) -> Proved:
         newton_step = s * np.where(inside, power - below, 0)
         newton_step -= share * newton_step.sum(axis=-1, keepdims=True)
         rounding = 4 * _EPS * s * np.abs(power)
-        error = (2 - alpha) * share * (np.abs(newton_step) + rounding) / np.where(inside, p, 1)
+        error = (
+            np.abs(2 - alpha) * share * (np.abs(newton_step) + rounding) / np.where(inside, p, 1)
+        )
         return to_z, (w * to_alpha).sum(axis=-1, keepdims=True), error.sum(axis=-1)
 
     margin = np.full(z.shape[:-1], np.inf)
-    if (alpha == 2).any():
-        distance = below + p.max(axis=-1, keepdims=True)  # from the threshold
-        deviation = np.where(inside, np.abs(p - distance), 0).max(axis=-1)
+    if (alpha >= 2).any():
+        power = p ** np.maximum(excess, 1) / np.maximum(excess, 1)
+        distance = below + power.max(axis=-1, keepdims=True)  # from the threshold
+        deviation = np.where(inside, np.abs(power - distance), 0).max(axis=-1)
         margin = np.where(inside, distance, -distance).min(axis=-1) - deviation
-        margin = np.where(alpha[..., 0] == 2, margin, np.inf)
+        margin = np.where(alpha[..., 0] >= 2, margin, np.inf)
     return p, pull, entmax_gap(z, p, alpha=alpha), margin
 
 

@@ -79,7 +79,7 @@ def test_entmax_lies_between_softmax_and_sparsemax_en_1(logits, alpha):
 
 
 def test_each_row_may_have_its_own_alpha_and_hidden_entries():
-    z, alpha = LOGITS["random"].copy(), np.linspace(1, 2, 6)[:, None]
+    z, alpha = LOGITS["random"].copy(), np.linspace(1, 3, 6)[:, None]
     z[0, 2] = z[3, :4] = z[5] = -np.inf
     rows = [entmax(row, alpha=a) for row, a in zip(z, alpha[:, 0], strict=True)]
     assert_allclose(entmax(z, alpha=alpha), rows, atol=1e-15)
@@ -89,9 +89,26 @@ def test_each_row_may_have_its_own_alpha_and_hidden_entries():
     assert_allclose(entmax_gap(z, entmax(z, alpha=alpha), alpha=alpha), 0, atol=1e-15)
 
 
-@pytest.mark.parametrize("alpha", [0.5, 2.5, np.nan, [1.5, 1.5]])
+@pytest.mark.parametrize("alpha", [3.0, 4.0])
+def test_entmax_beyond_sparsemax_is_that_of_the_oracle_en_1(logits, alpha):
+    p = entmax(logits, alpha=alpha)
+    near = np.maximum(logits - logits.max(axis=1, keepdims=True), -20)
+    # A gap of 1e-8 leaves |p - s|^alpha / (alpha (alpha - 1)) up to that.
+    atol = (1e-8 * alpha * (alpha - 1)) ** (1 / alpha)
+    assert_allclose(p, oracle.entmax(near, alpha=alpha), atol=atol)
+    assert_allclose(p.sum(axis=1), 1, atol=1e-15)
+    assert entmax_gap(logits, p, alpha=alpha).max() < 1e-15 * logits.shape[1]
+
+
+def test_entmax_of_a_large_order_tells_equal_logits_apart_from_others():
+    """1 - (alpha - 1) c is 1000^-19 there, far below a rounding of 1."""
+    assert_allclose(entmax(np.zeros(1000), alpha=20), 1e-3, rtol=1e-12)
+    assert_allclose(entmax([3.0, 3.0, 2.9], alpha=20), [0.5, 0.5, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.5, np.inf, np.nan, [1.5, 1.5]])
 def test_an_alpha_that_does_not_fit_is_refused(alpha):
-    with pytest.raises(ValueError, match=r"alpha: must be (from 1 to 2|broadcastable)"):
+    with pytest.raises(ValueError, match=r"alpha: must be (finite and >= 1|broadcastable)"):
         entmax(LOGITS["random"], alpha=alpha)
 
 
@@ -114,11 +131,12 @@ def feasible(shape, seed):
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-@given(z=Z, seed=st.integers(0, 10**6), alpha=st.floats(1, 2))
+@given(z=Z, seed=st.integers(0, 10**6), alpha=st.floats(1, 4))
 def test_the_gap_of_entmax_bounds_the_distance_en_2(z, seed, alpha):
     p, s = feasible(z.shape, seed), entmax(z, alpha=alpha)
     gap = entmax_gap(z, p, alpha=alpha)
-    assert (((p - s) ** 2).sum(axis=1) / 2 <= gap + 1e-14).all()
+    least = np.abs(p - s) ** max(alpha, 2) / max(2, alpha * (alpha - 1))
+    assert (least.sum(axis=1) <= gap + 1e-14).all()
     if alpha > 1.01:
         value = (z * p).sum(axis=1) + (p - p**alpha).sum(axis=1) / (alpha * (alpha - 1))
         best = (z * s).sum(axis=1) + (s - s**alpha).sum(axis=1) / (alpha * (alpha - 1))

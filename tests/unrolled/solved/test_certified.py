@@ -25,6 +25,7 @@ from ..draws import tokens
 X, A = tokens(5, 6), tokens(8, 6, seed=1)
 POSITIVE = 0.4 + tokens(5, 1, seed=2).abs()
 ALPHA = torch.tensor([[1.25], [1.75], [1.5], [1.25], [1.75]]).double()
+STEEP = torch.tensor([[3.0], [4.0], [3.0], [3.0], [4.0]]).double()
 MASK = tokens(5, 6, seed=3) > -0.8
 ROTATION = np.linalg.qr(tokens(3, 3, seed=5).numpy())[0]
 EQUAL = torch.diag(torch.tensor([3.0, 3.0, 1.0, 1.0, 0.0]).double())[:, :4]
@@ -67,6 +68,7 @@ LAYERS = {
         lambda x, a, lam: sparse_coding.sparse_code(x, a, lam=lam[:, 0]),
     ),
     "entmax": (solved_entmax, (X,), {"alpha": ALPHA}, entmax_of_oracle),
+    "entmax beyond sparsemax": (solved_entmax, (X,), {"alpha": STEEP}, entmax_of_oracle),
     "total variation": (
         solved_total_variation,
         (tokens(5, 12, seed=4),),
@@ -295,13 +297,39 @@ def test_hidden_entries_get_no_weight_and_no_gradient():
     assert not p[~mask].any()
     assert (p.sum(dim=-1) - mask.any(dim=-1).double()).abs().max() < 1e-15
     assert gradcheck(lambda *x: solved_entmax(x[0], alpha=x[1], mask=mask), (z, alpha))
-    assert not grad(p.square().sum(), z)[0][~mask].any()
+    slope = grad(p.square().sum(), z)[0]
+    assert not slope[~mask].any()
+    infinite = z.masked_fill(~mask, -torch.inf).requires_grad_()
+    assert solved_entmax(infinite, alpha=alpha).equal(p)
+    found = grad(solved_entmax(infinite, alpha=alpha, mask=MASK).square().sum(), infinite)[0]
+    assert found.equal(slope)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0])
+def test_one_row_may_come_without_an_axis_of_rows(alpha):
+    z, mask = X[0].clone().requires_grad_(), MASK[0]
+    p, record = solved_entmax(z, alpha=alpha, mask=mask, return_record=True)
+    rows, of_rows = solved_entmax(z[None], alpha=alpha, mask=mask[None], return_record=True)
+    assert p.equal(rows[0])
+    assert [x.shape for x in record] == [()] * 2
+    assert [x.item() for x in record] == [x.item() for x in of_rows]
+    assert grad(p[0], z)[0].equal(grad(rows[0, 0], z)[0])
+
+
+def test_beyond_sparsemax_a_slope_at_the_edge_of_the_support_is_told():
+    """Two logits leave c = z_2 - 1 / 2 at alpha = 3: sqrt(2 t) grows with infinite slope there."""
+    z = torch.tensor([[0.5, 1e-12]]).double().requires_grad_()
+    with pytest.warns(ConvergenceWarning, match="not proved to be differentiable"):
+        p = solved_entmax(z, alpha=3.0)
+    assert (p - torch.tensor([1.0, 0.0])).abs().max() < 2e-6
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: solved_entmax(X, alpha=2.5), "alpha: must be from 1 to 2"),
+        (lambda: solved_entmax(X, alpha=torch.inf), "alpha: contains NaN or infinity"),
+        (lambda: solved_entmax(-X / 0, alpha=1.5), "logits: contains NaN or infinity"),
+        (lambda: solved_entmax([0.0, 1.0], alpha=1.5), "logits: must be a floating-point tensor"),
         (lambda: solved_entmax(X, alpha=0.5), "alpha: must be >= 1"),
         (lambda: solved_entmax(X, alpha=1.5, mask=MASK.double()), "mask: must be boolean"),
         (lambda: solved_total_variation(X, lam=0.0), "lam: must be > 0"),
