@@ -13,6 +13,7 @@ def sparse_code(
     *,
     lam: float | ArrayLike,
     l1_ratio: float = 1.0,
+    weights: ArrayLike = 1.0,
     zero_diagonal: bool = False,
     nonnegative: bool = False,
 ) -> Array:
@@ -26,6 +27,8 @@ def sparse_code(
     dictionary : array-like of shape (n_atoms, n_features)
     lam : float or array-like of shape (n_signals,)
     l1_ratio : float, default=1.0
+    weights : array-like of shape (n_atoms,), default=1.0
+        Of the ``|c_ij|``.
     zero_diagonal, nonnegative : bool, default=False
 
     Returns
@@ -50,10 +53,10 @@ def sparse_code(
     Y, D = np.asarray(Y, dtype=float), np.asarray(dictionary, dtype=float)
     lams = np.broadcast_to(np.asarray(lam, dtype=float), len(Y))
     C = cp.Variable((len(Y), len(D)), nonneg=nonnegative)
-    weights = np.tile(lams[:, None], (1, len(D)))
-    penalty = l1_ratio * cp.sum(cp.multiply(weights, cp.abs(C)))
+    of_rows = np.tile(lams[:, None], (1, len(D)))
+    penalty = l1_ratio * cp.sum(cp.multiply(of_rows * np.asarray(weights), cp.abs(C)))
     if l1_ratio < 1:
-        penalty += (1 - l1_ratio) / 2 * cp.sum(cp.multiply(weights, cp.square(C)))
+        penalty += (1 - l1_ratio) / 2 * cp.sum(cp.multiply(of_rows, cp.square(C)))
     constraints = [cp.diag(C) == 0] if zero_diagonal else []
     problem = cp.Problem(cp.Minimize(cp.sum_squares(Y - C @ D) + penalty), constraints)
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12)

@@ -13,6 +13,7 @@ from ..solution import Solution, aim, certified, warn_unless_converged
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows
+from .weights import WeightedAtoms, check_weights, solve_weighted
 
 _NEGLIGIBLE = 0.01  # share of the tolerance by which rounded correlations may change a gap
 
@@ -24,6 +25,7 @@ def sparse_code(
     lam: float | ArrayLike,
     tol: float = TOL,
     l1_ratio: float = 1.0,
+    weights: ArrayLike | None = None,
     max_iter: int = 100,
     zero_diagonal: bool = False,
     nonnegative: bool = False,
@@ -59,6 +61,10 @@ def sparse_code(
         Largest accepted duality gap, relative to ``|y_i|^2``.
     l1_ratio : float, default=1.0
         In (0, 1]; 1 is the Lasso, smaller values the elastic net.
+    weights : array-like of shape (n_atoms,), optional
+        Weights w >= 0 of the atoms in the penalty ``sum_ij lam_i w_j |c_ij|`` of the Lasso. An atom
+        of weight 0 has no penalty; such atoms take the codes of least squares and of least norm,
+        and neither constraint below goes with them. A dual point is orthogonal to them.
     max_iter : int, default=100
         Largest number of working sets for a row.
     zero_diagonal : bool, default=False
@@ -90,8 +96,8 @@ def sparse_code(
     Raises
     ------
     ValueError
-        On NaN, infinity, wrong shapes, ``lam <= 0``, ``tol <= 0``, ``max_iter < 1`` or `l1_ratio`
-        outside (0, 1].
+        On NaN, infinity, wrong shapes, ``lam <= 0``, ``tol <= 0``, ``max_iter < 1``, `l1_ratio`
+        outside (0, 1], or weights that are negative, all 0 or do not go with other arguments.
 
     See Also
     --------
@@ -111,7 +117,17 @@ def sparse_code(
     """
     Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
     penalty = Penalty.checked(lam, len(Y), l1_ratio, nonnegative, zero_diagonal)
-    solution = _Lasso(Y, D, tol, max_iter).solve(penalty, None, n_jobs, progress, directory)
+
+    def solve(Y: Array, D: Array, tol: float) -> Solution:
+        return _Lasso(Y, D, tol, max_iter).solve(penalty, None, n_jobs, progress, directory)
+
+    if weights is None:
+        solution = solve(Y, D, tol)
+    else:
+        problem = WeightedAtoms.of(Y, D, check_weights(weights, len(D), penalty))
+        solution = solve_weighted(
+            problem, penalty, check_positive(tol, "tol"), np.result_type(Y, D), solve
+        )
     warn_unless_converged(solution)
     return solution
 
