@@ -17,6 +17,7 @@ from contextlib import redirect_stdout
 from importlib.metadata import PathDistribution
 from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from importlinter.cli import lint_imports
@@ -214,10 +215,10 @@ def test_results_name_the_commit_that_ran(archives, tmp_path):
 def test_examples_run(name, tmp_path, monkeypatch):
     """Their numbers within rounding, which is another on other processors: -0.0 and 1e-17 are 0."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(named_operators, "_FACTORIES", dict(named_operators._FACTORIES))
     runner = doctest.DocTestRunner(OutputChecker(), verbose=False, optionflags=FLOAT_CMP)
-    for example in doctest.DocTestFinder().find(importlib.import_module(name)):
-        runner.run(example)
+    with patch.dict(named_operators._FACTORIES):
+        for example in doctest.DocTestFinder().find(importlib.import_module(name)):
+            runner.run(example)
     assert runner.summarize().failed == 0
 
 

@@ -1,12 +1,12 @@
 """Operators by name, for models, plugging in and benchmarks."""
 
 import copy
-from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from .associative_memory import Hopfield
 from .attention import Operator
+from .attention.names import FACTORIES as _FACTORIES
+from .attention.names import Factory, operator_factory
 from .boosting import Twicing
 from .coding_rate import SubspaceSelfAttention, TokenStatistics
 from .kernel_smoothing import (
@@ -46,11 +46,10 @@ from .self_expression import LowRank, Ridge
 from .sparse_coding import SparseCoding
 from .spectral_filtering import AttnScale, ReAttention
 
-Factory = Callable[[int, int], Operator]
 OperatorLike = str | Operator | Factory
 
 # Each takes (num_heads, head_dim); parameters are at their origin, learnable where papers learn.
-_FACTORIES: dict[str, Factory] = {
+_FACTORIES |= {
     "alibi": lambda heads, dim: ALiBi(heads),
     "attn_scale": lambda heads, dim: AttnScale(Softmax(), num_heads=heads),
     "bilateral": lambda heads, dim: Bilateral(
@@ -143,17 +142,6 @@ def make_operator(name: str, *, num_heads: int, head_dim: int) -> Operator:
     )
     """
     return operator_factory(name)(num_heads, head_dim)
-
-
-def operator_factory(name: str) -> Factory:
-    """Return the factory of a named operator; it is called as ``factory(num_heads, head_dim)``."""
-    if name not in _FACTORIES:
-        close = get_close_matches(str(name), operator_names(), n=1)
-        hint = f"; close is {close[0]}" if close else ""
-        raise ValueError(
-            f"operator: must be one of {', '.join(operator_names())}, got {name!r}{hint}"
-        )
-    return _FACTORIES[name]
 
 
 def made_operator(choice: OperatorLike, num_heads: int, head_dim: int) -> Operator:

@@ -144,8 +144,7 @@ def check(
     """
     if not isinstance(layer, nn.Module):
         raise ValueError(f"layer: must be a module, got {type(layer).__name__}")
-    if _is_loaded(X):
-        X = X[0]
+    X = _first_of_loaded(X)
     batch = isinstance(layer, FusedProjectionAttention) and getattr(X, "ndim", 2) == 3
     if batch or isinstance(X, tuple | Mapping) or _is_model(layer):
         if context is not None:
@@ -179,12 +178,13 @@ def check(
     )
 
 
-def _is_loaded(X: Any) -> bool:
-    """Whether X is what a DataLoader gives: a list of batched Tensors, of which the first is input.
+def _first_of_loaded(X: Any) -> Any:
+    """Return the first of a list of batched Tensors, as a DataLoader gives it, or else X.
 
     A list of single tokens is an array.
     """
-    return isinstance(X, list) and bool(X) and isinstance(X[0], Tensor) and X[0].ndim > 1
+    loaded = isinstance(X, list) and bool(X) and isinstance(X[0], Tensor) and X[0].ndim > 1
+    return X[0] if loaded else X
 
 
 def _is_model(layer: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from ...validation import check_integer
 from .context import Context
 from .inputs import check_context, check_input, check_is_context, check_shell, of_common_batch
 from .masks import read_mask
+from .names import operator_factory
 from .operator import Operator
 
 
@@ -81,9 +82,7 @@ class Attention(nn.Module):
         if check_integer(dim, "dim", 1) % num_heads:
             raise ValueError(f"dim: must be a multiple of num_heads={num_heads}, got {dim}")
         if isinstance(operator, str):
-            from ..named_operators import make_operator  # which imports operators, and they this
-
-            operator = make_operator(operator, num_heads=num_heads, head_dim=dim // num_heads)
+            operator = operator_factory(operator)(num_heads, dim // num_heads)
             operator.to(device=device, dtype=dtype)
         if not isinstance(operator, Operator):
             raise ValueError(

@@ -8,16 +8,19 @@ from torch import Tensor, nn
 from ..attention import Context
 from ..named_operators import OperatorLike
 from .blocks import reset_children, xavier_
+from .hub import OnHub
 from .stacks import make_blocks, operators, position_places, prepare_positions, run_blocks
 from .tokens import SINUSOIDAL_SCALE, PatchEmbedding, Positions, class_head, mean_token
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(OnHub):
     """Vision transformer (ViT) whose attention is any operator, the same or another in each layer.
 
     Patches are embedded, a class token goes in front (`pool` "class"), positions are added or kept
     apart, and pre-norm `Block` s, a final norm and a linear head follow. A `Context` goes through
-    all layers, so that operators may read positions, first and previous values.
+    all layers, so that operators may read positions, first and previous values. With
+    huggingface_hub a model goes to a folder or to the Hub: `save_pretrained`, `push_to_hub`,
+    `from_pretrained`.
 
     Parameters
     ----------
