@@ -243,7 +243,6 @@ MODELS = [
     (lambda: layers.ClassAttentionTransformer(
         16, 4, 1, 5, 12, 2, 3, operator=ReadsPositions(), positions=None),
      "positions: ReadsPositions reads positions"),
-    (lambda: windowed(window_size=5), r"window_size: must divide the grid \(12, 16\)"),
     (lambda: windowed(depths=(1, 1)), "num_heads: must have one entry for each of 2 stages"),
     (lambda: windowed((6, 4), depths=(1, 1, 1), num_heads=(1, 1, 1), window_size=9),
      r"image_size: must give grids .* got \(3, 2\)"),

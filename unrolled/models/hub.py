@@ -114,7 +114,8 @@ class OnHub(nn.Module):
         RuntimeError
             If the weights are not those of the model.
         """
-        model = _hub_class(cls).from_pretrained(name, strict=strict, **options)
+        own: Any = cls
+        model = _hub_class(own).from_pretrained(name, strict=strict, **options)
         model.__class__ = cls
         vars(model).pop("_hub_mixin_config", None)
         return model
@@ -122,7 +123,8 @@ class OnHub(nn.Module):
     @kept_generators()
     def _as_hub_model(self) -> Any:
         """Return the model with its parameters as one of a class with the mixin."""
-        kind = _hub_class(type(self))
+        own: Any = type(self)
+        kind = _hub_class(own)
         if self.unstored:
             name, value = next(iter(self.unstored.items()))
             raise ValueError(
@@ -132,12 +134,12 @@ class OnHub(nn.Module):
         dtypes = {x.dtype for x in self.parameters()}
         if len(dtypes) != 1:
             raise ValueError(f"model: must have parameters of one dtype to be stored, got {dtypes}")
-        if _parts(self) != _parts(type(self)(**self.made_with, device="meta")):
+        if _parts(self) != _parts(own(**self.made_with, device="meta")):
             raise ValueError(
                 "model: has other parts than its constructor's arguments make, and cannot be "
                 "stored by these; save its state_dict"
             )
-        model = copy.copy(self)
+        model: Any = copy.copy(self)
         model.__class__ = kind
         model._hub_mixin_config = self.made_with | {"dtype": _dtype_name(dtypes.pop())}
         return model
@@ -153,7 +155,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 @lru_cache
-def _hub_class(kind: type[OnHub]) -> Any:
+def _hub_class(kind: Any) -> Any:
     """Return a class of the same name that also has the mixin."""
     try:
         from huggingface_hub import PyTorchModelHubMixin

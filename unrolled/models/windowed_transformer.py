@@ -59,11 +59,6 @@ class WindowedStage(nn.Module):
     ) -> None:
         super().__init__()
         window = (min(window_size, grid[0]), min(window_size, grid[1]))
-        if grid[0] % window[0] or grid[1] % window[1]:
-            raise ValueError(
-                f"window_size: must divide the grid {grid} of tokens of every stage or exceed it, "
-                f"got {window_size}"
-            )
         shifts = tuple(w // 2 if w < n and shift else 0 for w, n in zip(window, grid, strict=True))
         self.windows = (Windows(grid, window), Windows(grid, window, (shifts[0], shifts[1])))
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -113,10 +108,11 @@ class WindowedStage(nn.Module):
                 context = context._replace(history=(*context.history, x))
             windows, heads = self.windows[index % 2], block.attention.num_heads
             inner = windows.enter(context, x.shape[0], heads)
-            hidden = windows.hidden_pairs(x.shape[0], heads, x.device)
             y, inner = block(
-                windows.split(x), inner, attn_mask=hidden, add_positions=in_layers[index]
-            )
+                windows.split(x), inner, add_positions=in_layers[index],
+                key_padding_mask=windows.hidden_tokens(x.shape[0], x.device),
+                attn_mask=windows.hidden_pairs(x.shape[0], heads, x.device),
+            )  # fmt: skip
             x = windows.join(y)
             joined: dict[str, Any] = {n: windows.join_values(getattr(inner, n)) for n in shared}
             context = context._replace(**joined)
@@ -144,7 +140,8 @@ class WindowedTransformer(nn.Module):
     num_heads : sequence of int, default=(2, 4)
         Heads in each stage.
     window_size : int, default=4
-        Divides every stage's grid, or exceeds it: then one window covers the grid unshifted.
+        One that exceeds a stage's grid covers it unshifted. Where it does not divide the grid, the
+        last windows are padded, after the shift. No token sees the padding; in timm's Swin all do.
     operator : str, Operator, callable, or list of these, default="softmax"
         As in `Block`; a list has ``sum(depths)`` entries. Operators on a grid get that of the
         window.

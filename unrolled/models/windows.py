@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..attention import Context
 
@@ -15,7 +16,8 @@ class Windows:
     Parameters
     ----------
     grid, window, shift : pair of int
-        Heights and widths; windows tile the grid, and shifts are smaller than a window.
+        Heights and widths; shifts are smaller than a window. Where windows do not divide the rolled
+        grid, they hold padding at its end.
 
     References
     ----------
@@ -26,21 +28,39 @@ class Windows:
     window: tuple[int, int]
     shift: tuple[int, int] = (0, 0)
 
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Numbers of rows and of columns that the windows have beyond the grid."""
+        height, width = (-n % w for n, w in zip(self.grid, self.window, strict=True))
+        return height, width
+
     def split(self, x: Tensor) -> Tensor:
         """Cut (batch, height, width, dim) into (batch * n_windows, window tokens, dim)."""
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), dims=(1, 2))
+        if any(self.padding):
+            x = F.pad(x, (0, 0, 0, self.padding[1], 0, self.padding[0]))
         # (batch, rows, window height, columns, window width, dim)
         x = x.unflatten(2, (-1, self.window[1])).unflatten(1, (-1, self.window[0]))
         return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 
     def join(self, x: Tensor) -> Tensor:
         """The inverse of `split`."""
-        rows, columns = (n // w for n, w in zip(self.grid, self.window, strict=True))
+        rows, columns = (-(-n // w) for n, w in zip(self.grid, self.window, strict=True))
         # (batch, rows, columns, window height, window width, dim)
         x = x.unflatten(1, self.window).unflatten(0, (-1, rows, columns))
         x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+        x = x[:, : self.grid[0], : self.grid[1]]
         return x.roll(self.shift, dims=(1, 2)) if any(self.shift) else x
+
+    def hidden_tokens(self, batch: int, device: torch.device) -> Tensor | None:
+        """Mask (batch * n_windows, tokens), True for padding; None without any."""
+        if not any(self.padding):
+            return None
+        padding = (
+            replace(self, shift=(0, 0)).split(torch.ones(1, *self.grid, 1, device=device)) == 0
+        )
+        return padding[..., 0].repeat(batch, 1)
 
     def hidden_pairs(self, batch: int, num_heads: int, device: torch.device) -> Tensor | None:
         """Mask (batch * n_windows * heads, tokens, tokens), True for pairs that the roll joins.

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from twinsolve.unrolled import Context, FeatScale, Operator, Softmax, WindowedTransformer
 from twinsolve.unrolled.models.stacks import operators, position_places, run_blocks
 
-from .test_places import in_window, pairs
+from .test_places import pairs
 
 IMAGES = torch.randn(2, 1, 12, 16, generator=torch.Generator().manual_seed(0))
 
@@ -47,7 +47,13 @@ def model(**options):
 
 
 def hidden_pairs(windows):
-    return ~pairs(in_window(windows.window, windows.shift), windows.grid)
+    """Of tokens in other windows of the rolled grid, or parted by the roll."""
+
+    def place(cell):
+        sizes = zip(cell, windows.shift, windows.grid, windows.window, strict=True)
+        return [((x - s) % n // w, x < s) for x, s, n, w in sizes]
+
+    return ~pairs(lambda a, b: place(a) == place(b), windows.grid)
 
 
 def run(stage, x):
@@ -78,6 +84,26 @@ def test_windows_equal_attention_with_masks_of_pairs(operator, residual):
     assert stage.windows[1].shift == (2, 2)
     x = torch.randn(2, 12, 16, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert_close(run(stage, x).flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(10, 13), (11, 16), (5, 4)])
+@pytest.mark.parametrize(("operator", "residual"), [("twicing", None), (CrossLayer(), FromHistory)])
+def test_padded_windows_equal_attention_that_sees_no_padding(size, operator, residual):
+    stage = model(image_size=size, operator=operator, residual=residual, dtype=torch.float64)
+    stage = stage.stages[0]
+    assert any(stage.windows[0].padding)
+    x = torch.randn(2, *size, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    out = run(stage, x)
+    assert_close(out.flatten(1, 2), as_one_sequence(stage, x), atol=1e-11, rtol=0)
+    hidden = stage.windows[0].hidden_tokens(2, x.device)
+    assert hidden.sum() == 2 * (hidden.numel() // 2 - size[0] * size[1])
+
+
+def test_operators_that_hide_whole_keys_alone_take_padded_windows_in_place():
+    stage = model(image_size=(10, 13), shift=False, operator=NoPairs(), dtype=torch.float64)
+    x = torch.randn(2, 10, 13, 8, dtype=torch.float64)
+    expected = as_one_sequence(stage.stages[0], x)
+    assert_close(run(stage.stages[0], x).flatten(1, 2), expected, atol=1e-11, rtol=0)
 
 
 def test_feat_scale_takes_the_mean_of_a_tokens_own_window_where_windows_shift():
