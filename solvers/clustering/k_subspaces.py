@@ -1,5 +1,8 @@
 """k-subspaces: k-means with subspaces in place of centres. Samples are rows."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClusterMixin
@@ -23,10 +26,12 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         min over labels l and orthonormal B_1, ..., B_k (dimension x n_features) of
             sum_i |x_i - x_i B_{l_i}^T B_{l_i}|^2
 
-    Subspaces pass through the origin. Each restart begins with random subspaces, and the best
-    restart is returned. The subspace of an empty cluster moves to the point with the largest
-    distance from its own subspace. So a cluster is empty only if all points lie on the subspaces of
-    the others. The objective never increases within a restart, but may end in a local minimum.
+    Subspaces pass through the origin; affine ones (k-flats) through points c_1, ..., c_k that are
+    minimised over too, in ``|(x_i - c_{l_i}) (I - B_{l_i}^T B_{l_i})|^2``. Each restart begins with
+    random subspaces, and the best restart is returned. The subspace of an empty cluster moves to
+    the point with the largest distance from its own subspace. So a cluster is empty only if all
+    points lie on the subspaces of the others. The objective never increases within a restart, but
+    may end in a local minimum.
 
     Parameters
     ----------
@@ -35,6 +40,8 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         falls with every further subspace.
     dimension : int, default=1
         Dimension of every subspace, at most `n_features`.
+    affine : bool, default=False
+        Whether subspaces may lie off the origin.
     n_init : int, default=20
         Number of restarts.
     max_iter : int, default=100
@@ -46,6 +53,8 @@ class KSubspaces(ClusterMixin, BaseEstimator):
     labels_ : ndarray of int of shape (n_samples,)
     bases_ : ndarray of shape (n_clusters, dimension, n_features)
         Orthonormal rows.
+    offsets_ : ndarray of shape (n_clusters, n_features)
+        A point on each subspace: the mean of its cluster if `affine`, else 0.
     inertia_ : float
         The objective.
     n_iter_ : int
@@ -54,7 +63,8 @@ class KSubspaces(ClusterMixin, BaseEstimator):
 
     References
     ----------
-    Bradley and Mangasarian, "k-Plane Clustering" (2000); EQUATIONS CL-10.
+    Bradley and Mangasarian, "k-Plane Clustering" (2000); Tseng, "Nearest q-flat to m points"
+    (2000); EQUATIONS CL-10.
 
     Examples
     --------
@@ -69,12 +79,14 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         n_clusters: int = 8,
         *,
         dimension: int = 1,
+        affine: bool = False,
         n_init: int = 20,
         max_iter: int = 100,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.dimension = dimension
+        self.affine = affine
         self.n_init = n_init
         self.max_iter = max_iter
         self.random_state = random_state
@@ -96,8 +108,10 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         check_integer(self.n_init, "n_init", minimum=1)
         check_integer(self.max_iter, "max_iter", minimum=1)
         rng = check_random_state(self.random_state)
-        runs = [self._alternate(points, rng) for _ in range(self.n_init)]
-        self.inertia_, labels, self.bases_, self.n_iter_ = min(runs, key=lambda run: run[0])
+        centre = points.mean(axis=0) if self.affine else np.zeros_like(points[0])
+        runs = [self._alternate(points - centre, rng) for _ in range(self.n_init)]
+        self.inertia_, labels, flats, self.n_iter_ = min(runs, key=lambda run: run[0])
+        self.bases_, self.offsets_ = flats.bases, flats.offsets + centre
         self.labels_ = labels[np.argsort(order)]
         return self
 
@@ -105,38 +119,81 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         """Index of the nearest subspace of each row of X."""
         check_is_fitted(self)
         points = validate_points(self, X, reset=False)
-        return _distances(points, self.bases_).argmin(axis=1)
+        centre = self.offsets_.mean(axis=0)
+        flats = _Flats(self.bases_, self.offsets_ - centre, self.affine)
+        return flats.distances(points - centre).argmin(axis=1)
 
-    def _alternate(self, X: Array, rng: np.random.RandomState) -> tuple[float, Array, Array, int]:
-        """Alternate labels and bases from random bases; return inertia, labels, bases, n_iter."""
+    def _alternate(
+        self, X: Array, rng: np.random.RandomState
+    ) -> tuple[float, Array, "_Flats", int]:
+        """Alternate labels and subspaces from random ones; return inertia, both, and n_iter."""
         shape = (self.n_clusters, X.shape[1], self.dimension)
         bases = np.linalg.qr(rng.standard_normal(shape))[0].transpose(0, 2, 1).astype(X.dtype)
-        labels = _fill_clusters(X, bases)
+        offsets = np.zeros_like(bases[:, 0])
+        if self.affine:
+            offsets = X[rng.choice(len(X), self.n_clusters, replace=False)]
+        flats = _Flats(bases, offsets, self.affine)
+        labels = _fill_clusters(X, flats)
         previous = np.full_like(labels, -1)
         n_iter = 0
         while n_iter < self.max_iter and not np.array_equal(labels, previous):
             for cluster in range(self.n_clusters):
-                bases[cluster] = _principal(X[labels == cluster], bases[cluster])
-            previous, labels = labels, _fill_clusters(X, bases)
+                flats.fit(cluster, X[labels == cluster])
+            previous, labels = labels, _fill_clusters(X, flats)
             n_iter += 1
-        inertia = sum(_residual(X[labels == c], basis) for c, basis in enumerate(bases))
-        return inertia, labels, bases, n_iter
+        inertia = sum(flats.residual(c, X[labels == c]) for c in range(self.n_clusters))
+        return inertia, labels, flats, n_iter
 
 
-def _fill_clusters(X: Array, bases: Array) -> Array:
-    """Move the bases of empty clusters, in place, to the worst fitted points; return the labels."""
-    distances = _distances(X, bases)
+@dataclass
+class _Flats:
+    """Subspaces with orthonormal `bases` through `offsets`, which stay 0 unless `affine`."""
+
+    bases: Array
+    offsets: Array
+    affine: bool
+
+    def fit(self, cluster: int, points: Array) -> None:
+        """Move the subspace of a cluster to these points, in place; without points it stays."""
+        if self.affine and len(points):
+            self.offsets[cluster] = points.mean(axis=0)
+        self.bases[cluster] = _principal(points - self.offsets[cluster], self.bases[cluster])
+
+    def distances(self, X: Array, clusters: Any = slice(None)) -> Array:
+        """Squared distances ``|x - c|^2 - |B (x - c)|^2`` of all points from subspaces.
+
+        They are exact up to rounding relative to ``|x|^2`` and ``|c|^2``.
+        """
+        bases, offsets = self.bases[clusters], self.offsets[clusters]
+        # (n_samples, n_clusters, dim)
+        coordinates = (X @ bases.reshape(-1, X.shape[1]).T).reshape(len(X), *bases.shape[:2])
+        squares = (X * X).sum(axis=1)[:, None]
+        if self.affine:
+            coordinates = coordinates - np.einsum("kdj,kj->kd", bases, offsets)
+            squares = squares - 2 * X @ offsets.T + (offsets * offsets).sum(axis=1)
+        return np.maximum(squares - (coordinates * coordinates).sum(axis=2), 0)
+
+    def residual(self, cluster: int, points: Array) -> float:
+        """Sum of the squared distances of points from one subspace."""
+        shifted, basis = points - self.offsets[cluster], self.bases[cluster]
+        residual = shifted - (shifted @ basis.T) @ basis
+        return float((residual * residual).sum())
+
+
+def _fill_clusters(X: Array, flats: _Flats) -> Array:
+    """Move the subspaces of empty clusters to the worst fitted points; return the labels."""
+    distances = flats.distances(X)
     rounding = X.shape[1] * np.finfo(X.dtype).eps * (X * X).sum(axis=1)
-    for _ in bases:
+    for _ in flats.bases:
         labels = distances.argmin(axis=1)
-        empty = np.flatnonzero(np.bincount(labels, minlength=len(bases)) == 0)
+        empty = np.flatnonzero(np.bincount(labels, minlength=len(flats.bases)) == 0)
         nearest_distance = distances.min(axis=1)
         worst = nearest_distance.argmax()
         if not len(empty) or nearest_distance[worst] <= rounding[worst]:
             break
         cluster = empty[0]
-        bases[cluster] = _principal(X[[worst]], bases[cluster])
-        distances[:, [cluster]] = _distances(X, bases[[cluster]])
+        flats.fit(cluster, X[[worst]])
+        distances[:, [cluster]] = flats.distances(X, [cluster])
     return distances.argmin(axis=1)
 
 
@@ -157,18 +214,3 @@ def _principal(points: Array, basis: Array) -> Array:
         leading = leading @ points / np.sqrt(values[known, None])
     completed = np.linalg.qr(np.vstack([leading, basis]).T)[0].T
     return completed[: len(basis)]
-
-
-def _distances(X: Array, bases: Array) -> Array:
-    """Squared distances ``|x|^2 - |B x|^2`` of all points from all subspaces.
-
-    They are exact up to rounding relative to ``|x|^2``.
-    """
-    # (n_samples, n_clusters, dim)
-    coordinates = (X @ bases.reshape(-1, X.shape[1]).T).reshape(len(X), *bases.shape[:2])
-    return np.maximum((X * X).sum(axis=1)[:, None] - (coordinates * coordinates).sum(axis=2), 0)
-
-
-def _residual(X: Array, basis: Array) -> float:
-    residual = X - (X @ basis.T) @ basis
-    return float((residual * residual).sum())

@@ -97,3 +97,39 @@ def test_points_on_fewer_lines_than_clusters_leave_clusters_empty():
     model = KSubspaces(5, random_state=0).fit(X)
     assert model.inertia_ <= 1e-25
     assert (model.predict(X) == model.labels_).all()
+
+
+def test_flats_are_principal_about_the_means_of_their_clusters():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(range(3), 30)
+    bases, offsets = rng.standard_normal((3, 2, 8)), 3 * rng.standard_normal((3, 8))
+    X = np.stack([rng.standard_normal(2) @ bases[i] + offsets[i] for i in labels])
+    X += 0.01 * rng.standard_normal(X.shape)
+    for shift in (0, 100):
+        model = KSubspaces(3, dimension=2, affine=True, random_state=0).fit(X + shift)
+        assert adjusted_rand_score(labels, model.labels_) == 1
+        inertia = 0.0
+        for label, (basis, offset) in enumerate(zip(model.bases_, model.offsets_, strict=True)):
+            points = (X + shift)[model.labels_ == label]
+            assert_allclose(offset, points.mean(axis=0), atol=1e-12)
+            _, sizes, directions = np.linalg.svd(points - points.mean(axis=0))
+            assert_allclose(basis.T @ basis, directions[:2].T @ directions[:2], atol=1e-9)
+            inertia += (sizes[2:] ** 2).sum()
+        assert model.inertia_ == pytest.approx(inertia, rel=1e-9)
+        assert (model.predict(X + shift) == model.labels_).all()
+    linear = KSubspaces(3, dimension=2, random_state=0).fit(X)
+    assert not linear.offsets_.any()
+    assert linear.inertia_ > 10 * inertia
+
+
+def test_no_flat_is_empty_while_a_point_lies_off_its_own():
+    X = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 5.0], [1.0, 5.0], [7.0, 9.0]])
+    for seed in range(5):
+        model = KSubspaces(3, affine=True, n_init=1, random_state=seed).fit(X)
+        assert len(np.unique(model.labels_)) == 3
+    assert KSubspaces(3, affine=True, random_state=0).fit(X).inertia_ == pytest.approx(0, abs=1e-20)
+    one = [
+        KSubspaces(2, affine=True, n_init=1, max_iter=n, random_state=1).fit(X).inertia_
+        for n in range(1, 6)
+    ]
+    assert (np.diff(one) <= 1e-12).all()
