@@ -13,7 +13,7 @@ from ..solution import Solution, aim, certified, warn_unless_converged
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, solve_rows
-from .weights import WeightedAtoms, check_weights, solve_weighted
+from .weights import WeightedAtoms, check_atom_weights, solve_weighted
 
 _NEGLIGIBLE = 0.01  # share of the tolerance by which rounded correlations may change a gap
 
@@ -124,7 +124,7 @@ def sparse_code(
     if weights is None:
         solution = solve(Y, D, tol)
     else:
-        problem = WeightedAtoms.of(Y, D, check_weights(weights, len(D), penalty))
+        problem = WeightedAtoms.of(Y, D, check_atom_weights(weights, len(D), penalty))
         solution = solve_weighted(
             problem, penalty, check_positive(tol, "tol"), np.result_type(Y, D), solve
         )

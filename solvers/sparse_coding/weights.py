@@ -78,7 +78,7 @@ class WeightedAtoms:
         )
 
 
-def check_weights(weights: ArrayLike, n_atoms: int, penalty: Penalty) -> Array:
+def check_atom_weights(weights: ArrayLike, n_atoms: int, penalty: Penalty) -> Array:
     """Return the weights of atoms; a ValueError says what is wrong with them."""
     values = as_numbers(weights, "weights", np.float64)
     if values.shape != (n_atoms,):
