@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
-from .files import read_mat
+from .matlab import read_mat
 from .matlab_images import column_major_images, image_bunch
 from .root import data_file
 

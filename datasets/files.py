@@ -11,8 +11,6 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 
 import numpy as np
-from scipy.io import loadmat
-from scipy.sparse import issparse
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _STARTED = time()
@@ -89,19 +87,6 @@ def remove_leftovers(folder: Path) -> None:
                 rmtree(part) if part.is_dir() else part.unlink()
 
 
-def read_mat(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of a MATLAB file, also of version 7.3, by name."""
-    if is_hdf5(path):
-        return {name: array.T for name, array in read_hdf5(path).items()}
-    with naming(path, "MATLAB"):
-        content = loadmat(path)
-    return {
-        name: value.toarray() if issparse(value) else value
-        for name, value in content.items()
-        if not name.startswith("__")
-    }
-
-
 def is_hdf5(path: Path) -> bool:
     """Whether HDF5 content starts at byte 0 or, as in MATLAB 7.3, at byte 512."""
     with open(path, "rb") as file:
@@ -109,13 +94,19 @@ def is_hdf5(path: Path) -> bool:
     return start[:8] == _HDF5_MAGIC or start[512:] == _HDF5_MAGIC
 
 
-def read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """Read all arrays of numbers and strings by name; an array in a group is called group/name."""
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """Open an HDF5 file for reading; what h5py raises on a damaged one names the file."""
     try:
         import h5py
     except ImportError as error:
         raise ImportError(f"{path}: HDF5 needs h5py: pip install 'twinsolve[bench]'") from error
+    with naming(path, "HDF5"), h5py.File(path, "r") as file:
+        yield file
 
+
+def read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    """Read all arrays of numbers and strings by name; an array in a group is called group/name."""
     arrays: dict[str, np.ndarray] = {}
 
     def keep(name: str, item: Any) -> None:
@@ -126,7 +117,9 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
         elif h5py.check_string_dtype(item.dtype):
             arrays[name] = np.asarray(item.asstr()[()], dtype=str)
 
-    with naming(path, "HDF5"), h5py.File(path, "r") as file:
+    with open_hdf5(path) as file:
+        import h5py
+
         file.visititems(keep)
     return arrays
 

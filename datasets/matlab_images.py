@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils import Bunch
 
-from .files import image_rows, is_hdf5, read_hdf5, read_mat, whole_labels
+from .files import image_rows, is_hdf5, read_hdf5, whole_labels
+from .matlab import read_mat
 from .root import data_file, first_data_file
 
 _PAGES = "http://www.cad.zju.edu.cn/home/dengcai/Data/"

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch, check_array
 
-from .files import read_mat, whole_labels
+from .files import whole_labels
+from .matlab import read_mat
 from .root import data_root, missing
 
 _SOURCE = (

@@ -1,27 +1,35 @@
-"""Tables in a user's .csv files: the header, columns by name or number, and numbers of rows."""
+"""Tables in a user's files: the header, columns by name or number, and numbers of rows."""
 
-import csv
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .files import naming
+from .separators import SEPARATORS, is_number, looks_like_number, read_lines
 
+TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
+_PARQUET = (".parquet", ".pq")
 _UNNAMED = re.compile(r"|Unnamed: \d+(\.\d+)*")  # what pandas calls a column without a name
 _IDENTIFIER = re.compile(r"(.*[ _.-])?(id|index|idx|key|row|number|no|nr)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Fields of a .csv file, in rows of one width; `lines` are the numbers of their lines."""
+    """Fields of a table, in rows of one width.
+
+    `lines` are the numbers of their lines in a text file, from 1. `form` says in words how fields
+    are separated, if it is not by commas with decimal points.
+    """
 
     path: Path
     header: list[str] | None
     rows: list[list[str]]
-    lines: list[int]
+    lines: list[int] | None = None
+    form: str = ""
 
     @property
     def width(self) -> int:
@@ -36,6 +44,11 @@ class Table:
         """Return what messages call a column: its name or else its number, from 0."""
         named = self.names[column] if self.header else ""
         return repr(named or column)
+
+    def place(self, row: int, column: int) -> str:
+        """Return the words for a field of the table: its line or row, and its column."""
+        line = f"line {self.lines[row]} (row {row})" if self.lines else f"row {row}"
+        return f"{self.path}: {line}, column {self.call(column)}"
 
     def read_column(self, column: int) -> np.ndarray:
         """Return the entries of a column as whole numbers, other numbers or else strings."""
@@ -96,41 +109,91 @@ class Table:
         return identifiers
 
 
-def read_table(path: Path, keys: Iterable[str | int] = ()) -> Table:
-    """Read the fields of a .csv file.
+def is_table(path: Path) -> bool:
+    """Whether the name is that of a table: of text, plain or with .gz, or a Parquet file."""
+    return is_text(path) or path.suffix in _PARQUET
 
-    The first line is the header if none of its fields is a number, if one of them is among `keys`,
-    or if its first field names a column of row numbers.
+
+def is_text(path: Path) -> bool:
+    """Whether the name is that of a text table, plain or with .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix in TEXT
+
+
+def read_table(
+    path: Path, keys: Iterable[str | int] = (), sep: str | None = None, decimal: str | None = None
+) -> Table:
+    """Read the fields of a text table or a Parquet file.
+
+    The first line of a text is the header if none of its fields is a number, if it counts three
+    columns or more from 0, if one of its fields is among `keys`, or if its first field names a
+    column of row numbers. It may lack the name of a
+    first column of row names or numbers, as R writes it.
 
     Raises
     ------
     ValueError
-        If the file is empty, damaged, or its rows have different numbers of fields.
+        If the file is empty or damaged, its rows have different numbers of fields, or its separator
+        or decimal sign is unknown.
+    ImportError
+        If a Parquet file needs pandas or its engine.
     """
-    with naming(path, "csv"), open(path, newline="", encoding="utf-8-sig") as file:
-        read = [(reader.line_num, row) for reader in [csv.reader(file)] for row in reader if row]
+    if path.suffix in _PARQUET:
+        return _read_parquet(path)
+    read, sep, decimal = read_lines(path, sep, decimal)
     if not read:
         raise ValueError(f"{path}: is empty")
+    form = "" if (sep, decimal) == ("comma", "point") else f"separator {sep}, decimal {decimal}"
     lines, rows = [line for line, _ in read], [row for _, row in read]
-    for line, row in read:
+    if _lacks_first_name(rows):
+        rows[0] = ["", *rows[0]]
+    for line, row in zip(lines, rows, strict=True):
         if len(row) != len(rows[0]):
             raise ValueError(
-                f"{path}: line {line} has {len(row)} fields, the first has {len(rows[0])}"
+                f"{path}: line {line} has {len(row)} fields, the first has {len(rows[0])}, by the "
+                f"separator {sep}; sep= takes another: {', '.join(SEPARATORS)}"
             )
-    headed = Table(path, rows[0], rows[1:], lines[1:])
+    headed = Table(path, rows[0], rows[1:], lines[1:], form)
     known = {str(key).strip() for key in keys if isinstance(key, str)} & set(headed.names)
-    if known or not any(map(is_number, rows[0])) or 0 in headed.find_row_numbers():
+    counted = len(rows[0]) > 2 and rows[0] == list(map(str, range(len(rows[0]))))  # by pandas
+    named = counted or not any(map(looks_like_number, rows[0]))
+    if known or named or 0 in headed.find_row_numbers():
         return headed
-    return Table(path, None, rows, lines)
+    return Table(path, None, rows, lines, form)
 
 
-def is_number(field: str) -> bool:
-    """Whether a field can be read as a number."""
-    try:
-        float(field)
-    except ValueError:
+def _lacks_first_name(rows: list[list[str]]) -> bool:
+    """Whether the first row names all columns but the first, which holds names of rows."""
+    others = [row for row in rows[1:] if len(row) == len(rows[0]) + 1]
+    if not others or len(others) < len(rows) - 1 or any(map(looks_like_number, rows[0])):
         return False
-    return True
+    first = np.array([row[0] for row in others])
+    if not any(map(is_number, first)):
+        return True
+    return all(map(is_number, first)) and _number_rows(first.astype(np.float64).astype(np.int64))
+
+
+def _read_parquet(path: Path) -> Table:
+    """Read the columns of a Parquet file; an index is left out."""
+    with naming(path, "Parquet"):
+        try:
+            import pandas as pd
+
+            frame = pd.read_parquet(path)
+        except ImportError as error:
+            reason = f"{path}: Parquet needs pandas and pyarrow: pip install pandas pyarrow"
+            raise ImportError(reason) from error
+        columns = [_fields(frame.iloc[:, number]) for number in range(frame.shape[1])]
+    return Table(
+        path, [str(name) for name in frame.columns], list(map(list, zip(*columns, strict=True)))
+    )
+
+
+def _fields(column: Any) -> list[str]:
+    """Return the entries of a column of pandas as words that give the same numbers back."""
+    missing = column.isna()
+    if column.dtype.kind in "bf":  # the words of 32 bits are other numbers in 64 bits
+        column = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return ["" if gap else str(entry) for entry, gap in zip(column, missing, strict=True)]
 
 
 def _are_whole(numbers: np.ndarray) -> bool:

@@ -80,4 +80,5 @@ plt.show()
 #
 #    twinsolve cluster faces.mat:data_key=pixels,target_key=person --method SSC --method EnSC
 #
-# ``.npz``, ``.csv``, ``.h5`` and IDX files are read in the same way.
+# ``.npz``, ``.npy``, ``.h5`` and IDX files and tables, such as ``.csv`` or ``.tsv.gz``, are read in
+# the same way.

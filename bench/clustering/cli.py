@@ -89,14 +89,17 @@ def cluster(
     - coil20:classes=1-10,n_classes=6 draws random classes
     - mnist:subset=test takes a part of a data set
     - mine.mat:data_key=X,target_key=y names the arrays of a file
+    - mine.mat:data_key=X/2 takes the second view in a cell X, and data_key=X all side by side
     - mine.npz:transpose=True takes columns as points
     - mine.csv:drop=[id,3] leaves out columns, by name or number from 0
+    - mine.txt:sep=semicolon,decimal=comma says how a table is written, if it is read wrongly
 
-    A file is .npz, .mat, .csv, .h5, or the IDX file of the points next to the IDX file of the
-    labels. Labels are found by the names y, target, label, class, gnd, gt and s, in capitals or
-    not; target_key=False ignores them. A column of row numbers in a .csv file is left out. The
-    command says what it found. A file without labels needs --n-clusters. Its clusters, in the row
-    of largest score, are written to labels.csv, with the number of each point in the file from 0.
+    A file is a table (.csv, .tsv, .txt, plain or with .gz, or .parquet), holds arrays (.npz, .mat,
+    .h5), or is a .npy or IDX file of points beside one of labels. Labels are found by the names y,
+    target, label, class, gnd, gt and s, in capitals or not; target_key=False ignores them. A column
+    of row numbers in a table is left out. The command says what it found. A file without labels
+    needs --n-clusters. Its clusters, in the row of largest score, are written to labels.csv, with
+    the number of each point in the file from 0.
 
     **--method** takes a name of --list; a name with fixed settings, such as SSC:gamma=10 or
     SENet:device=cuda; or package.module:Class, installed or in the current folder. Your class needs

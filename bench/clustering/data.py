@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ... import datasets
-from ...datasets.points import TARGET_NAMES, point_files
+from ...datasets.labels import TARGET_NAMES
+from ...datasets.points import is_turnable, point_files
 from ...solvers.clustering.selection import check_distinct
 from ...validation import check_integer
 from ..names import close_names, split_settings
@@ -43,6 +44,11 @@ class Data:
     def own(self) -> bool:
         """Whether it is a file of the user."""
         return isinstance(self.source, _OwnFile)
+
+    @property
+    def turnable(self) -> bool:
+        """Whether it is a file whose columns may be the points."""
+        return isinstance(self.source, _OwnFile) and is_turnable(Path(self.source.path))
 
     @property
     def at_hand(self) -> bool:

@@ -36,7 +36,7 @@ _COLOURS = {
 }
 _MARKERS = "osD^vP"
 _NO_CHAIN = {"own affinity": "affinity of the method itself", "none": "clusters without affinity"}
-_OF_FILES = ("data_key", "target_key", "transpose", "n_clusters")
+_OF_FILES = ("data_key", "target_key", "transpose", "sep", "decimal", "n_clusters")
 _SETTINGS = {
     "n_points": "{:,} points",
     "n_samples": "{} points each",

@@ -50,11 +50,11 @@ def _describe_reading(data: Data) -> str:
     reading = f"{data.name}: {n:,} points ({read}) of {d:,} features, {k} clusters; {data.found}."
     if problem.labelled:
         return reading
+    reading = f"{reading} Without labels, errors are not known."
+    if not data.turnable:
+        return reading
     cure = "add" if read == "rows" else "leave out"
-    return (
-        f"{reading} Without labels, errors are not known. If the {other} are the points, {cure} "
-        "transpose=True behind the colon."
-    )
+    return f"{reading} If the {other} are the points, {cure} transpose=True behind the colon."
 
 
 def write_own(table: pd.DataFrame, options: Options, directory: Path) -> list[str]:

@@ -146,7 +146,7 @@ def test_idx_pairs(packed, tmp_path):
         load_points(written["images"], target_key="nothing.idx1")
     with pytest.raises(ValueError, match=r"labels must be a vector, got shape \(5, 4, 3\)"):
         load_points(written["images"], target_key=written["images"].name)
-    with pytest.raises(ValueError, match="data_key: an IDX file holds a single array"):
+    with pytest.raises(ValueError, match=r"data_key: must be None for .*ubyte"):
         load_points(written["images"], data_key="X")
     (tmp_path / "others.idx1").write_bytes(idx(np.array([1, 2], "u1")))
     with pytest.raises(ValueError, match="the points are 5 rows, but there are 2 labels"):
@@ -196,12 +196,12 @@ def test_bad_arrays_are_named(tmp_path):
         (
             {"X": X * np.nan},
             {},
-            r"mine\.npz: array 'X' holds NaN or infinite values, first in row 0",
+            r"mine\.npz: array 'X' holds NaN or infinite values, first in row 0, column 0$",
         ),
         ({"X": X, "y": X[:, 0] * np.nan}, {}, "holds NaN or infinite labels"),
         ({"X": X, "y": X[:, 0] * 1j}, {"target_key": "y"}, "labels must be numbers .*complex128"),
         ({"X": X * 1j}, {}, "must hold numbers in shape .*complex128"),
-        ({"X": X[None]}, {}, r"must hold numbers in shape .*\(1, 6, 3\)"),
+        ({"X": X[None, None, None]}, {}, r"must hold numbers in shape .*\(1, 1, 1, 6, 3\)"),
         ({"X": X[:, :0]}, {}, "must hold numbers in shape"),
     ]:
         np.savez(tmp_path / "mine.npz", **arrays)
@@ -287,7 +287,7 @@ def test_only_row_numbers_are_left_out(text, data, tmp_path):
 def test_identifiers_are_named_and_dropped(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("Sample ID,a,step,kind,who\n40,1,7,u,p\n11,1,9,v,q\n23,2,8,v,r\n")
-    with pytest.raises(ValueError, match="line 2: 'u' is not a number; drop='kind' leaves its"):
+    with pytest.raises(ValueError, match=r"column 'kind': 'u' is not a number; drop='kind' leaves"):
         load_points(path)
     found = load_points(path, drop=["kind", -1]).found
     assert "points in 3 columns ('Sample ID', 'a', 'step'), no labels" in found
@@ -355,12 +355,16 @@ def test_bad_tables_are_named(tmp_path):
         ("", {}, r"mine\.csv: is empty"),
         ("a,b\n", {}, r"mine\.csv: the table must hold numbers"),
         ("1,2\n3\n", {}, r"mine\.csv: line 2 has 1 fields, the first has 2"),
-        ("1,2\n3,x\n", {}, "line 2: 'x' is not a number"),
-        ("1,2\n3,\n", {}, "line 2: '' is not a number"),
-        ("1,2\n3,nan\n", {}, "the table holds NaN or infinite values, first in row 1"),
+        ("1,2\n3,x\n", {}, r"line 2 \(row 1\), column 1: 'x' is not a number; drop=1 leaves"),
+        ("1,2\n3,inf\n", {}, r"line 2 \(row 1\), column 1: is not finite"),
+        ("1,2\n3,1_0\n", {}, r"column 1: '1_0' is not a number"),
+        ("a,class\n1,u\n2,\n", {}, "the label of row 1 is missing: fill it, or remove the row"),
+        ("a,class\n1,7\n2,nan\n", {}, "holds NaN or infinite labels"),
+        ("a,b\n10,20,30\n", {}, "line 2 has 3 fields, the first has 2"),
         ("a,b\n1,2\n", {"target_key": "c"}, r"target_key: no column 'c' in .*\['a', 'b'\]"),
         ("1,2\n", {"target_key": 2}, "target_key: must be a column of .*, -2 to 1, got 2"),
-        ("1,2\n", {"data_key": "X"}, "data_key: a .csv file holds a single table"),
+        ("1,2\n", {"transpose": True}, "transpose: must be False for .*mine.csv"),
+        ("1,2\n", {"data_key": "X"}, "data_key: must be None for .*mine.csv, which holds"),
     ]:
         (tmp_path / "mine.csv").write_text(text)
         with pytest.raises(ValueError, match=words):
@@ -370,12 +374,21 @@ def test_bad_tables_are_named(tmp_path):
 def test_other_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path: no file .*mine\.npz"):
         load_points(tmp_path / "mine.npz")
-    (tmp_path / "mine.txt").write_text("1")
-    with pytest.raises(ValueError, match=r"path: must end in \.npz, \.mat, \.csv, \.h5 or"):
-        load_points(tmp_path / "mine.txt")
+    (tmp_path / "mine.doc").write_text("1")
+    with pytest.raises(
+        ValueError, match=r"path: must end in \.csv, .* or bear idx in its name; got"
+    ):
+        load_points(tmp_path / "mine.doc")
     (tmp_path / "mine.csv").write_bytes(b"a,b\n\xff\xfe\x00,2\n")
-    with pytest.raises(ValueError, match=r"mine\.csv: truncated, corrupted or no csv file"):
+    with pytest.raises(ValueError, match=r"mine\.csv: is no text in UTF-8: save it as UTF-8"):
         load_points(tmp_path / "mine.csv")
+    (tmp_path / "mine.csv.gz").write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"mine\.csv\.gz: truncated, corrupted or no text table"):
+        load_points(tmp_path / "mine.csv.gz")
+    for keys in ({"sep": "tab"}, {"decimal": "comma"}):
+        np.savez(tmp_path / "mine.npz", X=X)
+        with pytest.raises(ValueError, match=r"sep, decimal: must be None for .*mine\.npz"):
+            load_points(tmp_path / "mine.npz", **keys)
 
 
 @pytest.mark.parametrize("shape", [(1, 6), (6, 1)])

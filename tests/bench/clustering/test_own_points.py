@@ -1,6 +1,7 @@
 """How the file of a user's points is read."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
@@ -22,3 +23,13 @@ def test_it_is_said_how_a_file_is_read_and_what_to_do_if_that_is_wrong(transpose
     assert "; points in array 'X', no labels. " in about
     cure = "leave out" if transpose else "add"
     assert f"If the {other} are the points, {cure} transpose=True" in about
+
+
+def test_what_was_found_in_a_table_is_said_without_a_cure_that_it_refuses(tmp_path):
+    path = tmp_path / "mine.tsv.gz"
+    pd.DataFrame(DIGITS).to_csv(path, sep="\t", decimal=",", index=False)
+    (name,), about = with_clusters([f"{path}:sep=tab"], 2)
+    assert name.endswith(":sep=tab,n_clusters=2")
+    assert "20 points (rows) of 64 features, 2 clusters; " in about
+    assert "no labels; separator tab, decimal comma" in about
+    assert "transpose" not in about
