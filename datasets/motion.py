@@ -31,11 +31,11 @@ def fetch_hopkins155(*, data_home: str | None = None, include_dancing: bool = Fa
     Returns
     -------
     list of Bunch
-        One for each sequence, sorted by name. ``X``: ndarray of shape (n_points, 2 n_frames); row i
-        holds the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on, scaled so
-        that the image is the square from -1 to 1, with y downwards; ``labels``: motions from 0;
-        ``name``; ``n_motions``; ``width`` and ``height`` of the frames in pixels, None where the
-        file does not say; ``DESCR``.
+        One for each sequence, sorted by name. ``data``: ndarray of shape (n_points, 2 n_frames);
+        row i holds the coordinates ``x, y`` of point i in frame 1, then in frame 2, and so on,
+        scaled so that the image is the square from -1 to 1, with y downwards; ``target``: motions
+        from 0; ``X`` and ``labels``: the same two arrays; ``name``; ``n_motions``; ``width`` and
+        ``height`` of the frames in pixels, None where the file does not say; ``DESCR``.
 
     Raises
     ------
@@ -130,10 +130,12 @@ def _read(path: Path, name: str) -> Bunch:
         raise ValueError(f"{path}: is not {_SOURCE}") from error
     if x.ndim != 3 or x.shape[:2] != (3, len(labels)):
         raise ValueError(f"{path}: x must have shape (3, points, frames), got {x.shape}")
-    X = np.ascontiguousarray(x[:2].transpose(1, 2, 0), dtype=np.float64).reshape(len(labels), -1)
+    X = trajectories(x)
     if not np.isfinite(X).all():
         raise ValueError(f"{path}: holds NaN or infinite coordinates")
     return Bunch(
+        data=X,
+        target=labels,
         X=X,
         labels=labels,
         name=name,
@@ -142,6 +144,12 @@ def _read(path: Path, name: str) -> Bunch:
         height=_pixels(content.get("height")),
         DESCR=_SOURCE,
     )
+
+
+def trajectories(x: np.ndarray) -> np.ndarray:
+    """Return homogeneous coordinates of shape (3, points, frames) as a row ``x, y`` a point."""
+    points = np.ascontiguousarray(x[:2].transpose(1, 2, 0), dtype=np.float64)
+    return points.reshape(x.shape[1], -1)
 
 
 def _pixels(value: np.ndarray | None) -> int | None:

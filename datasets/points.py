@@ -12,6 +12,7 @@ from .files import read_hdf5
 from .idx import read_idx
 from .labels import count_labels
 from .matlab import read_mat
+from .motion import trajectories
 from .numpy_files import files_beside, is_single, read_archive, read_single
 from .table_points import Drop, read_table_points
 from .tables import is_table, is_text
@@ -46,7 +47,8 @@ def load_points(
     in another IDX file; such files must have ``idx`` in their names.
 
     Points are rows; in a MATLAB file, rows as MATLAB shows them. An array of images, of shape
-    (n, height, width) or (n, height, width, channels), has a row for each. Sparse points become
+    (n, height, width) or (n, height, width, channels), has a row for each; so have the trajectories
+    in a file ``NAME_truth.mat`` of Hopkins 155, as in `fetch_hopkins155`. Sparse points become
     dense, up to 2 GiB. Nothing in a file is executed: pickled objects are refused. HDF5 and MATLAB
     files of version 7.3 need h5py, Parquet needs pandas and pyarrow.
 
@@ -137,7 +139,7 @@ def load_points(
             arrays, what = read_single(path, files_beside(path, target_key)), "file"
             data_key = data_key or path.name
         else:
-            arrays, what = _READ[path.suffix](path), "array"
+            arrays, what = _with_trajectories(_READ[path.suffix](path)), "array"
         holds = f", which holds {held(arrays)}"
         data, images, labels, summary = choose_arrays(
             path, arrays, data_key, target_key, transpose, what
@@ -170,6 +172,17 @@ def load_points(
         DESCR=f"Points of {path}{holds}: {summary}",
         **({} if images is None else {"images": images}),
     )
+
+
+def _with_trajectories(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays of a file of Hopkins 155 with a row of `x` for each point, else the same.
+
+    Such a file holds homogeneous coordinates x of shape (3, points, frames) beside motions s.
+    """
+    x, s = arrays.get("x"), arrays.get("s")
+    if x is None or s is None or x.ndim != 3 or x.shape[:2] != (3, s.size) or (x[2] != 1).any():
+        return arrays
+    return arrays | {"x": trajectories(x)}
 
 
 def is_turnable(path: Path) -> bool:

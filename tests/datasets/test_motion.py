@@ -3,7 +3,14 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.io import savemat
 
-from twinsolve.datasets import fetch_hopkins155, homogeneous_coordinates, project_trajectories
+from twinsolve.datasets import (
+    fetch_hopkins155,
+    homogeneous_coordinates,
+    load_points,
+    project_trajectories,
+)
+
+RNG = np.random.default_rng(0)
 
 
 def write(root, name, x, s, **more):
@@ -40,6 +47,18 @@ def test_axes_are_coordinate_point_frame(tmp_path):
     assert second.n_motions == 3
     assert second.width is None
     assert second.height is None
+
+
+def test_a_sequence_is_read_alike_as_a_file_of_points(tmp_path):
+    x = np.concatenate([RNG.standard_normal((2, 5, 4)), np.ones((1, 5, 4))])
+    write(tmp_path, "a", x, [[1], [2], [1], [2], [2]], y=x / 2, K=np.eye(3), frames=[[4]])
+    (sequence,) = fetch_hopkins155(data_home=str(tmp_path))
+    assert sequence.data is sequence.X
+    assert sequence.target is sequence.labels
+    points = load_points(tmp_path / "hopkins155" / "a" / "a_truth.mat")
+    assert (points.data == sequence.data).all()
+    assert (points.target == sequence.target).all()
+    assert "images" not in points
 
 
 def test_frame_size_is_kept_and_bad_coordinates_are_refused(tmp_path):
