@@ -31,6 +31,7 @@ def choose_arrays(
     """
     labelled = target_key is not False
     target_key = str(target_key) if labelled and target_key is not None else None
+    data_key = data_key if data_key is None else str(data_key)
     if target_key is not None and target_key not in arrays:
         raise ValueError(
             f"target_key: no {what} {target_key!r} in {path}, which holds {held(arrays)}"
@@ -38,14 +39,14 @@ def choose_arrays(
     named = [name for name in arrays if target_key is None and _last(name).lower() in TARGET_NAMES]
     keys = _find_points(path, arrays, data_key, {target_key, *named})
     data, images, note = _read_points(path, arrays, keys, transpose, what)
+    other = arrays[keys[0]].shape[0 if transpose else -1]  # as many points if read the other way
     called = " beside ".join(map(repr, keys))
     source = f"points in {what}{'s' * (len(keys) > 1)} {called}{note}, "
     if not labelled:
         return data, images, None, f"{source}no labels"
     if target_key is None:
         named = [name for name in named if name not in keys]
-        seen = data if images is None else images
-        shape = (len(data), seen.shape[1 if transpose else -1])
+        shape = (len(data), other)
         chosen, why = pick_labels(path, [(name, arrays[name]) for name in named], shape)
         if chosen is None:
             return data, images, None, f"{source}no labels{why}"
@@ -54,6 +55,16 @@ def choose_arrays(
     if not is_vector(labels):
         raise ValueError(
             f"target_key: {what} {target_key!r} must be a vector, but {path} holds {held(arrays)}"
+        )
+    if labels.size != len(data):
+        read, advice = (
+            ("columns", "; as many as rows: leave out transpose=True")
+            if transpose
+            else ("rows", "; as many as columns: set transpose=True")
+        )
+        raise ValueError(
+            f"{path}, which holds {held(arrays)}: the points are {len(data)} {read}, but there are "
+            f"{labels.size} labels{advice * (labels.size == other)}"
         )
     return data, images, labels.ravel(), f"{source}labels in {what} {target_key!r}"
 
@@ -68,16 +79,17 @@ def _last(name: str) -> str:
     return name.removesuffix(".npy").rpartition("/")[2]
 
 
-def _members(arrays: Arrays, group: str) -> list[str]:
-    return [name for name in arrays if name.startswith(f"{group}/")]
-
-
 def _find_points(
     path: Path, arrays: Arrays, data_key: str | None, labels: set[str | None]
 ) -> list[str]:
     """Return the names of the arrays whose columns are the features."""
+    vectors = {name for name in labels if name is not None and is_vector(arrays[name])}
+
+    def members(group: str) -> list[str]:
+        return [name for name in arrays if name.startswith(f"{group}/") and name not in vectors]
+
     if data_key is not None:
-        keys = [data_key] if data_key in arrays else _members(arrays, str(data_key))
+        keys = [data_key] if data_key in arrays else members(data_key)
         if not keys:
             raise ValueError(
                 f"data_key: no array {data_key!r} in {path}, which holds {held(arrays)}"
@@ -85,9 +97,8 @@ def _find_points(
         return keys
     for known in _DATA_NAMES:
         keys = [known] if known in arrays else [n for n in arrays if _last(n) == known]
-        if keys := keys or _members(arrays, known):
+        if keys := keys or members(known):
             return _only(path, arrays, keys)
-    vectors = {name for name in labels if name is not None and is_vector(arrays[name])}
     keys = [name for name, array in arrays.items() if array.ndim > 1 and name not in vectors]
     return _only(path, arrays, [name for name in keys if 1 not in arrays[name].shape] or keys)
 
@@ -95,8 +106,8 @@ def _find_points(
 def _only(path: Path, arrays: Arrays, keys: list[str]) -> list[str]:
     if len(keys) == 1:
         return keys
-    groups = sorted({key.rpartition("/")[0] for key in keys} - {""})
-    views = f"; data_key={groups[0]} takes all of {groups[0]} side by side" if groups else ""
+    group, *others = {key.rpartition("/")[0] for key in keys} or {""}
+    views = f"; data_key={group} takes all of {group} side by side" if group and not others else ""
     raise ValueError(
         f"data_key: name the array of the points in {path}, which holds {held(arrays)}; without "
         f"data_key, the names {', '.join(_DATA_NAMES)} are tried{views}"
@@ -133,7 +144,7 @@ def _move_points_first(values: Values, transpose: bool) -> Values:
     return csr_array(values.T) if issparse(values) else np.moveaxis(values, -1, 0)
 
 
-def as_rows(path: Path, values: Values, what: str) -> np.ndarray:
+def as_rows(path: Path | str, values: Values, what: str) -> np.ndarray:
     """Return points of finite numbers as rows of float32, or else of float64."""
     if values.ndim not in (2, 3, 4) or values.dtype.kind not in "biuf" or 0 in values.shape:
         raise ValueError(

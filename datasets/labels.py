@@ -48,7 +48,7 @@ def is_vector(values: np.ndarray) -> bool:
     return max(values.shape, default=0) == math.prod(values.shape)
 
 
-def count_labels(path: Path, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def count_labels(path: Path | str, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the different labels, sorted, and the labels counted from 0.
 
     Raises

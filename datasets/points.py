@@ -151,17 +151,6 @@ def load_points(
         raise ValueError(f"path: must end in {_KINDS}; got {path}")
     target_names = target = None
     if labels is not None:
-        if len(labels) != len(data):
-            axis, read, advice = (
-                (1, "columns", "; as many as rows: leave out transpose=True")
-                if transpose
-                else (-1, "rows", "; as many as columns: set transpose=True")
-            )
-            swapped = len(labels) == (data if images is None else images).shape[axis]
-            raise ValueError(
-                f"{path}{holds}: the points are {len(data)} {read}, but there are {len(labels)} "
-                f"labels{advice * swapped}"
-            )
         target_names, target = count_labels(path, labels)
     return Bunch(
         data=data,
@@ -238,5 +227,10 @@ def _read_idx_pair(
     if labels is not None and labels.ndim != 1:
         raise ValueError(f"{label_file}: labels must be a vector, got shape {labels.shape}")
     data = as_rows(path, pixels, "the array")
+    if labels is not None and len(labels) != len(data):
+        raise ValueError(
+            f"{path}: the points are {len(data)} rows, but there are {len(labels)} labels in "
+            f"{label_file}"
+        )
     source = "no labels" if label_file is None else f"labels in file {label_file.name!r}"
     return data, labels, pixels if pixels.ndim == 3 else None, source

@@ -11,6 +11,7 @@ from .tables import Table, read_table
 
 Drop = str | int | Sequence[str | int] | None
 _MOST_NAMED = 8  # columns
+_WORD = "is not a number"
 _GAPS = ("", "na", "n/a", "nan", "null", "none", "?", "-")
 
 
@@ -33,7 +34,7 @@ def read_table_points(
     numbering = [number for number in numbering if number not in (*dropped, column)]
     excluded = (*dropped, *numbering, column)
     kept = [number for number in range(table.width) if number not in excluded]
-    data = _read_numbers(table, kept)
+    data = _read_numbers(table, kept, labelled=column is not None or target_key is False)
     notes = [f"points in {_say_columns(table, kept)}, {labelled}", *filter(None, [table.form])]
     notes += [f"column {table.call(n)} left out, as it numbers the rows" for n in numbering]
     notes += [f"column {table.call(n)} left out by drop" for n in dropped]
@@ -46,7 +47,7 @@ def read_table_points(
     return data, labels, names, "; ".join(notes)
 
 
-def _read_numbers(table: Table, columns: list[int]) -> np.ndarray:
+def _read_numbers(table: Table, columns: list[int], labelled: bool) -> np.ndarray:
     """Return the entries of these columns as float64, if all are finite numbers."""
     if not columns or not table.rows:
         raise ValueError(
@@ -56,10 +57,12 @@ def _read_numbers(table: Table, columns: list[int]) -> np.ndarray:
     for number, row in enumerate(table.rows):
         for column in columns:
             if reason := _why_no_number(row[column]):
-                raise ValueError(
-                    f"{table.place(number, column)}: {reason}; drop={table.call(column)} leaves "
-                    "the column out"
-                )
+                called = table.call(column)
+                cure = f"drop={called} leaves the column out"
+                if reason == _WORD and not labelled:
+                    cure = f"target_key={called} takes the column for the labels, {cure}"
+                field = repr(row[column])
+                raise ValueError(f"{table.place(number, column)}: {field} {reason}; {cure}")
     data = np.array([[row[column] for column in columns] for row in table.rows], dtype=np.float64)
     for number, place in np.argwhere(~np.isfinite(data))[:1]:
         raise ValueError(f"{table.place(number, columns[place])}: is not finite")
@@ -69,12 +72,12 @@ def _read_numbers(table: Table, columns: list[int]) -> np.ndarray:
 def _why_no_number(field: str) -> str:
     """Return why a field is no number, or an empty string."""
     if field.strip().lower() in _GAPS:
-        return f"a gap ({field!r}): fill it, or remove the row"
+        return "is a gap: fill it, or remove the row"
     if is_number(field):
         return ""
     if looks_like_decimal_comma(field):
-        return f"{field!r} has a decimal comma, which decimal=comma reads"
-    return f"{field!r} is not a number"
+        return "has a decimal comma, which decimal=comma reads"
+    return _WORD
 
 
 def _say_columns(table: Table, columns: list[int]) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from ...solvers.inputs import check_folder
 from ..jobs import Options
@@ -12,6 +13,7 @@ from ..names import check_names
 from ..study import Study
 from ..timing import Progress
 from .clusters import clusters_study
+from .given_points import points_file
 from .methods import METHODS, find_method
 
 DESIGN = (
@@ -250,8 +252,10 @@ def preset_study(
 
 
 def cluster(
-    data: Sequence[str] | None = None,
+    data: str | Sequence[str] | ArrayLike | None = None,
+    y: ArrayLike | None = None,
     *,
+    n_clusters: int | None = None,
     methods: Sequence[str] | None = None,
     features: Sequence[str] | None = None,
     affinity: Sequence[str] | None = None,
@@ -264,16 +268,21 @@ def cluster(
     directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Cluster data sets by solved and learned coefficients, and return one tidy table.
+    """Cluster data sets or points by solved and learned coefficients, and return one tidy table.
 
     Parameters
     ----------
-    data : sequence of str, optional
-        Data sets by name, such as ``"digits"``, ``"digits:n_points=500"``,
+    data : str, sequence of str, or array-like of shape (n_samples, n_features), optional
+        Points: an array, a sparse matrix or a frame of numbers; images of shape (n_samples, height,
+        width) become rows. Else data sets by name, such as ``"digits"``, ``"digits:n_points=500"``,
         ``"mnist:subset=test"`` or ``"synthetic:noise=0.3"``, or files with points and labels that
         `load_points` reads, such as ``"mine.npz"`` or ``"mine.h5:data_key=X,target_key=y"``. Points
         without labels need the number of clusters: ``"mine.npz:n_clusters=5"``. None is packaged
         and generated data.
+    y : array-like of shape (n_samples,), optional
+        Labels of points given as an array: whole numbers or words.
+    n_clusters : int, optional
+        Number of clusters of points given as an array. None is the number of different labels.
     methods : sequence of str, optional
         Names of methods, with settings if wanted, such as ``"SSC:gamma=10"``, or
         ``"package.module:Class"`` for any estimator with ``fit_predict``.
@@ -310,7 +319,8 @@ def cluster(
         the certified solution (ME-4); ``selection_score`` and ``selection``, which is
         ``label-free`` in rows whose setting was chosen without labels. If a method fails, its rows
         have no numbers, and their ``note`` says why. Points without labels have no accuracy; a
-        further column ``labels`` then holds their clusters.
+        further column ``labels`` then holds their clusters. Points given as an array are the data
+        ``X``.
 
     Raises
     ------
@@ -319,7 +329,8 @@ def cluster(
     TypeError
         If names are not a sequence of str, or a folder is not a path.
     ValueError
-        If a name or a number is not allowed, or a file is broken.
+        If a name or a number is not allowed, a file is broken, points are no finite numbers or too
+        few, labels do not fit them, or neither labels nor a number of clusters is given.
 
     Examples
     --------
@@ -327,13 +338,29 @@ def cluster(
     >>> table = cluster(["digits:n_points=60"], methods=["k-means"], seeds=2)
     >>> table[["method", "seed", "selection"]].values.tolist()
     [['k-means', 0, 'label-free'], ['k-means', 1, 'label-free']]
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> table = cluster(X, y, methods=["k-means"], features=["raw"], seeds=1)
+    >>> print(f"{table.accuracy[0]:.3f}")
+    0.893
     """
     folder = check_folder(directory, "directory")
     options = Options(seed, seeds, n_jobs, data_home, folder, progress)
-    named = {"data": data, "methods": methods, "features": features, "affinity": affinity}
+    named = {"methods": methods, "features": features, "affinity": affinity}
     named = {name: check_names(given, name) for name, given in named.items()}
-    study = custom_study(**named, n_trials=n_trials, label_tuned=label_tuned)
-    return study.run(options)
+    asked: dict[str, Any] = {**named, "n_trials": n_trials, "label_tuned": label_tuned}
+    if hasattr(data, "shape"):
+        with points_file(data, y, n_clusters, folder) as name:
+            table = custom_study([name], **asked).run(options)
+        return table.replace({"data": {name: "X"}})
+    if not (y is None and n_clusters is None):
+        raise ValueError(
+            "y, n_clusters: are for points given as an array or a frame; the name of a file takes "
+            "n_clusters behind a colon, as in mine.npz:n_clusters=5"
+        )
+    names = [str(data)] if isinstance(data, str | Path) else check_names(data, "data")
+    return custom_study(names, **asked).run(options)
 
 
 def custom_study(data: Sequence[str] | None, methods: Sequence[str] | None, **given: Any) -> Study:

@@ -287,8 +287,11 @@ def test_only_row_numbers_are_left_out(text, data, tmp_path):
 def test_identifiers_are_named_and_dropped(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("Sample ID,a,step,kind,who\n40,1,7,u,p\n11,1,9,v,q\n23,2,8,v,r\n")
-    with pytest.raises(ValueError, match=r"column 'kind': 'u' is not a number; drop='kind' leaves"):
+    with pytest.raises(ValueError, match=r"column 'kind': 'u' is not a number; target_key='kind' "):
         load_points(path)
+    for key in ("who", False):
+        with pytest.raises(ValueError, match="'u' is not a number; drop='kind' leaves the column"):
+            load_points(path, target_key=key)
     found = load_points(path, drop=["kind", -1]).found
     assert "points in 3 columns ('Sample ID', 'a', 'step'), no labels" in found
     assert "'who' left out by drop" in found
@@ -355,7 +358,7 @@ def test_bad_tables_are_named(tmp_path):
         ("", {}, r"mine\.csv: is empty"),
         ("a,b\n", {}, r"mine\.csv: the table must hold numbers"),
         ("1,2\n3\n", {}, r"mine\.csv: line 2 has 1 fields, the first has 2"),
-        ("1,2\n3,x\n", {}, r"line 2 \(row 1\), column 1: 'x' is not a number; drop=1 leaves"),
+        ("1,2\n3,x\n", {}, r"line 2 \(row 1\), column 1: 'x' is not a number; target_key=1 "),
         ("1,2\n3,inf\n", {}, r"line 2 \(row 1\), column 1: is not finite"),
         ("1,2\n3,1_0\n", {}, r"column 1: '1_0' is not a number"),
         ("a,class\n1,u\n2,\n", {}, "the label of row 1 is missing: fill it, or remove the row"),

@@ -120,7 +120,7 @@ def test_uneven_lines_name_the_separator(tmp_path):
 @pytest.mark.parametrize("gap", ["", " ", "NA", "NaN", "null", "?"])
 def test_a_gap_is_told_with_its_row_and_column(gap, tmp_path):
     (tmp_path / "mine.csv").write_text(f"a,b,c\n1,2,3\n\n4,{gap},6\n7,8,9\n")
-    place = f"line 4 (row 1), column 'b': a gap ({gap.strip()!r})"
+    place = f"line 4 (row 1), column 'b': {gap.strip()!r} is a gap"
     words = f"{place}: fill it, or remove the row; drop='b' leaves the column out"
     with pytest.raises(ValueError, match=re.escape(words)):
         load_points(tmp_path / "mine.csv")
@@ -143,7 +143,7 @@ def test_parquet_is_read_through_pandas(tmp_path, monkeypatch):
     assert (points.data == frame[["a", "b", "n", "is"]].to_numpy(float)).all()
     assert points.target_names[points.target].tolist() == WORDS
     frame.loc[4, "n"] = pd.NA
-    with pytest.raises(ValueError, match=r"mine\.parquet: row 4, column 'n': a gap"):
+    with pytest.raises(ValueError, match=r"mine\.parquet: row 4, column 'n': '' is a gap"):
         load_points(tmp_path / "mine.parquet")
     assert load_points(tmp_path / "mine.parquet", drop=["n", "is"]).feature_names == ["a", "b"]
     with pytest.raises(ValueError, match=r"sep, decimal: must be None for .*mine\.parquet"):
