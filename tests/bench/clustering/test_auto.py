@@ -220,7 +220,7 @@ def test_arguments_of_the_wrong_kind_are_refused_by_name(folder, given, error, m
     with pytest.raises(error, match=message):
         choose_clusters(data, **{"methods": ["TSC:n_neighbors=4"]} | other)
     if "features" not in given:
-        of_several = other if "data" not in given else {"data": "digits"}
+        of_several = other if "data" not in given else {"data": 3}
         with pytest.raises((TypeError, ValueError), match="^(data|" + "|".join(given) + ")"):
             cluster(**{"data": ["own.npz"], "methods": ["TSC"]} | of_several)
 
