@@ -29,7 +29,7 @@ from twinsolve.unrolled.diagnostics import Observation, map_similarity, record
 Array = np.ndarray
 
 ROWS = (PLAIN, "bilateral", "AttnScale")
-N_IMAGES = 2000  # test images, at most
+N_IMAGES = 2000  # test images, at most, spread over all
 _BATCH = 250
 N_DRAWN, _POOLED = 6, 4  # images of the figure; the side of a block of the pooled maps
 HIDDEN = ("none", "most", "least", "random")  # half of the patches, by weight
@@ -78,6 +78,11 @@ def hidden_by(weights: Tensor, which: str) -> Tensor:
     return places < weights.shape[1] // 2
 
 
+def spread(n_images: int, most: int) -> Tensor:
+    """Indices of at most so many images, evenly over all."""
+    return torch.linspace(0, n_images - 1, min(most, n_images)).round().long()
+
+
 def hide(model: Any, levels: Tensor, hidden: Tensor) -> Tensor:
     """Images whose hidden patches have the mean level of the training images."""
     rows, columns = model.network.grid
@@ -94,7 +99,8 @@ def measure_maps(
     model, splits, _ = trained_network(
         IMAGES, data, data_home, directory, settings, options, settings["candidates"][0], seed
     )
-    levels, target = splits.test.levels[:N_IMAGES], splits.test.target[:N_IMAGES]
+    places = spread(len(splits.test), N_IMAGES)
+    levels, target = splits.test.levels[places], splits.test.target[places]
     contrasts: list[Array] = []
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     for part in levels.split(_BATCH):
@@ -112,7 +118,8 @@ def measure_maps(
         best = scores(model, hide(model, levels, hidden_by(weights, which))).argmax(dim=1)
         told[which] = 100 * float((best == target).double().mean())
     if seed == 0:
-        told |= drawn_maps(model, levels[:N_DRAWN], weights)
+        shown = spread(len(levels), N_DRAWN)
+        told |= drawn_maps(model, levels[shown], weights[shown])
     return [told]
 
 
@@ -122,7 +129,7 @@ def drawn_maps(model: Any, levels: Tensor, weights: Tensor) -> dict[str, Any]:
         torch.nn.functional.max_pool2d(maps[:1, 0, 1:, 1:], _POOLED)[0]
         for maps in attention_maps(model, levels[:1])
     ]
-    grids = weights[: len(levels)].view(-1, *model.network.grid)
+    grids = weights.view(-1, *model.network.grid)
     return {
         "class_maps": [_rounded(grid) for grid in grids],
         "first_heads": [_rounded(own) for own in pooled],
@@ -208,7 +215,9 @@ def contrast_lines(table: pd.DataFrame) -> Lines:
 
 def draw_class_maps(table: pd.DataFrame, path: Path, data: str, data_home: str | None) -> None:
     """Draw test images, and below each the weights of the class token in every row."""
-    levels = load_splits(data, data_home).test.levels[:N_DRAWN]
+    levels = load_splits(data, data_home).test.levels
+    levels = levels[spread(len(levels), N_IMAGES)]
+    levels = levels[spread(len(levels), N_DRAWN)]
     drawn = table[table.class_maps.notna()]
     figure, axes = panels(N_DRAWN * (1 + len(drawn)), (1.3, 1.3), columns=N_DRAWN)
     grid = axes.reshape(-1, N_DRAWN)

@@ -80,7 +80,8 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
         Of digits, a fifth is for validation and another fifth for test, drawn by class; of
         CIFAR-10, a tenth of the training images is for validation. A folder's own parts stay as
         they are; of a part that it lacks, a fifth of the training pictures is drawn by class.
-        Pictures of a folder stay on the disk, as `pack_image_folder` writes them.
+        Pictures of a folder stay on the disk, as `pack_image_folder` writes them. The first images
+        of a part hold all classes in their shares.
 
     Raises
     ------
@@ -124,12 +125,12 @@ def _load_digits(n_train: int) -> Splits:
 def _load_cifar10(data_home: str | None, n_train: int) -> Splits:
     known = fetch_cifar10(data_home=data_home)
     judges = fetch_cifar10(subset="test", data_home=data_home)
-    drawn = _order_by_class(known.target)[:n_train]
+    drawn, judging = _order_by_class(known.target)[:n_train], _order_by_class(judges.target)
     n_chosen = n_train // 10
     return Splits(
         _make_images(known.images[drawn[n_chosen:]] / 255, known.target[drawn[n_chosen:]]),
         _make_images(known.images[drawn[:n_chosen]] / 255, known.target[drawn[:n_chosen]]),
-        _make_images(judges.images / 255, judges.target),
+        _make_images(judges.images[judging] / 255, judges.target[judging]),
         tuple(known.target_names),
     )
 
@@ -138,7 +139,7 @@ def _load_folder(path: str) -> Splits:
     found = read_class_folder(path)
     names = {part: folder for part, (folder, _) in found.parts.items()}
     parts = {part: chosen for part, (_, chosen) in found.parts.items()}
-    parts["train"] = parts["train"][_order_by_class(found.target[parts["train"]])]
+    parts = {part: own[_order_by_class(found.target[own])] for part, own in parts.items()}
     n_part = round(_SHARE * len(parts["train"]))
     for part in ("test", "validation"):
         if part not in parts:

@@ -64,6 +64,22 @@ def test_a_folder_keeps_its_own_parts(fill, given, spelling):
     assert splits.classes == ("cat", "dog")
 
 
+@pytest.mark.parametrize("given", [("train", "test"), ("train", "val", "test")])
+def test_the_first_pictures_of_every_part_are_of_all_classes(fill, given):
+    path, _ = fill({f"{part}/{name}": 10 for part in given for name in ("cat", "dog")})
+    splits = load_splits(path)
+    for part in PARTS:
+        assert sorted(getattr(splits, part).target[:2].tolist()) == [0, 1], part
+
+
+def test_the_first_photographs_of_every_part_are_of_all_classes(real_data):
+    splits = load_splits("cifar10:n_train=1000", str(real_data))
+    for part in PARTS:
+        first = getattr(splits, part).target[:50].bincount(minlength=10)
+        assert first.tolist() == [5] * 10, part
+    assert splits.test.target.bincount().tolist() == [1000] * 10
+
+
 def test_parts_are_drawn_by_class_where_none_are_given(fill):
     path, levels = fill({"cat": 10, "dog": 10})
     splits = load_splits(path)
@@ -119,6 +135,7 @@ def test_pictures_on_the_disk_count_as_a_tensor_does():
     # levels.std has n - 1 in its denominator.
     for own, of_tensor in zip(packed.channel_moments(), whole.channel_moments(), strict=True):
         np.testing.assert_allclose(own, of_tensor, rtol=1e-4)
+    torch.manual_seed(0)
     halves = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 2))
     kind = next(iter(CORRUPTIONS))
     missed = (halves(corrupt(levels, kind)).argmax(1) != 0).nonzero()[:, 0].tolist()
