@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from published_runs import Row, read_ours
+from published_runs import Row, rate_note, read_ours
 from result_values import RESULTS
 
 from twinsolve.bench.tables import markdown
@@ -109,7 +109,8 @@ def _write_line(row: Row, cell: str, verdict: str, known: Row) -> tuple[str, ...
         cell = f"`{ours['test'].partition('::')[2]}`"
     elif cell != "-":
         run = ours["run"]
-        cell += f"; {known['runs'][run]['setting']}, [run](results/{run}/summary.md)"
+        setting = known["runs"][run]["setting"] + rate_note(ours)
+        cell += f"; {setting}, [run](results/{run}/summary.md)"
     effect = f" ({row['effect']:+g})" if "effect" in row else ""
     why = f": {row['why']}" if "why" in row else ""
     return row.get("of", ""), f"{row.get('printed', '-')}{effect}", cell, f"**{verdict}**{why}"

@@ -22,6 +22,7 @@ from twinsolve.bench.vision.segmentation import report as segmentation
 
 _OF_TOKENS = ("token_cosine", "log10_condition")
 _LN_10 = float(np.log(10))
+_RATIOS = {2.0: "twice", 0.5: "half"}
 Row = dict[str, Any]
 
 
@@ -149,6 +150,26 @@ def _read_difference(run: str, heading: str, row: str, column: str) -> Differenc
         words = cells.get("verdict", "inconclusive")
     digits = len(mean.partition(".")[2])
     return Difference(float(mean), float(half or "nan"), words, f".{digits}f")
+
+
+def rate_note(ours: Row) -> str:
+    """Say if a row was trained at another learning rate, or for other steps, than its baseline.
+
+    Rows of `classify-path` are compared with the row before, which no column names.
+    """
+    if "row" not in ours or ours["run"] == "classify-path":
+        return ""
+    table = read_table(ours["run"])
+    if "learning_rate" not in table or "row" not in table:
+        return ""
+    to = ours.get("against") or baselines_of(table).get(ours["row"])
+    told = []
+    for name, words in (("learning_rate", "the rate"), ("n_steps", "the steps")):
+        values = table.groupby("row")[name].first() if name in table else {}
+        if ours["row"] in values and to in values and values[ours["row"]] != values[to]:
+            ratio = float(values[ours["row"]] / values[to])
+            told.append(f"{_RATIOS.get(round(ratio, 3), f'{ratio:.3g} times')} {words}")
+    return f", at {' and '.join(told)}" if told else ""
 
 
 def weigh(difference: Difference, claimed: str, effect: float | None) -> str:

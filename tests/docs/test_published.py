@@ -13,6 +13,7 @@ from published_runs import (
     Difference,
     baselines_of,
     find_difference,
+    rate_note,
     read_table,
     weigh,
     weigh_networks,
@@ -185,3 +186,17 @@ def test_a_single_seed_settles_no_claim(claimed):
 )
 def test_networks_that_disagree_are_compared_by_their_means(agree, along, verdict):
     assert weigh_networks(np.array(agree), pd.Series(along)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("run", "row", "note"),
+    [
+        ("sequential", "AttnScale", ", at twice the rate"),
+        ("sequential", "FeatScale", ""),
+        ("classify-digits", "bilateral + GRC", ", at twice the rate and half the steps"),
+        ("classify-adaptation", "NeuTRENO", ", at 10 times the rate"),
+        ("classify-path", "+ heads", ""),
+    ],
+)
+def test_rows_that_were_trained_otherwise_say_so(run, row, note):
+    assert rate_note({"run": run, "row": row}) == note
