@@ -337,7 +337,7 @@ WRONG = [
     (("cluster", "synthetic:random_state=1"), "synthetic has no setting 'random_state'"),
     (("cluster", "yaleb-2:load=1"), "yaleb-2 has no setting 'load'"),
     (("cluster", "hopkins:trial=1"), "hopkins has no setting 'trial'"),
-    (("cluster", "file"), "path: must end in .npz, .mat, .csv, .h5 or .hdf5"),
+    (("cluster", "file"), "path: must end in .csv, .tsv, .txt, .dat or .data, plain or with .gz;"),
     (
         ("cluster", "bare.csv"),
         "bare.csv: holds no labels: name them by target_key, or say how many clusters",

@@ -115,15 +115,20 @@ def to_double(batch):
 
 
 def double_heads(operator, heads):
-    """One head's output is that of another: head 0 for all."""
-    attend = operator.attend
+    """One head's output is that of another: head 0 for all, also with a cache."""
+    attend, attend_last = operator.attend, operator.attend_last
 
-    def wrong(self, call):
-        out = attend(call).clone()
+    def wrong(out):
+        out = out.clone()
         out[:, heads] = out[:, :1].expand_as(out[:, heads])
         return out
 
-    operator.attend = types.MethodType(wrong, operator)
+    def wrong_last(call, kept):
+        out, rows = attend_last(call, kept)
+        return wrong(out), rows
+
+    operator.attend = lambda call: wrong(attend(call))
+    operator.attend_last = wrong_last
 
 
 def forget(**fields):
