@@ -155,9 +155,10 @@ def _read_difference(run: str, heading: str, row: str, column: str) -> Differenc
 def rate_note(ours: Row) -> str:
     """Say if a row was trained at another learning rate, or for other steps, than its baseline.
 
-    Rows of `classify-path` are compared with the row before, which no column names.
+    The table "Part by part" compares with the row before, which no column names.
     """
-    if "row" not in ours or ours["run"] == "classify-path":
+    untrained = ours.get("measure", "").startswith("start")
+    if "row" not in ours or untrained or ours.get("table") == "Part by part":
         return ""
     table = read_table(ours["run"])
     if "learning_rate" not in table or "row" not in table:

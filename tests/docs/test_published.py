@@ -195,8 +195,9 @@ def test_networks_that_disagree_are_compared_by_their_means(agree, along, verdic
         ("sequential", "FeatScale", ""),
         ("classify-digits", "bilateral + GRC", ", at twice the rate and half the steps"),
         ("classify-adaptation", "NeuTRENO", ", at 10 times the rate"),
-        ("classify-path", "+ heads", ""),
+        ("classify-path", "one ISTA step a layer", ", at twice the rate"),
     ],
 )
 def test_rows_that_were_trained_otherwise_say_so(run, row, note):
     assert rate_note({"run": run, "row": row}) == note
+    assert rate_note({"run": run, "row": row, "measure": "start_token_cosine"}) == ""
