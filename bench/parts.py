@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from .. import unrolled
 from ..unrolled import Solved, SparseMixtureOfExperts
 from ..unrolled.attention import Context, Operator
+from ..unrolled.attention.names import Factory, operator_factory
 from ..unrolled.boosting import GeneralizedResidual, Residual, Twicing
 from ..unrolled.conditioning import TokenGraying
 from ..unrolled.generators import seeded
-from ..unrolled.named_operators import Factory, operator_factory
 from ..unrolled.nonlocal_energy import Neutreno
 from ..unrolled.spectral_filtering import AttnScale, FeatScale, LayerScale, ReAttention
 from .names import split_part

@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from ..unrolled.attention.names import operator_factory
 from ..unrolled.generators import kept_generators, seed_torch
-from ..unrolled.named_operators import operator_factory, operator_names
+from ..unrolled.named_operators import operator_names
 from .devices import device_of, move_to
 from .recipe import Recipe
 from .run_folder import (

@@ -237,7 +237,8 @@ def _find_attention(name: str) -> Method | None:
     """
     if not (said := re.fullmatch(r"attention \((.*)\)", name)):
         return None
-    from ...unrolled.named_operators import operator_factory, operator_names
+    from ...unrolled.attention.names import operator_factory
+    from ...unrolled.named_operators import operator_names
 
     operator, known = said[1], operator_names()
     if operator not in known:
