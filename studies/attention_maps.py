@@ -3,7 +3,7 @@
 ``python studies/attention_maps.py cifar10:n_train=12000`` trains classifiers with class tokens.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,18 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from shared.script import run_script
+from shared.seeded_rows import measure_rows
 from torch import Tensor
 
 from twinsolve.bench.figures import panels, save
-from twinsolve.bench.jobs import Job, Options, run_jobs
 from twinsolve.bench.paired import Paired, paired_difference
-from twinsolve.bench.paired_training import contents, trained_network
+from twinsolve.bench.paired_training import trained_network
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.task import PLAIN, row_options
 from twinsolve.bench.training import generator_of
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.measures import scores
-from twinsolve.bench.vision.classification.study import IMAGES, settings_of
+from twinsolve.bench.vision.classification.study import IMAGES
 from twinsolve.unrolled.diagnostics import Observation, map_similarity, record
 
 Array = np.ndarray
@@ -140,30 +140,18 @@ def _rounded(matrix: Tensor) -> list[list[float]]:
     return [[float(f"{x:.3g}") for x in row] for row in matrix.tolist()]
 
 
-def run(
-    rows: Sequence[str] | None, data: str, *, seeds: int, steps: int | None,
-    recipe: Mapping[str, Any], n_jobs: int, data_home: str | None, directory: Path, progress: Any,
-) -> pd.DataFrame:  # fmt: skip
-    """A line for each row and seed; each takes the first rate of the data set."""
-    settings = settings_of(data, recipe)
-    given = {} if steps is None else {"n_steps": steps}
-    settings["candidates"] = [settings["candidates"][0] | given]
-    jobs: list[Job] = [
-        {
-            "data": data, "data_home": data_home, "directory": str(directory),
-            "settings": settings, "row": row, "seed": seed,
-        }
-        for row in dict.fromkeys((PLAIN, *(rows or ROWS)))
-        for seed in range(seeds)
-    ]  # fmt: skip
-    options = Options(0, seeds, n_jobs, data_home, directory, progress)
-    return run_jobs(measure_maps, jobs, options, content=contents(load_splits(data, data_home)))
-
-
 def apart(table: pd.DataFrame, row: str, column: str) -> Paired:
     """Difference of a row to the plain one, over seeds."""
     values = table.set_index(["row", "seed"])[column]
     return paired_difference(values[row], values[PLAIN])
+
+
+def written(table: pd.DataFrame, row: str, column: str) -> str:
+    """The difference with three decimals; of a single seed, and of the plain row, in words."""
+    found = apart(table, row, column)
+    if row == PLAIN:
+        return "-"
+    return found.write(3) if found.determined else str(found)
 
 
 def class_lines(table: pd.DataFrame) -> Lines:
@@ -174,7 +162,7 @@ def class_lines(table: pd.DataFrame) -> Lines:
         cells = [str(row)]
         for column in ("area", "head_similarity"):
             cells.append(number(own[column].mean(), ".1f" if column == "area" else ".3f"))
-            cells.append("-" if row == PLAIN else apart(table, str(row), column).write(3))
+            cells.append(written(table, str(row), column))
         lines.append(tuple(cells))
     return ("row", *heads), lines
 
@@ -206,7 +194,7 @@ def contrast_lines(table: pd.DataFrame) -> Lines:
     lines = [
         (
             f"{layer}", *(number(own.contrast[own.row == row].mean(), ".3f") for row in rows),
-            *(apart(own, row, "contrast").write(3) for row in others),
+            *(written(own, row, "contrast") for row in others),
         )
         for layer, own in by_layer.groupby("layer")
     ]  # fmt: skip
@@ -277,7 +265,7 @@ def compare_rows(
     results: Results, rows: Sequence[str] | None, *, data: str = "digits", **given: Any
 ) -> None:
     """Train the rows, and write what their maps cover."""
-    table = run(rows, data, **given)
+    table = measure_rows(measure_maps, rows or ROWS, data, **given)
     write_table(table, results.directory)
     results.add_table("Class token in the last layer", class_lines(table))
     results.add_table("Half of the patches hidden", hidden_lines(table))

@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from shared.script import run_script
+from shared.seeded_rows import measure_rows
 from torch import Tensor
 
 from twinsolve.bench.figures import panels, plain, save
-from twinsolve.bench.jobs import Job, Options, run_jobs
 from twinsolve.bench.paired import Paired, paired_difference
-from twinsolve.bench.paired_training import contents, placed, recipe_of, train_kept
+from twinsolve.bench.paired_training import placed, recipe_of, train_kept
 from twinsolve.bench.run_folder import read_metrics
 from twinsolve.bench.tables import Lines, Results, number, write_table
 from twinsolve.bench.task import PLAIN, row_options
 from twinsolve.bench.vision.classification.data import load_splits
-from twinsolve.bench.vision.classification.study import IMAGES, build, settings_of
+from twinsolve.bench.vision.classification.study import IMAGES, build
 from twinsolve.bench.vision.inspection.measures import condition_numbers
 
 SKIPS = ("no attention skip", "ViT:feed_forward_skip=False")
@@ -65,26 +65,6 @@ def follow_training(
     names = ("step", "loss", "branch", "after")
     about = {"row": row, "seed": seed}
     return [about | {name: told[name] for name in names} for told in read_metrics(folder)]
-
-
-def run(
-    rows: Sequence[str] | None, data: str, *, seeds: int, steps: int | None,
-    recipe: Mapping[str, Any], n_jobs: int, data_home: str | None, directory: Path, progress: Any,
-) -> pd.DataFrame:  # fmt: skip
-    """Lines of all rows; each takes the first rate of the data set, so that rates do not differ."""
-    settings = settings_of(data, {"depth": DEPTH} | dict(recipe))
-    given = {} if steps is None else {"n_steps": steps}
-    settings["candidates"] = [settings["candidates"][0] | given]
-    jobs: list[Job] = [
-        {
-            "data": data, "data_home": data_home, "directory": str(directory),
-            "settings": settings, "row": row, "seed": seed,
-        }
-        for row in dict.fromkeys((PLAIN, *(rows or SKIPS + GRAYING)))
-        for seed in range(seeds)
-    ]  # fmt: skip
-    options = Options(0, seeds, n_jobs, data_home, directory, progress)
-    return run_jobs(follow_training, jobs, options, content=contents(load_splits(data, data_home)))
 
 
 def differences(table: pd.DataFrame, column: str, step: int) -> dict[str, Paired]:
@@ -157,9 +137,13 @@ def notes(table: pd.DataFrame) -> Iterator[str]:
     )
 
 
-def compare_rows(results: Results, rows: Sequence[str] | None, **given: Any) -> None:
+def compare_rows(
+    results: Results, rows: Sequence[str] | None, *, data: str = "digits",
+    recipe: Mapping[str, Any], **given: Any,
+) -> None:  # fmt: skip
     """Train the rows, and write their losses and condition numbers by step."""
-    table = run(rows, **given)
+    recipe = {"depth": DEPTH} | dict(recipe)
+    table = measure_rows(follow_training, rows or SKIPS + GRAYING, data, recipe=recipe, **given)
     write_table(table, results.directory)
     for title, column in (
         ("Training loss", "loss"),

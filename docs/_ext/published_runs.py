@@ -84,7 +84,8 @@ def find_difference(ours: Row) -> Difference:
     """Return the difference of a row to its baseline, or to the row ``against``.
 
     It is read from the summary if ``table`` names a heading of it. Otherwise it is computed from
-    `table.json`: its verdict is corrected for all rows, but not if ``against`` is given.
+    `table.json`: its verdict is corrected for all rows, but not if ``against`` is given, which is
+    a row of the same run or of ``against_run``.
     """
     run, row = ours["run"], ours["row"]
     if "table" in ours:
@@ -92,12 +93,21 @@ def find_difference(ours: Row) -> Difference:
     measure = ours["measure"]
     margin, form = (0.0, ".3f") if measure.endswith(_OF_TOKENS) else (1.0, ".2f")
     if "against" in ours:
-        apart = _compute_differences(read_table(run), measure, {row: ours["against"]})
+        apart = _compute_differences(_read_both(ours), measure, {row: ours["against"]})
         verdict = judge(apart, margin)[row]
     else:
         verdict = _judge_all(run, measure, margin)[row]
     half = verdict.apart.half_width if verdict.apart.determined else np.nan
     return Difference(verdict.apart.mean, half, verdict.words, form)
+
+
+def _read_both(ours: Row) -> pd.DataFrame:
+    """Read the rows of a run, or its row beside that of another run on the same data and seeds."""
+    table = read_table(ours["run"])
+    if "against_run" not in ours:
+        return table
+    other = read_table(ours["against_run"])
+    return pd.concat([table[table.row == ours["row"]], other[other.row == ours["against"]]])
 
 
 @cache
@@ -160,7 +170,7 @@ def rate_note(ours: Row) -> str:
     untrained = ours.get("measure", "").startswith("start")
     if "row" not in ours or untrained or ours.get("table") == "Part by part":
         return ""
-    table = read_table(ours["run"])
+    table = _read_both(ours)
     if "learning_rate" not in table or "row" not in table:
         return ""
     to = ours.get("against") or baselines_of(table).get(ours["row"])

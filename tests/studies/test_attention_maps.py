@@ -21,6 +21,8 @@ from attention_maps import (
 from twinsolve.bench.vision.classification.data import load_splits
 from twinsolve.bench.vision.classification.study import build, settings_of
 
+TABLES = (class_lines, contrast_lines)
+
 
 @pytest.mark.parametrize("n_kept", [1, 4, 16])
 def test_equal_weights_on_a_few_tokens_cover_their_share(n_kept):
@@ -82,3 +84,5 @@ def test_a_short_run_has_lines_for_layers_and_rows(tmp_path):
         (values["AttnScale"] - values["softmax"]).mean()
     )
     assert [line[2] == "-" for line in class_lines(table)[1]] == [True, False]
+    single = table[table.seed == 0]
+    assert all(", one pair" in lines[-1][-1] for _, lines in (f(single) for f in TABLES))

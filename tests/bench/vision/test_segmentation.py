@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from twinsolve.bench.vision.segmentation.data import LabelledPictures, class_weights, cross_entropy
 from twinsolve.bench.vision.segmentation.quality import SCALES, scores_of, segmentation_quality
+from twinsolve.bench.vision.segmentation.report import cosine_lines
 from twinsolve.bench.vision.segmentation.study import ROWS, PixelClassifier, token_cosines
 from twinsolve.datasets import camvid
 from twinsolve.unrolled import Bilateral, GeneralizedResidual, Neutreno, Symmetric
@@ -162,6 +163,15 @@ def test_cosines_are_of_two_tokens_behind_each_block():
     ]
     assert found == pytest.approx(expected)
     assert token_cosines(model, pictures)[-1] != pytest.approx(found[-1])
+
+
+def test_a_line_of_cosines_is_of_a_layer_with_means_over_seeds():
+    table = pd.DataFrame(
+        {"row": ["a", "a", "b", "b"], "cosines": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.7], [0.5, 0.7]]}
+    )
+    lines = [("1", "0.200", "0.500"), ("2", "0.300", "0.700")]
+    assert cosine_lines(table) == (("layer", "a", "b"), lines)
+    assert cosine_lines(table[["row"]])[1] == []
 
 
 def test_the_command_trains_compares_and_goes_on(tmp_path, monkeypatch):
