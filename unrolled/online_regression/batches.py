@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ...validation import check_integer
 from ..attention import has_static_value
 from ..attention.inputs import pair_of_states, read_state
-from .chunks import CHUNK
+from .chunks import CHUNK, write_corrections
 from .delta import check_step
 from .inputs import read_sequences, read_visible
 from .rules import OnlineRule, Rows
@@ -159,11 +159,8 @@ def _correct_batches(
             M, torch.cat([A, B], dim=-1), upper=False, unitriangular=True
         )
         A, B = solved.split([A.shape[-1], B.shape[-1]], dim=-1)
-    written = []
-    for keys, a, b in zip(*(x.unbind(dim=-3) for x in (k, A, B)), strict=True):
-        written.append(a - b @ S)
-        S = S + keys.mT @ written[-1]
-    return torch.cat(written, dim=-2)[..., :n_tokens, :]
+    _, written, _ = write_corrections(A, B, k, S)
+    return written.flatten(-3, -2)[..., :n_tokens, :]
 
 
 def _in_groups(x: Tensor, size: int) -> Tensor:

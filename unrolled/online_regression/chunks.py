@@ -56,22 +56,84 @@ def run_chunks(
     chunks = tokens.each(lambda x: split(x, chunk))
     readers = torch.stack([chunks.q, chunks.k]) if corrects else chunks.q[None]
     pairs, since, until = _products(readers, chunks.write, chunks.log_forget)
-    values, predicted = _times(chunks.v, chunks.step), None
+    write, whole = _times(chunks.write, until), None if since is None else since[..., -1:, :].mT
     if corrects:
-        values, predicted = _correct(chunks, pairs[1], since)
-    whole = None if since is None else since[..., -1:, :]
-    states, written = [], []
-    parts = (values, predicted, _times(chunks.write, until), whole)
-    for u, B, write, decay in zip(*(each_chunk(x, values) for x in parts), strict=True):
-        states.append(state)
-        written.append(u if B is None else u - B @ state)
-        state = (state if decay is None else decay.mT * state) + write.mT @ written[-1]
-    read = _times(chunks.q, since)
-    out = read @ torch.stack(states, dim=-3) + pairs[0] @ torch.stack(written, dim=-3)
+        A, B = _correct(chunks, pairs[1], since)
+        states, values, state = write_corrections(A, B, write, state, whole)
+    else:
+        values = chunks.v
+        states, state = add_up(state, write.mT @ values, whole)
+    out = _times(chunks.q, since) @ states + pairs[0] @ values
     return out.flatten(-3, -2)[..., : tokens.v.shape[-2], :], state
 
 
-def each_chunk(x: Tensor | None, like: Tensor) -> Sequence[Tensor | None]:
+class PrefixSums:
+    """The sums ``S_t = a_t S_{t-1} + k_t^T v_t`` after every token, to be read many times.
+
+    Parameters
+    ----------
+    k, v : Tensor of shape (..., n_chunks, chunk, width)
+    first : Tensor of shape (..., width of k, width of v)
+        The sum before the first token.
+    log_forget : Tensor of shape (..., n_chunks, chunk, 1) or None
+        Logarithm of a.
+
+    Attributes
+    ----------
+    last : Tensor of the shape of `first`
+        The sum after the last token.
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, first: Tensor, log_forget: Tensor | None) -> None:
+        one = k.new_ones(k.shape[-2], 1)
+        self._k, self._v = k, v
+        self._between, self._since, until = _products(one, one, log_forget)
+        whole = None if self._since is None else self._since[..., -1:, :]
+        self._before, self.last = add_up(first, _times(k, until).mT @ v, whole)
+
+    def read(self, q: Tensor) -> Tensor:
+        """Return ``q_t S_t``, (..., n_chunks, chunk, width of v)."""
+        pairs = (q @ self._k.mT) * self._between
+        return _times(q, self._since) @ self._before + pairs @ self._v
+
+    def all(self) -> Tensor:
+        """Return every sum, (..., n_chunks, chunk, width of k, width of v)."""
+        outer = (self._k[..., :, None] * self._v[..., None, :]).flatten(-2)
+        before = _times(self._before.flatten(-2)[..., None, :], self._since)
+        return (before + self._between @ outer).unflatten(-1, (self._k.shape[-1], -1))
+
+
+def write_corrections(
+    A: Tensor, B: Tensor, write: Tensor, state: Tensor, decay: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the states before each chunk, the ``U = A - B S_0`` they write, and the last state.
+
+    All but the state have an axis of chunks, -3. A state decays before a chunk is written to it.
+    """
+    states, written = [], []
+    for a, b, keys, factor in zip(*(_each_chunk(x, A) for x in (A, B, write, decay)), strict=True):
+        states.append(state)
+        written.append(a - b @ state)
+        state = _times(state, factor) + keys.mT @ written[-1]
+    return torch.stack(states, dim=-3), torch.stack(written, dim=-3), state
+
+
+def add_up(first: Tensor, parts: Tensor, decay: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the sums before each of the parts, (..., n_parts, rows, columns), and of all.
+
+    A sum decays before a part is added to it.
+    """
+    if decay is None:
+        all_sums = first[..., None, :, :] + F.pad(parts.cumsum(dim=-3), (0, 0, 0, 0, 1, 0))
+        return all_sums[..., :-1, :, :], all_sums[..., -1, :, :]
+    sums = []
+    for part, factor in zip(*(_each_chunk(x, parts) for x in (parts, decay)), strict=True):
+        sums.append(first)
+        first = factor * first + part
+    return torch.stack(sums, dim=-3), first
+
+
+def _each_chunk(x: Tensor | None, like: Tensor) -> Sequence[Tensor | None]:
     """Return x chunk by chunk; selecting chunks one by one would make gradients quadratic."""
     return [None] * like.shape[-3] if x is None else x.unbind(dim=-3)
 

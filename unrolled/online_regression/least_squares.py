@@ -2,9 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from .chunks import split
+from .chunks import add_up, split
 
 State = tuple[Tensor, Tensor]
 _LEAST = {torch.float64: 1e-30}  # else 1e-15: far below a rounding, and its root has a gradient
@@ -25,7 +24,7 @@ def solve_ridge(
     """
     n_tokens, (H, G) = v.shape[-2], state
     q, k, v, beta = (split(x, chunk) for x in (q, k, v, beta))
-    (H_before, H), (G_before, G) = (_add_up(x, (beta * k).mT @ y) for x, y in ((H, k), (G, v)))
+    (H_before, H), (G_before, G) = (add_up(x, (beta * k).mT @ y, None) for x, y in ((H, k), (G, v)))
     root = (beta + _LEAST.get(beta.dtype, 1e-15)).sqrt()
     penalty = torch.diag_embed(lam.expand(*k.shape[:-3], 1, k.shape[-1]))
     L = torch.linalg.cholesky(H_before + penalty)
@@ -41,9 +40,3 @@ def solve_ridge(
     )
     out = queries.mT @ g + readers.triu().mT @ errors
     return out.flatten(-3, -2)[..., :n_tokens, :], (H, G)
-
-
-def _add_up(first: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums before each of the parts, (..., n_parts, rows, columns), and of all."""
-    sums = first[..., None, :, :] + F.pad(parts.cumsum(dim=-3), (0, 0, 0, 0, 1, 0))
-    return sums[..., :-1, :, :], sums[..., -1, :, :]

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention.inputs import pair_of_states, read_state
-from .chunks import CHUNK, decays_between, split
+from .chunks import decays_between, split
 from .delta import check_step
 from .inputs import read_sequences, read_visible
 from .rules import OnlineRule, Rows
@@ -25,7 +25,7 @@ def chunked_heavy_ball(
     log_keep: Tensor,
     visible: Tensor | None = None,
     state: State | None = None,
-    chunk: int = CHUNK,
+    chunk: int = 32,
 ) -> tuple[Tensor, State]:
     """Train a linear memory on each token by heavy ball with decay, and read it with each query.
 
@@ -51,7 +51,7 @@ def chunked_heavy_ball(
         and logarithms of 0.
     state : pair of Tensor of shape (..., d, e), optional
         M and Z before the first token; zeros by default.
-    chunk : int, default=64
+    chunk : int, default=32
         As in `chunked_delta_rule`.
 
     Returns
@@ -88,18 +88,16 @@ def chunked_heavy_ball(
     seen = k.new_ones(n_tokens, 1) if shown is None else shown.to(k.dtype)
     q, k, v, theta, eta, keep, seen = (split(x, chunk) for x in (q, k, v, theta, eta, keep, seen))
     path = _follow(eta, keep, seen)
-    A, B, C = _correct(k, v, theta, path)
+    A, B = _correct(k, v, theta, path)
     ends = _Path(*(x[..., -1:, :] for x in path))
-    M_keys, Z_keys = ends.of_u.mT * k, ends.Z_of_u.mT * k
-    parts = (A, B, C, M_keys, Z_keys, ends.of_M, ends.of_Z, ends.Z_of_Z)
+    keys = torch.cat([ends.of_u.mT * k, ends.Z_of_u.mT * k], dim=-1)
+    parts = (A, B, keys, ends.of_M, ends.of_Z, ends.Z_of_Z)
     states, written = [], []
-    for a, b, c, M_key, Z_key, of_M, of_Z, Z_of_Z in zip(
-        *(x.unbind(dim=-3) for x in parts), strict=True
-    ):
+    for a, b, key, of_M, of_Z, Z_of_Z in zip(*(x.unbind(dim=-3) for x in parts), strict=True):
         states.append(torch.cat([M, Z], dim=-2))
-        u = a - b @ M - c @ Z
-        written.append(u)
-        M, Z = of_M * M + of_Z * Z + M_key.mT @ u, Z_of_Z * Z + Z_key.mT @ u
+        written.append(a - b @ states[-1])
+        to_M, to_Z = (key.mT @ written[-1]).split(k.shape[-1], dim=-2)
+        M, Z = of_M * M + of_Z * Z + to_M, Z_of_Z * Z + to_Z
     read = torch.cat([path.of_M * q, path.of_Z * q], dim=-1)
     pairs = (q @ k.mT) * path.of_u
     out = read @ torch.stack(states, dim=-3) + pairs @ torch.stack(written, dim=-3)
@@ -131,8 +129,8 @@ def _follow(eta: Tensor, keep: Tensor, seen: Tensor) -> _Path:
     )
 
 
-def _correct(k: Tensor, v: Tensor, step: Tensor, path: _Path) -> tuple[Tensor, Tensor, Tensor]:
-    """Return A, B and C: the chunk writes ``U = A - B M_0 - C Z_0``."""
+def _correct(k: Tensor, v: Tensor, step: Tensor, path: _Path) -> tuple[Tensor, Tensor]:
+    """Return A and B: the chunk writes ``U = A - B [M_0; Z_0]``."""
     double = 2 * step
     # The prediction of a token reads the memory before it.
     n_tokens = k.shape[-2]
@@ -142,9 +140,8 @@ def _correct(k: Tensor, v: Tensor, step: Tensor, path: _Path) -> tuple[Tensor, T
     solved = torch.linalg.solve_triangular(
         double * (k @ k.mT) * of_u, double * given, upper=False, unitriangular=True
     )
-    d = k.shape[-1]
-    A, B, C = solved.split([v.shape[-1], d, d], dim=-1)
-    return A, B, C
+    A, B = solved.split([v.shape[-1], 2 * k.shape[-1]], dim=-1)
+    return A, B
 
 
 class HeavyBall(OnlineRule):

@@ -9,13 +9,11 @@ from torch import Tensor
 from ..attention import Positive, check_count, is_transformed, untraced
 from ..attention.inputs import pair_of_states, read_state
 from ..fixed_point import with_gradient
-from .chunks import CHUNK
+from .chunks import CHUNK, PrefixSums, split
 from .inputs import read_penalty, read_sequences
 from .least_squares import solve_ridge
 from .rules import Forget, OnlineRule, Rows
 from .sums import chunked_linear_attention
-
-Sums = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def chunked_mesa(
@@ -116,31 +114,22 @@ def chunked_mesa(
         )
     check_steps(n_iter, implicit)
     H = read_state(H, (*k.shape[:-2], k.shape[-1], k.shape[-1]), k)
-    keys, penalty = step * k, read_penalty(lam, k)
+    penalty, n_tokens = read_penalty(lam, k), k.shape[-2]
     if n_iter is None and log_forget is None:
         out, state = solve_ridge(q, k, v, step, penalty, (H, G), chunk)
         return out.to(out_type), state
 
-    def sums(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return chunked_linear_attention(q, k, v, log_forget=log_forget, state=state, chunk=chunk)
-
+    q, k, v, step = (split(x, chunk) for x in (q, k, v, step))
+    log_forget = None if log_forget is None else split(log_forget, chunk)
+    matrix, right = (PrefixSums(k, step * x, y, log_forget) for x, y in ((k, H), (v, G)))
+    penalty = penalty.expand(*k.shape[:-3], 1, k.shape[-1])[..., None, :, :]
     if n_iter is None:
-        x = _solve(q, penalty, k, keys, H, sums)
+        x = torch.linalg.solve(matrix.all() + torch.diag_embed(penalty), q)
     else:
         iterate = _iterate_implicitly if implicit else _iterate
-        x = iterate(lambda x: sums(x, k, keys, H)[0] + x * penalty, q, n_iter)
-    out, last = sums(x, k, torch.cat([keys, step * v], dim=-1), torch.cat([H, G], dim=-1))
-    d = k.shape[-1]
-    return out[..., d:].to(out_type), (last[..., :d], last[..., d:])
-
-
-def _solve(q: Tensor, lam: Tensor, k: Tensor, keys: Tensor, H: Tensor, sums: Sums) -> Tensor:
-    """Solve ``x_t (H_t + Diag(lam)) = q_t``, with all H from sums of pairs of features."""
-    one = k.new_ones(*k.shape[:-1], 1)
-    pairs = (k[..., :, None] * keys[..., None, :]).flatten(-2)
-    flat, _ = sums(one, one, pairs, H.flatten(-2)[..., None, :])
-    A = flat.unflatten(-1, (k.shape[-1], -1)) + torch.diag_embed(lam.expand(*q.shape))
-    return torch.linalg.solve(A, q)
+        x = iterate(lambda x: matrix.read(x) + penalty * x, q, n_iter)
+    out = right.read(x).flatten(-3, -2)[..., :n_tokens, :]
+    return out.to(out_type), (matrix.last, right.last)
 
 
 def check_steps(n_iter: int | None, implicit: bool) -> int | None:
@@ -161,9 +150,9 @@ def _iterate(times_matrix: Callable[[Tensor], Tensor], b: Tensor, n_iter: int) -
     for _ in range(n_iter):
         product, is_done = times_matrix(p), rho <= least
         alpha = _divide(rho, (p * product).sum(dim=-1, keepdim=True), is_done)
-        x, r = x + alpha * p, r - alpha * product
+        x, r = torch.addcmul(x, alpha, p), torch.addcmul(r, alpha, product, value=-1)
         before, rho = rho, (r * r).sum(dim=-1, keepdim=True)
-        p = r + _divide(rho, before, is_done) * p
+        p = torch.addcmul(r, _divide(rho, before, is_done), p)
     return x
 
 
