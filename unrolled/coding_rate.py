@@ -16,8 +16,9 @@ from .attention import (
     query_offset,
 )
 from .attention.inputs import pair_of_states, read_state
+from .self_expression import Ridge
 
-__all__ = ["SubspaceSelfAttention", "TokenStatistics"]
+__all__ = ["CodingRate", "SubspaceSelfAttention", "TokenStatistics"]
 
 
 class _OfValues(Operator):
@@ -37,6 +38,86 @@ class _OfValues(Operator):
         return self.attend(call._replace(v=self.present(identity, call.mask)))
 
 
+class CodingRate(_OfValues):
+    """Ridge self-expression of the tokens of a head: the exact step on their coding rate.
+
+    ::
+
+        output = v (v^T v + lam I)^-1 v^T v,     v - output = lam grad R(v)
+        R(v) = 1/2 log det(I + v^T v / lam)
+
+    So ``v + share (output - v)`` is a gradient step, which lowers R for every share in (0, 2). It
+    is `Ridge` on equal queries, keys and values. `SubspaceSelfAttention` has a softmax in the place
+    of the coefficients ``v (v^T v + lam I)^-1 v^T``. An `Attention` shell around it projects tokens
+    to values alone. In a block that adds the output to the tokens the step is lost (erratum E10-g),
+    unless the learned projection of the output finds it.
+
+    The operator takes queries and keys as others do but ignores all but their number. It is not
+    linear in the values. `matrix` is the output for identity values, and says no more. Hidden
+    tokens are as if absent, and their own rows are zero.
+
+    Parameters
+    ----------
+    lam : float
+        > 0: the squared precision of the code, times the tokens, over the features of a head.
+    relative : bool, default=False
+        The penalty is ``lam s_1^2``, s_1 the largest singular value of the visible tokens.
+    num_heads : int, optional
+        One `lam` a head instead of one for all.
+    learnable : bool, default=False
+        Train `lam` (its logarithm).
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, there are more queries than keys, or a mask is causal, differs
+        between queries or is a bias.
+
+    References
+    ----------
+    Yu et al., "White-box transformers via sparse rate reduction" (2023); EQUATIONS CR-2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from twinsolve.unrolled.coding_rate import CodingRate
+    >>> v = torch.tensor([[1.0], [2.0]])
+    >>> CodingRate(5.0)(v, v, v)
+    tensor([[0.5000],
+            [1.0000]])
+    """
+
+    causal = False
+    pair_masks = False
+
+    def __init__(
+        self,
+        lam: float,
+        *,
+        relative: bool = False,
+        num_heads: int | None = None,
+        learnable: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.ridge = Ridge(
+            lam,
+            relative=relative,
+            num_heads=num_heads,
+            learnable=learnable,
+            device=device,
+            dtype=dtype,
+        )
+
+    def attend(self, call: Call) -> Tensor:
+        v = call.v
+        if call.mask is not None:
+            v = torch.where(padding_mask(call.mask, v.shape[-2], "CodingRate").mT, v, 0)
+        own = v[..., query_offset(call.q, call.k) :, :]
+        return self.ridge.attend(call._replace(q=own, k=v, v=v))
+
+
 class SubspaceSelfAttention(_OfValues):
     """Subspace self-attention (CRATE): tokens of a head attend to each other by their products.
 
@@ -46,10 +127,10 @@ class SubspaceSelfAttention(_OfValues):
 
     An `Attention` shell around it projects tokens to values alone, which are at once queries and
     keys, and is CRATE's MSSA. It was derived as a step on the coding rate of the heads, where the
-    softmax stands for the coefficients of ridge self-expression: `Ridge` on equal queries, keys and
-    values is the exact step. With the softmax no decrease is proved, and the sum of tokens and
-    output, as in CRATE's blocks, mostly raises the rate. What is proved: moving tokens towards the
-    output raises the rate by no more than `solvers.coding_rate.mixing_rate_bound` says.
+    softmax stands for the coefficients of ridge self-expression: `CodingRate` is the exact step.
+    With the softmax no decrease is proved, and the sum of tokens and output, as in CRATE's blocks,
+    mostly raises the rate. What is proved: moving tokens towards the output raises the rate by no
+    more than `solvers.coding_rate.mixing_rate_bound` says.
 
     The operator takes queries and keys as others do but ignores all but their number. It is not
     linear in the values. `matrix` is the output for identity values, and says no more. A token that

@@ -8,7 +8,7 @@ from .attention import Operator
 from .attention.names import FACTORIES as _FACTORIES
 from .attention.names import Factory, operator_factory
 from .boosting import Twicing
-from .coding_rate import SubspaceSelfAttention, TokenStatistics
+from .coding_rate import CodingRate, SubspaceSelfAttention, TokenStatistics
 from .kernel_smoothing import (
     ALiBi,
     Bilateral,
@@ -54,6 +54,9 @@ _FACTORIES |= {
     "attn_scale": lambda heads, dim: AttnScale(Softmax(), num_heads=heads),
     "bilateral": lambda heads, dim: Bilateral(
         dim**0.25, dim**0.25, num_heads=heads, learnable=True
+    ),
+    "coding_rate": lambda heads, dim: CodingRate(
+        0.1, relative=True, num_heads=heads, learnable=True
     ),
     "criss_cross": lambda heads, dim: CrissCross(),
     "delta_rule": lambda heads, dim: DeltaRule(),

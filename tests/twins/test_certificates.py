@@ -39,7 +39,7 @@ CERTIFIED = [name for name, twin in TWINS.items() if twin.relation.certificate i
 SCALE_FREE = {
     "spatial-gaussian", "locally-linear", "relative-self-expression-iterates",
     "learned-self-expression-recursion", "feat-scale", "token-statistics",
-    "subspace-self-attention",
+    "subspace-self-attention", "coding-rate-attention",
 }  # fmt: skip
 
 

@@ -97,6 +97,10 @@ OPERATORS = {name: partial(make, 5) for name, make in OF_WIDTH.items()} | {
     "hopfield scaled": lambda: layers.Hopfield(2, beta=0.8),
     "token statistics": lambda: layers.TokenStatistics(0.3, c=0.7),
     "token statistics per head": lambda: layers.TokenStatistics(0.3, num_heads=3, learnable=True),
+    "coding rate": lambda: layers.coding_rate.CodingRate(0.7),
+    "coding rate per head": lambda: layers.coding_rate.CodingRate(
+        0.1, relative=True, num_heads=3, learnable=True
+    ),
     "subspace self-attention": lambda: layers.coding_rate.SubspaceSelfAttention(0.6),
     "talking heads": lambda: off_zero(layers.kernel_smoothing.TalkingHeads(3)),
     "bilateral": lambda: layers.Bilateral(),

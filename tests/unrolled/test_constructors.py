@@ -237,6 +237,8 @@ ROWS = [
         holds={"key_weight": Size((3, 5, 1)), "query_weight": Size((3, 5, 1)),
                "bias": np.zeros((3, 1, 1))}),
     row("Logistic", head_dim=5, holds={"key_weight": Size((5, 1)), "bias": np.zeros((1, 1))}),
+    row("CodingRate", lam=0.7, relative=True, **HEADS,
+        holds={"ridge.lam": Number(0.7, 3), "ridge.relative": True}),
     row("Hopfield", n_iter=3, beta=0.4),
     row("ISTABlock", dim=6, step=0.3, lam=0.4, holds={"dictionary": Size((6, 6))}),
     row("Linformer", max_length=6, n_projected=3,

@@ -1,4 +1,4 @@
-"""Twins of coding rates: token statistics, ridge attention as a step, subspace self-attention.
+"""Twins of coding rates: token statistics, the exact step, subspace self-attention.
 
 Token statistics are certified by differences of the rate, whose gradient they are. The first two
 lower their rate by what is proved. Subspace self-attention is a mean of tokens, which raises the
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.linear_model import Ridge as RidgeRegression
 from torch import Tensor
 
 from ...solvers.coding_rate import (
@@ -23,9 +24,8 @@ from ...solvers.coding_rate import (
     variational_rate,
     variational_rate_step,
 )
-from ...unrolled.coding_rate import SubspaceSelfAttention, TokenStatistics
+from ...unrolled.coding_rate import CodingRate, SubspaceSelfAttention, TokenStatistics
 from ...unrolled.kernel_smoothing import Linear
-from ...unrolled.self_expression import Ridge
 from ..heads import AllHeads, Array, HeadCall, Tensors, head_value, heads, move_parameters
 from ..judging.certificates import smoothing_residual
 from ..laws.subject import as_array
@@ -40,7 +40,7 @@ from .kernel_smoothing.regression import (
     regress_by_dot_products,
     scale_of,
 )
-from .self_expression.closed_forms import build_ridge, covers, penalty, solve_ridge
+from .self_expression.closed_forms import penalty
 
 _SMALL = 1e-7  # of tokens at which a rate is its quadratic part, to the square of it
 _STEPS = (0.3, 1.0, 1.6)  # times the scale of the rate; it falls up to 2
@@ -154,7 +154,37 @@ def _bound_statistics(layer: TokenStatistics, q: Tensor, k: Tensor, v: Tensor) -
     return sides
 
 
-def _bound_ridge(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
+def _build_coding_rate(
+    q: Array, k: Array, v: Array, *, of_heads: bool = False, relative: bool = False
+) -> CodingRate:
+    """Build with a hundredth of the largest eigenvalue of the tokens' Gram matrix as penalty."""
+    largest = 1.0 if relative else max(float(np.linalg.norm(x, 2)) ** 2 for x in v) or 1.0
+    settings: Any = {"num_heads": len(v), "learnable": True} if of_heads else {}
+    layer = CodingRate(0.01 * largest, relative=relative, **settings, dtype=torch.float64)
+    return move_parameters(layer)
+
+
+def _solve_coding_rate(layer: CodingRate, call: HeadCall) -> Array:
+    """Regress the tokens of the queries on all tokens, with a squared penalty."""
+    lam, v, askers = penalty(layer.ridge, call.v, call.head), call.v, _askers(call)
+    regression = RidgeRegression(alpha=lam, fit_intercept=False).fit(v.T, askers.T)
+    found: Array = np.reshape(regression.coef_, (len(askers), len(v))) @ v
+    return found
+
+
+def _certify_coding_rate(twin: Twin, layer: CodingRate, inputs: Tensors) -> float:
+    """Return how far ``(X - output) / lam`` is from the gradient of the rate, for its largest."""
+    outputs = torch.from_numpy(layer_output(twin, layer, inputs))
+    residuals = []
+    for head, (X, out) in heads((inputs[2], outputs)):
+        lam = penalty(layer.ridge, X, head)
+        eps = float((X.shape[1] * lam / len(X)) ** 0.5)
+        gap = X - out - lam * coding_rate_gradient(X, eps=eps)
+        residuals.append(np.linalg.norm(gap) / max(np.linalg.norm(X), np.finfo(np.float64).tiny))
+    return float(np.max(residuals))
+
+
+def _bound_coding_rate(layer: CodingRate, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     """Compare the proved decrease of the coding rate with that of a step to the output.
 
     ``X + share (C X - X)`` is a gradient step; `share` is the step times the scale be of the rate,
@@ -162,9 +192,9 @@ def _bound_ridge(layer: Ridge, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
     in the limit, for small tokens.
     """
     sides = Inequalities()
-    for tokens, attained in ((k, False), (_SMALL * k / k.abs().max(), True)):
+    for tokens, attained in ((v, False), (_SMALL * v / v.abs().max(), True)):
         for head, (X, expressed) in heads((tokens, layer(tokens, tokens, tokens))):
-            lam, basis = penalty(layer, X, head), np.eye(X.shape[1])
+            lam, basis = penalty(layer.ridge, X, head), np.eye(X.shape[1])
             eps = float((X.shape[1] * lam / len(X)) ** 0.5)
             before = subspace_rate(X, basis, 1, eps=eps)
             for share in _STEPS:
@@ -269,18 +299,25 @@ _statistics(
 _statistics(
     name="token-statistics-descent", relation=Bound(sides=_bound_statistics), equation="CR-5"
 )
-add_twin(
-    name="ridge-coding-rate",
+_coding_rate = partial(
+    add_twin,
     family="coding_rate",
     source="Yu et al. (2023)",
-    layer=Ridge,
-    relation=Bound(sides=_bound_ridge),
+    layer=CodingRate,
     equation="CR-2",
-    build=build_ridge,
-    solve=solve_ridge,
-    inputs=Inputs(pairing="self"),
-    covers=partial(covers, zero_diagonal=False),
+    build=_build_coding_rate,
+    solve=_solve_coding_rate,
+    inputs=Inputs(),
 )
+_coding_rate(
+    name="coding-rate-attention",
+    relation=Identity(certificate=_certify_coding_rate),
+    options={
+        "penalties-of-heads": partial(_build_coding_rate, of_heads=True),
+        "relative": partial(_build_coding_rate, relative=True),
+    },
+)
+_coding_rate(name="coding-rate-descent", relation=Bound(sides=_bound_coding_rate))
 _mixing = partial(
     add_twin,
     family="coding_rate",
