@@ -676,10 +676,13 @@ def test_hidden_keys_neither_write_nor_forget(name):
         assert_close(found, expected, atol=1e-12, rtol=0)
 
 
-def test_a_mask_of_pairs_is_refused():
-    operator, q = DeltaRule(), tokens(2, 4, D)
-    with pytest.raises(ValueError, match="may only hide whole keys"):
-        operator(q, q, q, mask=torch.ones(4, 4, dtype=torch.bool).tril())
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_causal_mask_is_the_causal_layer(name):
+    operator, q = OPERATORS[name](), tokens(2, 3, 9, D)
+    lower = torch.ones(9, 9, dtype=torch.bool).tril()
+    expected = operator(q, q, q, is_causal=True)
+    for masks in ({"mask": lower}, {"mask": lower, "is_causal": True}):
+        assert torch.equal(operator(q, q, q, **masks), expected)
 
 
 @pytest.mark.parametrize(
@@ -835,3 +838,49 @@ def test_models_of_hugging_face_have_no_gates():
     config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11, n_positions=16)
     with pytest.raises(ValueError, match="which no replaced layer has"):
         attach_huggingface(transformers.GPT2LMHeadModel(config), DeltaRule())
+
+
+def packed_mask(lengths, hidden=()):
+    """Whether a token sees another: an earlier one of its own sequence that is not hidden."""
+    number = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    mask = (number[:, None] == number).tril()
+    if hidden:
+        mask[:, list(hidden)] = False
+    return mask
+
+
+@pytest.mark.parametrize("name", [n for n in OPERATORS if OPERATORS[n]().takes_packed])
+@pytest.mark.parametrize("hidden", [(), (0, 1), (3, 6, 70)])
+def test_packed_sequences_are_computed_as_if_alone(name, hidden):
+    """Also across chunks, with padding at their start, within and at the end, and by row."""
+    layer = moved(Attention(12, 3, operator=OPERATORS[name](), dtype=torch.float64))
+    lengths = [6, 1, 64]
+    x = tokens(2, 71, 12)
+    masks = torch.stack([packed_mask(lengths, hidden), packed_mask([71], hidden)])[:, None]
+    for row in hidden:  # a library may let hidden tokens see all before, as a softmax needs some
+        masks[0, 0, row, :row] = True
+    found = layer(x, x, x, attn_mask=~masks, need_weights=False)[0]
+    for row, parts in enumerate((lengths, [71])):
+        for start, length in zip(np.cumsum([0, *parts]), parts, strict=False):
+            seen = [t for t in range(start, start + length) if t not in hidden]
+            if seen:
+                own = x[row : row + 1, seen]
+                alone = layer(own, own, own, is_causal=True, need_weights=False)[0]
+                assert_close(found[row : row + 1, seen], alone, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("operator", "mask"),
+    [
+        (HeavyBall, packed_mask([3, 4])),
+        (lambda: MiniBatch(2), packed_mask([3, 4])),
+        (DeltaRule, packed_mask([7]).triu(-3)),  # a window
+        (DeltaRule, packed_mask([7]).tril(-1)),  # no token sees itself
+        (DeltaRule, packed_mask([3, 1, 3])[[0, 1, 2, 3, 0, 0, 6]]),
+        (DeltaRule, packed_mask([3, 4]) | packed_mask([3, 4]).mT),  # both directions
+    ],
+)
+def test_other_masks_of_pairs_are_refused(operator, mask):
+    q = tokens(2, 7, D)
+    with pytest.raises(ValueError, match="may only hide whole keys"):
+        operator()(q, q, q, mask=mask)

@@ -36,8 +36,8 @@ def _list_excluded(
     if not declared.causal:
         yield "is_causal", inputs, {"is_causal": True, **context}
     if not declared.pair_masks:
-        lower = torch.ones(n, n, dtype=torch.bool).tril()
-        yield "mask of pairs", inputs, {"mask": lower, **context}
+        later = torch.ones(n, n, dtype=torch.bool).triu(-1)
+        yield "mask of pairs", inputs, {"mask": later, **context}
     if not declared.additive_masks:
         bias = torch.full((1, n), 0.5, dtype=k.dtype)
         yield "finite bias", inputs, {"mask": bias, **context}

@@ -216,6 +216,7 @@ class MiniBatch(OnlineRule):
     """
 
     own_gate = "eta"
+    takes_packed = False
 
     def __init__(self, batch_size: int = 16, largest_step: float = 1.0) -> None:
         super().__init__(None)

@@ -4,9 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ...validation import check_integer
 from ..attention.inputs import broadcasts_to, check_tokens, common_batch, read_state
+from ..attention.tracing import has_no_values
 
 
 def read_sequences(
@@ -65,6 +67,29 @@ def read_visible(visible: Tensor | None, k: Tensor) -> Tensor | None:
             f"shape {tuple(visible.shape)}"
         )
     return visible.expand(k.shape[:-1])[..., None]
+
+
+def packed_sequences(visible: Tensor) -> tuple[Tensor, Tensor | None] | None:
+    """Return which tokens there are, and which begin a sequence, each (..., tokens, 1).
+
+    None if pairs (..., tokens, tokens) hide no later tokens, or are not those of sequences one
+    after another, or if no values can be looked at. Rows of hidden tokens may be anything. Nothing
+    begins where there is one sequence.
+    """
+    if has_no_values(visible) or bool((visible != visible.tril()).any()):
+        return None
+    there = visible.diagonal(dim1=-2, dim2=-1)
+    place = torch.arange(there.shape[-1], device=there.device)
+    last = torch.where(there, place, -1).cummax(dim=-1).values
+    before = F.pad(last[..., :-1], (1, 0), value=-1)[..., None]
+    sees = visible.take_along_dim(before.clamp(min=0), dim=-1) & (before >= 0)
+    begins = there & ~sees[..., 0]
+    number = begins.cumsum(dim=-1)
+    together = there[..., None, :] & (number[..., :, None] == number[..., None, :])
+    is_other = ((together.tril() != visible) & there[..., :, None]).any(dim=(-1, -2))
+    if bool((is_other | (~there.any(dim=-1) & visible.any(dim=(-1, -2)))).any()):
+        return None
+    return there[..., None], begins[..., None] if bool((number > 1).any()) else None
 
 
 def _read_gate(name: str, x: Tensor | None, k: Tensor) -> Tensor | None:

@@ -183,6 +183,7 @@ class HeavyBall(OnlineRule):
     """
 
     own_gate = "step"
+    takes_packed = False
 
     def __init__(self, largest_step: float = 1.0) -> None:
         super().__init__(None)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..attention import Call, Operator, padding_mask, query_offset
+from ..attention import Call, Operator, boolean_mask, padding_mask, query_offset
+from .inputs import packed_sequences
 
 Forget = Literal["token", "feature"] | None
 _LEAST = 1e-6  # of the squared norm of a row
@@ -30,8 +31,11 @@ class OnlineRule(Operator):
     """Base of the operators that write keys and values into a state, and read it with queries.
 
     Under a causal mask token t reads the state after token t. Without one every query reads the
-    state after the last key. Hidden keys neither write nor forget. A subclass implements `run`, and
-    names the gate of each token beside forgetting in `own_gate`.
+    state after the last key. Hidden keys neither write nor forget. A mask of pairs may be
+    causal, and hold packed sequences one after another: the first token of each forgets all. Others
+    are refused, as are all in compiled code, which cannot look at them. A subclass implements
+    `run`, and names the gate of each token beside forgetting in `own_gate`. Its ``takes_packed``
+    says whether a `log_forget` of -inf in `run` leaves nothing of the tokens before.
 
     Parameters
     ----------
@@ -45,6 +49,7 @@ class OnlineRule(Operator):
     """
 
     own_gate: str | None = None
+    takes_packed = True
     positional = "relative"
     pair_masks = False
 
@@ -82,11 +87,13 @@ class OnlineRule(Operator):
         return nearly_unit(x)
 
     def attend(self, call: Call) -> Tensor:
-        visible = None
-        if call.mask is not None:
-            visible = padding_mask(call.mask, call.k.shape[-2], type(self).__name__).mT
+        visible, begins, is_causal = self._read_mask(call)
         x = self._read(call, visible)
-        if not call.is_causal:
+        if begins is not None:
+            forget = x.gates.get("log_forget", x.k.new_zeros(*x.k.shape[:-1], 1))
+            forget = torch.where(begins, -torch.inf, forget)
+            x = x._replace(gates={**x.gates, "log_forget": forget})
+        if not is_causal:
             return self.read(x.q, self.learn(x)).to(call.v.dtype)
         offset = query_offset(x.q, x.k)
         out, _ = self.run(x._replace(q=F.pad(x.q, (0, 0, offset, 0))))
@@ -96,10 +103,24 @@ class OnlineRule(Operator):
         out, state = self.run(self._read(call), state)
         return out.to(call.v.dtype), state
 
+    def _read_mask(self, call: Call) -> tuple[Tensor | None, Tensor | None, bool]:
+        """Return which tokens are visible, which begin a sequence, and whether rows are causal."""
+        if call.mask is None:
+            return None, None, call.is_causal
+        n_keys, name = call.k.shape[-2], type(self).__name__
+        if call.q.shape[-2] == call.mask.shape[-2] == n_keys > 1:
+            pairs = boolean_mask(call.mask, n_keys, name)
+            packed = packed_sequences(pairs.tril() if call.is_causal else pairs)
+            if packed is not None and (self.takes_packed or packed[1] is None):
+                return *packed, True
+        return padding_mask(call.mask, n_keys, name).mT, None, call.is_causal
+
     def _read(self, call: Call, visible: Tensor | None = None) -> Rows:
         """Return the sequence of a call, in float32 at least."""
         wide = torch.promote_types(call.v.dtype, torch.float32)
         q, k, v = (x.to(wide) for x in (call.q, call.k, call.v))
+        if visible is not None:  # rows of hidden tokens may see hidden keys, which are then given
+            k, v = (torch.where(visible, x, 0) for x in (k, v))
         q, k = self.prepare(q), self.prepare(k)
         return Rows(q, k, v, self._open_gates(call, k, visible), visible)
 
