@@ -88,6 +88,13 @@ def measure_picture(
     }]  # fmt: skip
 
 
+def best_factors(tried: pd.DataFrame) -> list[tuple[str, int, float]]:
+    """The layer, noise and factor with the largest mean PSNR, for each layer and noise."""
+    means = tried.groupby(["layer", "sigma", "factor"]).psnr.mean()
+    best: list[tuple[str, int, float]] = means.groupby(level=["layer", "sigma"]).idxmax().tolist()
+    return best
+
+
 def measure_all(options: Options) -> pd.DataFrame:
     """All factors on pictures of train400, then the best of each layer and noise on Set12."""
     home = options.data_home
@@ -103,11 +110,9 @@ def measure_all(options: Options) -> pd.DataFrame:
         ],
         options,
     )
-    means = tried.groupby(["layer", "sigma", "factor"]).psnr.mean()
-    best = [means.loc[[key]].idxmax() for key in means.index.droplevel("factor").unique()]
     jobs = [
         {"layer": x, "factor": f, "sigma": sigma, "name": name, "data_home": home}
-        for x, sigma, f in best
+        for x, sigma, f in best_factors(tried)
         for name in fetch_set12(data_home=home).names
     ]
     return pd.concat([tried, run_jobs(measure_picture, jobs, options)], ignore_index=True)

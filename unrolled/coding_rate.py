@@ -111,11 +111,8 @@ class CodingRate(_OfValues):
         )
 
     def attend(self, call: Call) -> Tensor:
-        v = call.v
-        if call.mask is not None:
-            v = torch.where(padding_mask(call.mask, v.shape[-2], "CodingRate").mT, v, 0)
-        own = v[..., query_offset(call.q, call.k) :, :]
-        return self.ridge.attend(call._replace(q=own, k=v, v=v))
+        own = call.v[..., query_offset(call.q, call.k) :, :]
+        return self.ridge.attend(call._replace(q=own, k=call.v))
 
 
 class SubspaceSelfAttention(_OfValues):
