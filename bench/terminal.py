@@ -15,7 +15,7 @@ from rich.progress import track
 from typer.core import TyperGroup
 
 _WIDTH = 120
-_PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
+_PATIENCE, _BETWEEN_LINES, _LONG = 5.0, 10.0, 30.0  # seconds
 _COMPILING = "Solvers are compiled before their first use, for about a minute."
 _compiling_told = Event()
 
@@ -112,9 +112,28 @@ def _print_lines(
     for done, job in enumerate(jobs, start=1):
         yield job
         now = monotonic()
-        if done == total or now - said >= _BETWEEN_LINES:
-            screen.print(f"{description}: {done} of {total} done in {now - start:.0f} s")
+        left = (now - start) / done * (total - done)
+        is_first_of_many = done == 1 and left >= _LONG
+        if done == total or is_first_of_many or now - said >= _BETWEEN_LINES:
+            ahead = "" if done == total else f", about {write_time(left)} left"
+            words = f"{description}: {done} of {total} done in {write_time(now - start)}{ahead}"
+            screen.print(words, soft_wrap=True, highlight=False)
             said = now
+
+
+def write_time(seconds: float) -> str:
+    """Write a time in words: seconds up to two minutes, then minutes, then hours.
+
+    Examples
+    --------
+    >>> from twinsolve.bench.terminal import write_time
+    >>> write_time(90), write_time(700), write_time(8000)
+    ('90 s', '12 min', '2 h 13 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
 @contextmanager

@@ -7,8 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .terminal import write_time
+
 _TIMED = 20  # steps of the first network, after the first one
-_LONG, _BETWEEN_LINES = 60.0, 10.0  # seconds
+_LONG, _BETWEEN_LINES = 30.0, 10.0  # seconds
 
 
 class TrainingDisplay:
@@ -94,12 +96,7 @@ class TrainingDisplay:
             seconds = row["steps_of_study"] * each
             if seconds >= _LONG:
                 self.screen.print(
-                    f"All networks take at most {_write_time(seconds)} at the speed of the first, "
+                    f"All networks take at most {write_time(seconds)} at the speed of the first, "
                     f"{1 / each:,.1f} steps/s; what is kept is not trained again.",
                     soft_wrap=True, highlight=False,
                 )  # fmt: skip
-
-
-def _write_time(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

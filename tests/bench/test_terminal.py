@@ -17,7 +17,18 @@ def test_a_redirected_run_tells_its_progress_in_lines_as_it_goes(capfd, monkeypa
         seen.append(capfd.readouterr().err)
         assert job == len(seen) - 1
     seen.append(capfd.readouterr().err)
-    assert seen == ["", *(f"Timing: {done} of 3 done in 0 s\n" for done in (1, 2, 3))]
+    ends = [", about 0 s left", ", about 0 s left", ""]
+    lines = [f"Timing: {done} of 3 done in 0 s{end}\n" for done, end in enumerate(ends, 1)]
+    assert seen == ["", *lines]
+
+
+def test_a_long_run_says_after_its_first_job_how_long_it_takes(capfd, monkeypatch):
+    clock = iter((0.0, 4.0, 8.0, 12.0))
+    monkeypatch.setattr(terminal, "monotonic", lambda: next(clock))
+    jobs = progress("Timing")(range(200), 200)
+    for _ in range(3):
+        next(jobs)
+    assert capfd.readouterr().err == "Timing: 1 of 200 done in 4 s, about 13 min left\n"
 
 
 def test_lines_of_progress_are_few_and_the_last_one_comes(capfd):

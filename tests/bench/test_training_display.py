@@ -35,7 +35,7 @@ def train(display, clock, n_steps, seconds, steps_of_study):
 
 @pytest.mark.parametrize(
     ("steps_of_study", "told"),
-    [(400, None), (4800, "10 min"), (48_000, "1 h 40 min")],
+    [(200, None), (400, "50 s"), (4800, "10 min"), (48_000, "1 h 40 min")],
 )
 def test_lines_tell_the_step_and_once_the_time_that_all_take(steps_of_study, told, monkeypatch):
     clock, screen = Clock(monkeypatch), StringIO()
