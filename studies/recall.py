@@ -109,7 +109,7 @@ def expected_error(name: str, n_pairs: int) -> float:
 def _delta_error(i: int, n_pairs: int) -> float:
     """The mean error of item i after ``n_pairs - i`` later ones, for steps of 1."""
     q, x = 1 - 1 / D, 1.0
-    b = D - D * q ** (i - 1)
+    b = D - D * q**i
     for _ in range(n_pairs - i):
         x = x * (1 - 2 / D + 2 / (D * (D + 2))) + b / (D * (D + 2)) + 1 / D
         b = q * b + 1
@@ -134,7 +134,7 @@ def measure_recall(memory: str, n_pairs: int, seed: int) -> list[dict[str, Any]]
     k, v = F.normalize(draw(_N_TEST, n_pairs, D), dim=-1), draw(_N_TEST, n_pairs, D)
     found, form = recall(k, v, settings()), closed_form(memory, k, v)
     row: dict[str, Any] = {"memory": memory, "n_pairs": n_pairs, "seed": seed}
-    row["expected"], row["random"] = expected_error(memory, n_pairs), relative_error(found, v)
+    row["random"] = relative_error(found, v)
     row["deviation"] = None if form is None else float((found - form).abs().max())
 
     table = F.normalize(draw(N_WORDS, D), dim=-1)
@@ -187,7 +187,8 @@ def recall_lines(table: pd.DataFrame) -> Lines:
     cells: list[tuple[str, ...]] = []
     for (memory, n_pairs), own in table.groupby(["memory", "n_pairs"], sort=False):
         mean = own.mean(numeric_only=True)
-        expected = "" if pd.isna(mean.expected) else number(mean.expected, ".3f")
+        theory = expected_error(str(memory), int(str(n_pairs)))
+        expected = "" if pd.isna(theory) else number(theory, ".3f")
         deviation = "" if own.deviation.isna().all() else f"{own.deviation.astype(float).max():.0e}"
         cells.append((
             str(memory), str(n_pairs), expected, number(mean.random, ".3f"), deviation,
