@@ -10,6 +10,7 @@ from scipy.sparse import csr_array, issparse
 from sklearn.exceptions import ConvergenceWarning
 
 from .inputs import Array, narrow
+from .notebook import html_facts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,19 +79,31 @@ class Solution:
         return np.asarray(self.gap <= self.tol)
 
     def __repr__(self) -> str:
+        facts = self._facts()
+        in_all = " in all" if np.ndim(self.gap) else ""
+        return (
+            f"Solution(coef {facts['coefficients']}, objective {facts['objective']}{in_all}, "
+            f"largest gap {facts['largest gap']}, at most {facts['most iterations']} iterations, "
+            f"converged to {self.tol:g}: {facts['converged']})"
+        )
+
+    def _facts(self) -> dict[str, str]:
         shape = " x ".join(map(str, self.coef.shape))
         nonzero = self.coef.count_nonzero() if issparse(self.coef) else np.count_nonzero(self.coef)
         reached, rows = self.converged, np.ndim(self.gap) > 0
-        verdict = f"{reached.sum()} of {reached.size}" if rows else str(bool(reached))
         share = ""
         if self.objective_gap is not None:
             share = f" ({np.max(self.objective_gap, initial=0.0):.1e} of the objective)"
-        return (
-            f"Solution(coef {shape} with {nonzero} nonzeros, objective {np.sum(self.objective):.6g}"
-            f"{' in all' if rows else ''}, largest gap {np.max(self.gap, initial=0.0):.1e}{share}, "
-            f"at most {np.max(self.n_iter, initial=0)} iterations, "
-            f"converged to {self.tol:g}: {verdict})"
-        )
+        return {
+            "coefficients": f"{shape} with {nonzero} nonzeros",
+            "objective": f"{np.sum(self.objective):.6g}",
+            "largest gap": f"{np.max(self.gap, initial=0.0):.1e}{share}",
+            "most iterations": str(np.max(self.n_iter, initial=0)),
+            "converged": f"{reached.sum()} of {reached.size}" if rows else str(bool(reached)),
+        }
+
+    def _repr_html_(self) -> str:
+        return html_facts("Solution", {**self._facts(), "message": self.message})
 
 
 Certify = Callable[[Any], tuple[Any, Any, Any]]

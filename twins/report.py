@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
+
+from ..solvers.notebook import html_cell, html_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,22 +139,13 @@ class Report:
         return ", ".join(f"{counts[x]} {plural.get(x, x)}" for x in VERDICTS if counts[x])
 
     def _repr_html_(self) -> str:
-        rows = [_html_row(_COLUMNS, "th")]
+        rows = [html_row(_COLUMNS, "th")]
         for finding in self.findings:
-            values = (_cell(getattr(finding, name)) for name in _COLUMNS)
-            rows.append(_html_row(values, "td", _COLOURS.get(finding.verdict, "inherit")))
+            values = (html_cell(getattr(finding, name)) for name in _COLUMNS)
+            rows.append(html_row(values, "td", _COLOURS.get(finding.verdict, "inherit")))
         text = f"<p><b>{escape(self.name)}</b>: {self._counts()}</p><table>{''.join(rows)}</table>"
         if self.origin:
-            numbers = "".join(_html_row((k, _cell(v)), "td") for k, v in self.origin.items())
+            numbers = "".join(html_row((k, html_cell(v))) for k, v in self.origin.items())
             title = "From the solved problem at its initial parameters:"
             text += f"<p>{title}</p><table>{numbers}</table>"
         return text
-
-
-def _cell(value: str | float | None) -> str:
-    return value if isinstance(value, str) else "" if value is None else f"{value:.3g}"
-
-
-def _html_row(cells: Iterable[str], tag: str, colour: str = "inherit") -> str:
-    inner = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
-    return f'<tr style="color: {colour}">{inner}</tr>'

@@ -13,6 +13,7 @@ import pandas as pd
 from ...datasets.files import write_whole
 from ...solvers.clustering.selection import arbitrary_choice, check_distinct, equal_estimators
 from ...solvers.inputs import Array, check_folder
+from ...solvers.notebook import html_facts, in_words
 from ..jobs import Options
 from ..names import check_name, check_names, split_settings
 from ..provenance import provenance
@@ -67,6 +68,20 @@ class ChosenClusters:
     rule: str
     notes: tuple[str, ...] = ()
     warning: str = ""
+
+    def _repr_html_(self) -> str:
+        sizes = np.unique(self.labels, return_counts=True)[1]
+        facts: dict[str, str | float | None] = {
+            "method": self.method,
+            "settings": in_words(self.settings),
+            "affinity steps": self.affinity,
+            "points of each cluster": ", ".join(map(str, sizes)),
+            "score": self.score,
+            "agreement": self.agreement,
+            "rule": self.rule,
+            "warning": self.warning or "none",
+        }
+        return html_facts("ChosenClusters", facts)
 
 
 def choose_clusters(

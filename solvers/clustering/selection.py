@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid
 
 from ..inputs import Array, check_dense_or_sparse
+from ..notebook import html_facts, html_table, in_words
 from .order import reordered, row_order
 from .ranking import DIGITS, rank_clusterings
 from .score import selection_score, trivial_share
@@ -39,6 +40,13 @@ class ChosenSettings:
     settings: dict[str, Any]
     score: float
     scores: tuple[tuple[dict[str, Any], float], ...]
+
+    def _repr_html_(self) -> str:
+        about = html_facts(
+            "ChosenSettings", {"estimator": str(self.estimator), "score": self.score}
+        )
+        rows = [(in_words(settings), score) for settings, score in self.scores]
+        return about + html_table(("settings tried", "score"), rows)
 
 
 def choose_settings(
@@ -135,6 +143,18 @@ class ChosenClusterer:
     scores: Array
     agreement: Array
     ranking: Array
+
+    def _repr_html_(self) -> str:
+        best, n = self.ranking[0], len(self.ranking)
+        return html_facts(
+            "ChosenClusterer",
+            {
+                "estimator": str(self.estimator),
+                "place": f"number {best} of {len(self.scores)} estimators, {n} of which differ",
+                "score": self.score,
+                "agreement": self.agreement[best],
+            },
+        )
 
 
 def choose_clusterer(estimators: Iterable[Any], X: ArrayLike) -> ChosenClusterer:

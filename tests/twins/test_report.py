@@ -1,7 +1,10 @@
 """The words, the truth and the tables of reports."""
 
+import re
+
 import pytest
 
+from twinsolve.twins.judging.origin import Origin
 from twinsolve.twins.report import VERDICTS, Finding, Report
 
 SCRIPT = '<script>alert("x")</script>'
@@ -61,3 +64,13 @@ def test_the_form_for_notebooks_has_every_finding_and_is_escaped():
         assert text in html
     assert all(f"<td>{verdict}</td>" in html for verdict in VERDICTS)
     assert '<tr style="color: red"><td>leaks</td>' in html
+
+
+def test_an_origin_shows_the_other_families_and_what_is_not_determined():
+    other = Origin("sparse_coding", "lasso", {"lam": (0.5,)}, 0.9, 1.0, 0.8, at_edge=("lam",))
+    html = Origin("kernel", "gaussian", {"h": (1.0, 2.5)}, 0.1, 0.3, 0.8, others=(other,))
+    rows = [re.findall("<td>(.*?)</td>", row) for row in html._repr_html_().split("<tr")[2:]]
+    assert rows == [
+        ["gaussian", "yes", "0.1", "0.3", "0.8", "h=1, 2.5", ""],
+        ["lasso", "no", "0.9", "1", "0.8", "lam=0.5", "lam"],
+    ]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import optimize
 from torch import Tensor, nn
 
+from ...solvers.notebook import html_cell, html_table, in_words
 from ...unrolled.attention import Attention, Context, Operator, Positive
 from ...unrolled.generators import kept_generators
 from ...unrolled.kernel_smoothing import Gaussian, Kernel, Softmax
@@ -88,6 +89,23 @@ class Origin:
         for name in self.at_edge:
             line += f"; {name} is NOT DETERMINED: an end of the search is as near as any value"
         return "\n".join([line, *(str(other) for other in self.others)])
+
+    def _repr_html_(self) -> str:
+        headings = ("problem", "fits", "distance", "initially", "without any problem",
+                    "parameters", "not determined")  # fmt: skip
+        rows = [
+            (
+                each.twin,
+                "yes" if each.fits else "no",
+                each.distance,
+                each.initial_distance,
+                each.baseline,
+                in_words({n: ", ".join(map(html_cell, v)) for n, v in each.parameters.items()}),
+                ", ".join(each.at_edge),
+            )
+            for each in (self, *self.others)
+        ]
+        return html_table(headings, rows)
 
 
 @kept_generators()

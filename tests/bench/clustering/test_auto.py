@@ -166,6 +166,10 @@ def test_the_rule_that_is_said_is_the_one_that_chose(folder, steps, rule):
     chosen = choose_clusters("own.npz", methods=["TSC:n_neighbors=6"], affinity=steps)
     assert rule in chosen.rule
     assert chosen.agreement == chosen.candidates.agreement.max()
+    shown = chosen._repr_html_()
+    sizes = ", ".join(map(str, np.unique(chosen.labels, return_counts=True)[1]))
+    for text in ("TSC:n_neighbors=6", chosen.affinity, rule, f"<td>{sizes}</td>"):
+        assert text in shown
     write_choice(chosen, "own.npz", "unit", 0, folder / "said")
     assert json.loads((folder / "said" / "choice.json").read_text())["rule"] == chosen.rule
 
