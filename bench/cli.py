@@ -10,6 +10,7 @@ from .check.cli import check
 from .clustering.cli import cluster
 from .language.cli import language
 from .longrange.cli import longrange
+from .report.cli import report
 from .speed.cli import app as speed
 from .terminal import Commands
 from .vectors.cli import vectors
@@ -39,6 +40,7 @@ app.command()(segment)
 app.command()(language)
 app.command()(longrange)
 app.command()(vectors)
+app.command()(report)
 
 
 def _print_version(asked: bool) -> None:

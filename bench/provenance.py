@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
@@ -26,18 +27,25 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, with versions, commit, machine, the GPU it used, and instruction sets."""
+    """Settings of a run, with the command line, versions, commit, machine with GPU, and vectors."""
     torch = sys.modules.get("torch")
     of_torch = [f"torch: {torch.backends.cpu.get_cpu_capability()}"] if torch else []
     used = torch is not None and torch.cuda.is_initialized()
     device = f", {torch.cuda.get_device_name()}" if torch and used else ""
     return {
+        **({"command": typed} if (typed := command()) else {}),
         "settings": settings,
         "versions": versions(),
         **({"commit": found} if (found := commit()) else {}),
         "machine": f"{platform.system()} {platform.machine()}, {processor()}{device}",
         "instructions": ", ".join([instructions(), *of_torch]),
     }
+
+
+def command() -> str | None:
+    """The command line, of the command `twinsolve`; None if something else runs."""
+    called, *words = sys.argv
+    return shlex.join(["twinsolve", *words]) if Path(called).stem == "twinsolve" else None
 
 
 def versions() -> dict[str, str]:

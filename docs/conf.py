@@ -81,6 +81,7 @@ html_sidebars = {
         "layers",
         "methods",
         "published",
+        "report",
         "scale",
         "scripts",
         "extending",

@@ -128,8 +128,9 @@ def cluster(
 
     DIR gets the table of each study, such as clusters.json.gz, its rows by all steps as .csv and
     .tex, settings.json, summary.md and figures as .png and .pdf: errors, and coefficients and
-    affinities of the best methods, with points sorted by class. The default of DIR ends in -PRESET
-    with --preset, and in -auto with --auto. DIR/runs keeps finished jobs, so that an interrupted
+    affinities of the best methods, with points sorted by class. For `twinsolve report`,
+    matrices.npz keeps these. The default of DIR ends in -PRESET with --preset, and in -auto with
+    --auto. DIR/runs keeps finished jobs, so that an interrupted
     run can continue; DIR/runs/fits keeps fits, which serve any number of seeds. If a method fails
     on a problem, its row has the error in place of numbers, all other rows are complete, and the
     status is 1.

@@ -10,7 +10,6 @@ from scipy.sparse import csr_array
 
 from ...datasets.files import write_whole
 from ...solvers.inputs import Array
-from ..figures import forget
 from ..jobs import Options, Part, resume_parts
 from ..names import split_settings
 from ..sources import code
@@ -18,6 +17,7 @@ from .data import Data, find_data
 from .features import Points, load_features
 from .figures import describe_data, draw_matrices
 from .fitting import fit
+from .matrix_files import write_matrices
 from .methods import code_of, find_method
 from .steps import NO_STEPS, OWN, affinity_of, without_cut
 
@@ -83,12 +83,10 @@ def write_own(table: pd.DataFrame, options: Options, directory: Path) -> list[st
 
 
 def forget_own(directory: Path) -> None:
-    """Remove the clusters and the figures of an earlier run."""
+    """Remove the clusters and the matrices of an earlier run."""
     for path in list(directory.iterdir()):
-        if re.fullmatch(r"labels(-\d+)?\.csv", path.name):
+        if re.fullmatch(r"labels(-\d+)?\.csv|matrices(-\d+)?\.(png|pdf|npz)", path.name):
             path.unlink()
-        elif re.fullmatch(r"matrices(-\d+)?\.png", path.name):
-            forget(path)
 
 
 def _write_clusters(row: pd.Series, clusters: Array, options: Options, path: Path) -> None:
@@ -102,7 +100,8 @@ def draw_best(rows: pd.DataFrame, clusters: Array | None, options: Options, path
     """Draw the coefficients and the affinity of the first row of each of three methods.
 
     Points are sorted by class or, without labels, by `clusters`. Rows without coefficients or
-    score, and those of many points or slow fits, are not drawn.
+    score, and those of many points or slow fits, are not drawn. A file ``.npz`` beside the figure
+    keeps the largest entries and the points, for `twinsolve report`.
     """
     fits = rows[~rows.steps.map(without_cut).isin([OWN, NO_STEPS])]
     fits = fits[fits.selection_score.notna()]
@@ -117,11 +116,13 @@ def draw_best(rows: pd.DataFrame, clusters: Array | None, options: Options, path
         points = Points(data, row.trial, row.features, seed)
         found[name] = _compute_matrices(points, row, options.directory)
     problem = data.problem(best.trial.iloc[0], seed)
-    labels, order = problem.labels, "class"
+    labels, word = problem.labels, "class"
     if clusters is not None and not problem.labelled:
-        labels, order = clusters, "cluster"
-    title = f"{describe_data(data.name)}: coefficients and affinities, points sorted by {order}"
+        labels, word = clusters, "cluster"
+    title = f"{describe_data(data.name)}: coefficients and affinities, points sorted by {word}"
     draw_matrices(found, labels, path, title)
+    kept = path.with_suffix(".npz")
+    write_matrices(found, np.asarray(labels), problem, title=title, word=word, path=kept)
 
 
 def _compute_matrices(

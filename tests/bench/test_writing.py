@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import twinsolve
 from twinsolve.bench.cli import app
 
+from .report.made import make_classified
 from .vision.test_segmentation import write_camvid
 
 PACKAGE = Path(twinsolve.__file__).parent
@@ -31,6 +32,7 @@ COMMANDS = {
     "longrange": "longrange listops:n_train=100 --row GRC --seeds 1 --steps 1",
     "audit": "audit gpt2 --law determinism",
     "vectors": "vectors",
+    "report": "report",
     "speed": "speed filters --case graying-dct-64 --peer torch --rounds 1",
 }
 
@@ -41,10 +43,11 @@ def full(handle):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A present folder with pictures, and the folder that the results are written to."""
+    """A present folder with pictures and results, and the folder to which results are written."""
     (tmp_path / "pictures").mkdir()
     for number in range(21):
         Image.fromarray(np.full((8, 8), number, np.uint8)).save(tmp_path / f"pictures/{number}.png")
+    make_classified(tmp_path / "results")
     write_camvid(tmp_path, monkeypatch, train=3, val=1, test=1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
