@@ -150,7 +150,7 @@ class ChosenClusterer:
             "ChosenClusterer",
             {
                 "estimator": str(self.estimator),
-                "place": f"number {best} of {len(self.scores)} estimators, {n} of which differ",
+                "index": f"{best}, among {len(self.scores)} estimators, of which {n} differ",
                 "score": self.score,
                 "agreement": self.agreement[best],
             },

@@ -46,6 +46,6 @@ def test_a_choice_of_a_clusterer_shows_which_it_is():
     models = [SpectralClustering(3, gamma=gamma, random_state=0) for gamma in (1.0, 1.0, 2.0)]
     chosen = choose_clusterer(models, X)
     shown = cells(chosen._repr_html_())
-    assert f"number {chosen.ranking[0]} of 3 estimators, 2 of which differ" in shown
+    assert f"{chosen.ranking[0]}, among 3 estimators, of which 2 differ" in shown
     assert f"{np.nanmax(chosen.agreement):.3g}" in shown
     assert shown[1] == str(chosen.estimator)
