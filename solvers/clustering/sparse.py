@@ -11,10 +11,12 @@ from ...validation import check_integer, check_positive
 from ..inputs import Array
 from ..self_expression import omp_self_expression, sparse_self_expression
 from ..self_expression.constrained import affine_sparse_code
-from ..solution import warn_unless_converged
+from ..solution import Solution, warn_unless_converged
 from ..sparse_coding import lam_max, sparse_code
+from ..sparse_coding.lasso import Lasso
 from ..sparse_coding.matching_pursuit import pursue_rows
 from ..sparse_coding.penalty import Penalty, check_l1_ratio
+from ..sparse_coding.problem import check_points
 from .affinity import unit_rows
 from .base import Auto, Choices, SubspaceClustering, mean_point
 
@@ -58,14 +60,26 @@ class _LassoClustering(SubspaceClustering):
         return lam_max(X, samples, zero_diagonal=zero_diagonal)
 
     def _represent(self, X: Array) -> csr_array:
-        settings = self._settings(self._lam_max(X, X, zero_diagonal=True))
-        solution = sparse_self_expression(
-            X, affine=self.affine, directory=self.directory, **settings
-        )
+        solution = self._affine_codes(X) if self.affine else self._codes(X)
         self.objective_ = solution.objective
         self.gap_ = solution.gap
         self.n_iter_ = int(solution.n_iter.max())
         return solution.coef
+
+    def _affine_codes(self, X: Array) -> Solution:
+        settings = self._settings(self._lam_max(X, X, zero_diagonal=True))
+        return sparse_self_expression(X, affine=True, directory=self.directory, **settings)
+
+    def _codes(self, X: Array) -> Solution:
+        """Codes by `sparse_self_expression`, whose penalties and solution share their cells."""
+        X = check_points(X, min_rows=2)
+        problem = Lasso(X, X, self.tol, self.max_iter)
+        settings = self._settings(problem.lam_max(self.n_jobs, zero_diagonal=True))
+        lam, ratio, nonnegative = (settings[name] for name in ("lam", "l1_ratio", "nonnegative"))
+        penalty = Penalty.checked(lam, len(X), ratio, nonnegative, zero_diagonal=True)
+        solution = problem.solve(penalty, None, self.n_jobs, None, self.directory)
+        warn_unless_converged(solution)
+        return solution
 
     def _origin(self) -> Array | float:
         return mean_point(self._fit_X) if self.affine else 0.0

@@ -27,7 +27,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ..inputs import Array
 from .active_set import ZERO
 from .compiled import jit_reordered
-from .selection import bring_largest_first, smallest
+from .selection import beyond_rounding, bring_largest_first, smallest
 from .slots import dot
 
 _CELL = 24  # approximate number of atoms in a cell
@@ -37,6 +37,7 @@ _LEFT = 0.001  # share of the squares that may lie outside a basis
 _SHARED = 0.01  # share of a cluster's squares that may lie outside a basis that it shares
 _AS_WELL = 1.5  # a shared basis may leave this multiple of what the best basis leaves of an atom
 _FIT = 64  # number of atoms to which a centre is fitted
+_ROOM = 512  # atoms that a search for the strongest holds
 _NEAR_GROUPS, _NEAR_CELLS = 3, 4  # numbers of the nearest, which give a signal its first atoms
 
 
@@ -337,6 +338,27 @@ def violators(r, low, share, most, own, support, nonneg, atoms, cells, lengths, 
                     n += 1
                     low = max(low, share * v)
     return _drop_below(key, index, n, low, most), looked
+
+
+@jit_reordered
+def strongest_in_cells(Y, own, atoms, cells, found, looked):
+    """Write ``max_j |y_i . d_j|`` over j != own[i], and the number of atoms looked at, by row.
+
+    The maximum is zero where it is at the level of rounding, as in `selection.strongest`; then
+    another atom may be beyond it.
+    """
+    lengths, key = np.empty(cells.first.size - 1), np.empty(_ROOM)
+    index, support = np.empty(_ROOM, np.int64), np.empty(0, np.int64)
+    for i in range(len(Y)):
+        y, best = Y[i], -1
+        if nearby(y, 1, own[i], False, cells, lengths, key, index):
+            best = index[0]
+        low = abs(dot(y, atoms[best])) if best >= 0 else 0.0
+        n, looked[i] = violators(
+            y, low, 1.0, 1, own[i], support, False, atoms, cells, lengths, key, index
+        )
+        best = index[0] if n else best
+        found[i] = beyond_rounding(y, atoms[best]) if best >= 0 else 0.0
 
 
 @jit_reordered

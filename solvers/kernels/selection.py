@@ -91,7 +91,7 @@ def smallest(key, n):
 
 
 @jit_uncounted
-def _beyond_rounding(y, d):
+def beyond_rounding(y, d):
     """``|y . d|``, or zero if rounding of it and of orthogonal vectors may be all of it."""
     v, size = 0.0, 0.0
     for j in range(y.size):
@@ -121,5 +121,5 @@ def strongest(P, rounding, own, Y, D):
                 hits += abs(part[j]) >= low
             for j in range(start, start + part.size if hits else start):
                 if abs(p[j]) >= low and j != own[i]:
-                    found[i] = max(found[i], _beyond_rounding(Y[i], D[j]))
+                    found[i] = max(found[i], beyond_rounding(Y[i], D[j]))
     return found

@@ -12,7 +12,7 @@ from ..scales import squared_norms
 from ..solution import Solution, aim, certified, warn_unless_converged
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, check_signals, row_blocks
-from .row_blocks import Atoms, Progress, solve_rows
+from .row_blocks import Atoms, Progress, largest_of_rows, solve_rows
 from .weights import WeightedAtoms, check_atom_weights, solve_weighted
 
 _NEGLIGIBLE = 0.01  # share of the tolerance by which rounded correlations may change a gap
@@ -119,7 +119,7 @@ def sparse_code(
     penalty = Penalty.checked(lam, len(Y), l1_ratio, nonnegative, zero_diagonal)
 
     def solve(Y: Array, D: Array, tol: float) -> Solution:
-        return _Lasso(Y, D, tol, max_iter).solve(penalty, None, n_jobs, progress, directory)
+        return Lasso(Y, D, tol, max_iter).solve(penalty, None, n_jobs, progress, directory)
 
     if weights is None:
         solution = solve(Y, D, tol)
@@ -195,7 +195,7 @@ def sparse_code_path(
     penalties = [
         Penalty.checked(value, len(Y), l1_ratio, nonnegative, zero_diagonal) for value in values
     ]
-    problem = _Lasso(Y, D, tol, max_iter)
+    problem = Lasso(Y, D, tol, max_iter)
     solutions: dict[int, Solution] = {}
     start = None
     for index in sorted(range(len(values)), key=lambda index: -penalties[index].lam.mean()):
@@ -207,7 +207,7 @@ def sparse_code_path(
     return path
 
 
-class _Lasso:
+class Lasso:
     """A sparse coding problem without its penalty: checked arguments and precomputed arrays."""
 
     def __init__(self, Y: Array, D: Array, tol: float, max_iter: int) -> None:
@@ -216,6 +216,12 @@ class _Lasso:
         self.Y = self.atoms.rows if Y is D else Y.astype(np.float64)
         self.tol = check_positive(tol, "tol")
         self.max_iter = check_integer(max_iter, "max_iter", minimum=1)
+
+    def lam_max(self, n_jobs: int | None, *, zero_diagonal: bool = False) -> Array:
+        """`lam_max` of the signals; it shares what it computes of the atoms with `solve`."""
+        n = len(self.Y)
+        own_atom = np.arange(n) if zero_diagonal else np.full(n, -1)
+        return 2 * largest_of_rows(self.Y, self.atoms, own_atom, n_jobs)
 
     def solve(
         self,

@@ -152,8 +152,13 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
     array([6.])
     """
     Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
-    Y, D = (np.array(Z, dtype=np.float64, order="C") for Z in (Y, D))
     own_atom = np.arange(len(Y)) if zero_diagonal else np.full(len(Y), -1)
+    return 2 * largest_correlations(Y, D, own_atom)
+
+
+def largest_correlations(Y: Array, D: Array, own_atom: Array) -> Array:
+    """``max_j |y_i . d_j|`` over ``j != own_atom[i]``, zero where rounding alone can be left."""
+    Y, D = (np.array(Z, dtype=np.float64, order="C") for Z in (Y, D))
     norms, lengths = np.sqrt(_dots(Y, Y)), np.sqrt(_dots(D, D))
     units = (Y / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
     atoms = (D / (lengths.max() or 1)).astype(np.float32)
@@ -163,7 +168,7 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
         rough = products[: len(Y[rows])]
         np.matmul(units[rows], atoms.T, out=rough)
         correlations[rows] = strongest(rough, rounding32(D.shape[1]), own_atom[rows], Y[rows], D)
-    return 2 * correlations
+    return correlations
 
 
 def check_signals(

@@ -19,11 +19,12 @@ from threadpoolctl import threadpool_limits
 from ..inputs import Array, check_folder, narrow
 from ..kernels import active_set, cell_rows, cells, compiled, row_pool, selection, slots
 from ..kernels.cell_rows import CellBlock
-from ..kernels.cells import Cells, make_cells
+from ..kernels.cells import Cells, make_cells, strongest_in_cells
 from ..kernels.row_pool import Codes, solve_block
 from ..kernels.slots import Problem
 from ..kernels.workers import one_blas_thread, spread
 from .penalty import Penalty
+from .problem import largest_correlations
 
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
@@ -81,6 +82,28 @@ class Atoms:
             with threadpool_limits(1):  # OpenMP's as well
                 self._cells = make_cells(self.rows)
         return self._cells
+
+
+def largest_of_rows(Y: Array, atoms: Atoms, own_atom: Array, n_jobs: int | None) -> Array:
+    """`largest_correlations` of the rows of Y, by searches in the cells of the atoms if it pays."""
+    n, m = len(Y), len(atoms.rows)
+    cells = atoms.cells(n)
+    if cells is None:
+        return largest_correlations(Y, atoms.rows, own_atom)
+    found, looked = np.empty(n), np.empty(n, np.int64)
+    some = np.linspace(0, n - 1, min(n, _PROBED[-1])).astype(np.int64)
+    probed = slice(len(some))
+    strongest_in_cells(Y[some], own_atom[some], atoms.rows, cells, found[probed], looked[probed])
+    if looked[probed].mean() > _LEFT_BY_CELLS * m:
+        return largest_correlations(Y, atoms.rows, own_atom)
+    blocks = [slice(*bounds) for bounds in row_bounds(n)]
+    tasks = [(Y[b], own_atom[b], atoms.rows, cells, found[b], looked[b]) for b in blocks]
+    with one_blas_thread:
+        list(spread(strongest_in_cells, tasks, n_jobs, shared=True))
+    unsure = np.flatnonzero(found == 0)
+    if unsure.size:
+        found[unsure] = largest_correlations(Y[unsure], atoms.rows, own_atom[unsure])
+    return found
 
 
 class Rows(NamedTuple):

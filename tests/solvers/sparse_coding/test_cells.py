@@ -11,8 +11,9 @@ from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import sparse_self_expression
 from twinsolve.solvers.kernels import cell_rows
 from twinsolve.solvers.kernels.cells import make_cells, nearby, violators
-from twinsolve.solvers.sparse_coding import lasso_objective, row_blocks, sparse_code
-from twinsolve.solvers.sparse_coding.problem import duality_gap
+from twinsolve.solvers.sparse_coding import lam_max, lasso_objective, row_blocks, sparse_code
+from twinsolve.solvers.sparse_coding.lasso import Lasso
+from twinsolve.solvers.sparse_coding.problem import duality_gap, largest_correlations
 
 KINDS = [
     "dense",
@@ -251,3 +252,38 @@ def test_a_solve_that_was_stopped_goes_on_to_the_same_codes(used, tmp_path):
     assert len(used) - 1 == n_blocks - 3, "without the rows that it was tried on"
     assert (rest.coef != whole.coef).nnz == 0
     assert_array_equal(rest.n_looked, whole.n_looked)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "one"])
+def test_lam_max_by_cells_is_that_of_all_products(kind, monkeypatch):
+    """Among rows are zeros, and one that is orthogonal to all atoms up to rounding."""
+    X = draw(kind, 3)
+    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 1)
+    monkeypatch.setattr(row_blocks, "_LEFT_BY_CELLS", 1)
+    monkeypatch.setattr(row_blocks, "largest_correlations", count := Count(largest_correlations))
+    own = Lasso(X, X, 1e-6, 100).lam_max(2, zero_diagonal=True)
+    assert_allclose(own, lam_max(X, X, zero_diagonal=True), rtol=1e-14)
+    Y = np.random.default_rng(0).standard_normal((200, X.shape[1]))
+    Y[0] = 0
+    assert_allclose(Lasso(Y, X, 1e-6, 100).lam_max(None), lam_max(Y, X), rtol=1e-14)
+    assert count.rows < len(X) + len(Y), "some rows are searched for in the cells"
+
+
+def test_lam_max_by_products_where_cells_exclude_little(monkeypatch):
+    X = draw("random", 0, p=30)
+    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 1)
+    monkeypatch.setattr(row_blocks, "largest_correlations", count := Count(largest_correlations))
+    own = Lasso(X, X, 1e-6, 100).lam_max(None, zero_diagonal=True)
+    assert count.rows == len(X)
+    assert_array_equal(own, lam_max(X, X, zero_diagonal=True))
+
+
+class Count:
+    """A function of rows that counts them."""
+
+    def __init__(self, function):
+        self.function, self.rows = function, 0
+
+    def __call__(self, rows, *arguments):
+        self.rows += len(rows)
+        return self.function(rows, *arguments)
