@@ -195,6 +195,31 @@ def filters(peer: Peers = None, rounds: Rounds = 3) -> None:
     """
 
 
+@_times("steps")
+def steps(peer: Peers = None, rounds: Rounds = 3) -> None:
+    """Time steps of clustering and of dictionary learning.
+
+    ```
+    twinsolve speed steps --case omp-patches --peer scikit-learn
+    ```
+
+    In each round all methods of a case run once on the same input, and a ratio compares times of
+    the same round. Memory is the peak of our method beyond the input, measured on Linux in a
+    separate process.
+
+    **Cases**:
+
+    - omp-1000, omp-2000 and omp-patches: orthogonal matching pursuit in a random dictionary
+    - spectral-3000 and spectral-15000: labels from the graph of so many noisy points
+    - lam-max: the smallest penalties at which all codes of 100,000 points are zero
+
+    **Peers**: numpy, scikit-learn, spams.
+
+    DIR gets table.json, means.csv and .tex, settings.json and summary.md. DIR/runs keeps finished
+    cases, which are read while settings and source stay the same.
+    """
+
+
 @_times("scale")
 def scale(
     size: Annotated[

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,9 @@ from ...solvers import (
 )
 from ...solvers.conditioning import condition_number
 from ...solvers.inputs import Array, check_folder
-from ..timing import Progress, in_turns, seconds_of, threads
-from .contest import OURS, Rounds, chosen, compete, installed, run_cases
-from .peers import Calls, Contest, ContestCase, Method, on_threads
+from ..timing import Progress, in_turns, seconds_of
+from .contest import OURS, Rounds, chosen, installed, run_cases
+from .peers import Contest, ContestCase, Method, hold, on_threads
 
 _SIGMA = 25 / 255
 _OPENCV_H = 0.9 * _SIGMA  # OpenCV has no parameter sigma
@@ -477,28 +476,3 @@ def time_filters(
     run = partial(hold, peers=packages, options=options)
     listed = chosen(cases, CASES, "cases")
     return run_cases("filters", listed, run, options, peers=versions, columns=COLUMNS)
-
-
-def hold(case: ContestCase, peers: dict[str, str], options: Rounds) -> list[dict[str, Any]]:
-    """A row for each method, in the order of the contest; `peers` maps packages to modules."""
-    versions = {OURS: installed(OURS)}
-    absent = {}
-    for package, module in peers.items():
-        versions[package] = installed(module)
-        if versions[package]:
-            import_module(module)  # threads can only be limited in loaded modules
-        else:
-            absent[package] = f"{module} is not installed"
-    with threads(options.n_jobs):
-        contest = case.make(options.seed, options.n_jobs)
-    entrants = [
-        Calls(method, contest.inputs, versions[method.package], absent.get(method.package, ""))
-        for method in contest.methods
-        if method.package in versions
-    ]
-    rounds = 1 if case.once else options.rounds
-    rows = compete(entrants, rounds, options.progress, memory=case.memory)
-    about = {"about": case.about, "dtype": case.dtype, "inputs": len(contest.inputs)}
-    first = entrants[0]
-    worth = ({} if e.note else contest.measure(e.results, first.results) for e in entrants)
-    return [about | row | own for row, own in zip(rows, worth, strict=True)]

@@ -13,7 +13,8 @@ from scipy.sparse import issparse
 from ...solvers import sparse_code, sparse_self_expression
 from ...solvers.inputs import Array
 from ...solvers.solution import Solution
-from .contest import OURS, Entrant, installed
+from ..timing import threads
+from .contest import OURS, Entrant, Rounds, compete, installed
 
 _BLOCK_ROWS = 256
 
@@ -133,6 +134,31 @@ class Calls(Entrant):
 
     def run(self) -> None:
         self.results = [self.method.run(*arguments) for arguments in self.inputs]
+
+
+def hold(case: ContestCase, peers: dict[str, str], options: Rounds) -> list[dict[str, Any]]:
+    """A row for each method, in the order of the contest; `peers` maps packages to modules."""
+    versions = {OURS: installed(OURS)}
+    absent = {}
+    for package, module in peers.items():
+        versions[package] = installed(module)
+        if versions[package]:
+            import_module(module)  # threads can only be limited in loaded modules
+        else:
+            absent[package] = f"{module} is not installed"
+    with threads(options.n_jobs):
+        contest = case.make(options.seed, options.n_jobs)
+    entrants = [
+        Calls(method, contest.inputs, versions[method.package], absent.get(method.package, ""))
+        for method in contest.methods
+        if method.package in versions
+    ]
+    rounds = 1 if case.once else options.rounds
+    rows = compete(entrants, rounds, options.progress, memory=case.memory)
+    about = {"about": case.about, "dtype": case.dtype, "inputs": len(contest.inputs)}
+    first = entrants[0]
+    worth = ({} if e.note else contest.measure(e.results, first.results) for e in entrants)
+    return [about | row | own for row, own in zip(rows, worth, strict=True)]
 
 
 # Takes rows and a tolerance on the scale of the solver (None: its default); returns codes.

@@ -189,7 +189,25 @@ _LAYERS = Layout(
     },
     {},
 )
+_STEPS = Layout(
+    "Milliseconds, and multiples of our time in the same round: medians over the rounds, the "
+    "latter with the lowest and highest. Difference: the largest from our result; of labels, 1 "
+    "less the adjusted Rand index. MiB: our peak memory beyond the input.",
+    "ms",
+    {
+        "case": "case",
+        "method": "method",
+        "dtype": "dtype",
+        "threads": "n_jobs:.0f",
+        "ms": lambda row: _round(row.ms),
+        "x ours": _with_range("ratio"),
+        "difference": "difference:.0e",
+        "MiB": "memory_mib:.1f",
+    },
+    {},
+)
 LAYOUTS = {
+    "steps": _STEPS,
     "lasso-layer": _LAYERS,
     "self-expression": _SOLVERS,
     "sparse-coding": _SOLVERS,
