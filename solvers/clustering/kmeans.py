@@ -2,7 +2,6 @@
 
 import numpy as np
 from sklearn.cluster import KMeans
-from sklearn.metrics import euclidean_distances
 from sklearn.utils import check_random_state
 
 from ..inputs import Array
@@ -11,7 +10,7 @@ from ..kernels.compiled import jit_reordered
 _N_INIT = 20
 _MAX_ITER, _TOL = 300, 1e-4
 _ROUNDING = 1e-12  # share of the potential below which a distance is rounding
-_MOST_ROWS = 3000  # their distances fit into memory; beyond, scikit-learn is fast enough
+_PART = 512  # points whose distances are computed at a time
 
 
 class RepeatedKMeans:
@@ -19,11 +18,10 @@ class RepeatedKMeans:
 
     The labels are those of ``sklearn.cluster.KMeans(n_clusters, n_init=20, random_state=seed)`` up
     to rounding: greedy k-means++ with the same draws, Lloyd iterations with the same stopping rule,
-    and the same choice among the restarts. The distances between points are computed once for all
-    seeds. A distance from a point to a centre is computed only if bounds do not determine the
-    nearest centre (Hamerly, "Making k-means even faster", 2010). scikit-learn computes the labels
-    of more than 3,000 points, of fewer distinct points than clusters, and of seeds for which a
-    cluster becomes empty. Exact ties, as on a grid, may lead to another local optimum.
+    and the same choice among the restarts. A distance from a point to a centre is computed only if
+    bounds do not determine the nearest centre (Hamerly, "Making k-means even faster", 2010).
+    scikit-learn computes the labels of fewer distinct points than clusters, and of seeds for which
+    a cluster becomes empty. Exact ties, as on a grid, may lead to another local optimum.
 
     Parameters
     ----------
@@ -33,21 +31,18 @@ class RepeatedKMeans:
 
     def __init__(self, X: Array, n_clusters: int) -> None:
         self.X, self.n_clusters = X, n_clusters
-        if len(X) <= _MOST_ROWS:
-            centred = np.ascontiguousarray(X - X.mean(axis=0), dtype=np.float64)
-            self._points = centred, euclidean_distances(centred, squared=True)
+        centred = np.ascontiguousarray(X - X.mean(axis=0), dtype=np.float64)
+        self._points = centred, np.ascontiguousarray(centred.T), (centred**2).sum(axis=1)
 
     def labels(self, random_state: int | np.random.RandomState | None) -> Array:
         """Labels for one seed."""
-        if len(self.X) <= _MOST_ROWS:
-            rng = check_random_state(random_state)
-            begun = rng.get_state()
-            labels, failed = _best_of_restarts(*self._points, *self._draws(rng), self._tol())
-            if not failed:
-                return labels
-            rng.set_state(begun)
-            random_state = rng
-        model = KMeans(self.n_clusters, n_init=_N_INIT, random_state=random_state)
+        rng = check_random_state(random_state)
+        begun = rng.get_state()
+        labels, failed = _best_of_restarts(*self._points, *self._draws(rng), self._tol())
+        if not failed:
+            return labels
+        rng.set_state(begun)
+        model = KMeans(self.n_clusters, n_init=_N_INIT, random_state=rng)
         return model.fit_predict(self.X)
 
     def _draws(self, rng: np.random.RandomState) -> tuple[Array, Array]:
@@ -68,16 +63,19 @@ class RepeatedKMeans:
 
 @jit_reordered
 def _best_of_restarts(
-    X: Array, distances: Array, first: Array, uniform: Array, tol: float
+    X: Array, columns: Array, squares: Array, first: Array, uniform: Array, tol: float
 ) -> tuple[Array, bool]:
     """Return the labels of smallest inertia, and whether clusters coincide or one got empty."""
     n, k = len(X), uniform.shape[1] + 1
-    rounding = _ROUNDING * distances.sum() / n
+    rounding = _ROUNDING * 2 * squares.sum()  # the mean potential of a single centre
+    distances = np.empty((k, n))
     labels = np.empty(n, np.int32)
     best_labels = np.empty(n, np.int32)
     best = np.inf
     for restart in range(len(first)):
-        chosen, potential = _choose_centres(distances, first[restart], uniform[restart])
+        chosen, potential = _choose_centres(
+            X, columns, squares, first[restart], uniform[restart], distances
+        )
         if potential <= rounding:
             return best_labels, True
         inertia = _alternate(X, distances, chosen, labels, tol)
@@ -90,16 +88,21 @@ def _best_of_restarts(
 
 
 @jit_reordered
-def _choose_centres(distances: Array, first: int, uniform: Array) -> tuple[Array, float]:
+def _choose_centres(
+    X: Array, columns: Array, squares: Array, first: int, uniform: Array, distances: Array
+) -> tuple[Array, float]:
     """Choose centres by greedy k-means++: of a few candidates, the one of smallest potential.
 
-    Returns the indices of the centres, and the potential before the last choice.
+    Writes the squared distances of all points to each centre. Returns the indices of the centres,
+    and the potential before the last choice.
     """
-    n = len(distances)
+    n = len(X)
     k, n_trials = uniform.shape[0] + 1, uniform.shape[1]
     chosen = np.empty(k, np.intp)
-    closest, cumulated = distances[first].copy(), np.empty(n)
+    cumulated, to_candidate = np.empty(n), np.empty(n)
     chosen[0] = first
+    _find_distances(X, columns, squares, first, distances[0])
+    closest = distances[0].copy()
     potential = before = closest.sum()
     for j in range(1, k):
         before = potential
@@ -107,20 +110,37 @@ def _choose_centres(distances: Array, first: int, uniform: Array) -> tuple[Array
         for i in range(n):
             total += closest[i]
             cumulated[i] = total
-        lowest = np.inf
+        lowest, to_chosen = np.inf, distances[j]
         for trial in range(n_trials):
             candidate = min(np.searchsorted(cumulated, uniform[j - 1, trial] * potential), n - 1)
-            to_candidate = distances[candidate]
+            _find_distances(X, columns, squares, candidate, to_candidate)
             sum_of_least = 0.0
             for i in range(n):
                 sum_of_least += min(closest[i], to_candidate[i])
             if sum_of_least < lowest:
                 lowest, chosen[j] = sum_of_least, candidate
+                to_chosen[:] = to_candidate
         potential = lowest
-        to_chosen = distances[chosen[j]]
         for i in range(n):
             closest[i] = min(closest[i], to_chosen[i])
     return chosen, before
+
+
+@jit_reordered
+def _find_distances(X: Array, columns: Array, squares: Array, centre: int, out: Array) -> None:
+    """Write the squared distances of all points to point `centre`."""
+    for start in range(0, out.size, _PART):
+        end = min(start + _PART, out.size)
+        part, own = out[start:end], squares[start:end]
+        for i in range(part.size):
+            part[i] = own[i] + squares[centre]
+        for t in range(len(columns)):
+            twice, column = 2 * X[centre, t], columns[t, start:end]
+            for i in range(part.size):
+                part[i] -= twice * column[i]
+        for i in range(part.size):
+            part[i] = max(part[i], 0.0)
+    out[centre] = 0.0
 
 
 @jit_reordered
@@ -130,7 +150,7 @@ def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: fl
     k = len(chosen)
     upper, lower = np.full(n, np.inf), np.full(n, np.inf)
     for j in range(k):
-        to_chosen = distances[chosen[j]]
+        to_chosen = distances[j]
         for i in range(n):
             if to_chosen[i] < upper[i]:
                 labels[i], upper[i], lower[i] = j, to_chosen[i], upper[i]

@@ -13,7 +13,7 @@ from ..inputs import Array
 
 _BLOCK = 4  # copies of an eigenvalue that one block finds at once
 _DEPTH = 12  # blocks between restarts
-_CYCLES = {"product": 4, "inverse": 6, "filter": 60}
+_CYCLES = {"product": 2, "inverse": 6, "filter": 60}
 _NEAR_ONE = 0.2  # the inverse tells eigenvalues apart by their distance to 1
 _SHIFTS, _SHARE, _LEAST_SHIFT = 4, 0.01, 1e-10
 _MOST_FILL, _MOST_WORK = 5e7, 3e5  # entries of the factor, and mean square of a row's number

@@ -158,7 +158,7 @@ def test_kmeans_is_that_of_scikit_learn_seed_by_seed(n_clusters, kind):
         assert shared.labels(np.random.RandomState(seed)).tolist() == expected.tolist()
 
 
-def test_scikit_learn_takes_over_where_a_cluster_empties_or_points_are_many(monkeypatch):
+def test_scikit_learn_takes_over_where_a_cluster_empties(monkeypatch):
     handed = []
 
     class Counted(KMeans):
@@ -174,11 +174,6 @@ def test_scikit_learn_takes_over_where_a_cluster_empties_or_points_are_many(monk
         found = kmeans.RepeatedKMeans(X, 4).labels(1)
     assert found.tolist() == expected.tolist()
     assert handed == [15]
-    monkeypatch.setattr(kmeans, "_MOST_ROWS", 10)
-    assert kmeans.RepeatedKMeans(X, 3).labels(0).tolist() == (
-        KMeans(3, n_init=20, random_state=0).fit_predict(X).tolist()
-    )
-    assert handed == [15, 15]
 
 
 def test_a_graph_is_embedded_once_for_all_seeds_and_for_the_eigengap(monkeypatch):
