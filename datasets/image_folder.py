@@ -17,6 +17,7 @@ _SUFFIXES = (
     ".ppm",
 )  # fmt: skip
 _FORM = "2"  # version of the packed files
+_TURNED = 0x0112  # EXIF orientation; from 5 on, height and width change places
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
 
 
@@ -78,7 +79,7 @@ def read_pictures(
     FileNotFoundError, ImportError, ValueError
         If there is no such folder, pillow is not installed, or the folder holds no picture.
     """
-    files = _pictures_in(Path(path))
+    files = pictures_in(Path(path))
     images, left_out = {}, {}
     for name, file in zip(_names(Path(path), files), files, strict=True):
         try:
@@ -97,14 +98,20 @@ def read_pictures(
     return images, left_out, other_names
 
 
-def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> Bunch:
+def pack_image_folder(
+    path: str | os.PathLike[str], *, colour: bool = False, size: tuple[int, int] | None = None
+) -> Bunch:
     """Decode the pictures of a folder once, into a memory-mapped file.
 
     The file lies in the user's cache folder, ``$XDG_CACHE_HOME/twinsolve/packed`` or
     ``~/.cache/twinsolve/packed``. It has one byte for each pixel and channel, and is written again
     when a picture is added, removed or changed. Memory holds one picture at a time.
 
-    Parameters, errors and names are those of `load_image_folder`.
+    Parameters, errors and names are those of `load_image_folder`; and
+
+    size : (int, int), optional
+        Height and width of all images. A picture of another size is scaled until it covers them,
+        by bicubic interpolation, and the middle is cut out. None keeps the sizes.
 
     Returns
     -------
@@ -120,11 +127,12 @@ def pack_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     dtype('uint8')
     """
     folder = Path(path)
-    files = _pictures_in(folder)
-    packed = cache_folder() / "packed" / _hash([str(folder.resolve()), colour])
+    files = pictures_in(folder)
+    place = [str(folder.resolve()), colour, *([size] if size else [])]
+    packed = cache_folder() / "packed" / _hash(place)
     packed /= f"{_hash(_stamps(folder, files))}.u8"
     if not packed.with_suffix(".json").exists():
-        _pack(files, _names(folder, files), packed, colour)
+        _pack(files, _names(folder, files), packed, colour, size)
         for old in packed.parent.iterdir():  # packed before the folder changed
             if old.stem != packed.stem and old.suffix in (".u8", ".json"):
                 old.unlink(missing_ok=True)
@@ -143,12 +151,55 @@ def _stamps(folder: Path, files: list[Path]) -> list[tuple[str, int, int]]:
     return [(_FORM, 0, 0), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)]
 
 
-def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> None:
+def fit(pixels: np.ndarray, size: tuple[int, int], *, nearest: bool = False) -> np.ndarray:
+    """Scale a picture of 8 bits until it covers a height and width, and cut out the middle.
+
+    Interpolation is bicubic, or `nearest` for labels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from twinsolve.datasets.image_folder import fit
+    >>> fit(np.array([[1, 2, 2, 3]] * 2, dtype=np.uint8), (1, 1), nearest=True)
+    array([[2]], dtype=uint8)
+    """
+    from PIL import Image, ImageOps
+
+    method = Image.Resampling.NEAREST if nearest else Image.Resampling.BICUBIC
+    return np.asarray(ImageOps.fit(Image.fromarray(pixels), (size[1], size[0]), method))
+
+
+def picture_shape(file: Path) -> tuple[int, int]:
+    """Return height and width of a picture, upright by its EXIF orientation, without decoding it.
+
+    Raises
+    ------
+    ValueError, ImportError
+        If the file is damaged or no picture, or pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("pictures need pillow: pip install 'twinsolve[bench]'") from error
+
+    with naming(file, "picture"), Image.open(file) as stored:
+        width, height = stored.size
+        return (width, height) if stored.getexif().get(_TURNED) in range(5, 9) else (height, width)
+
+
+def _pack(
+    files: list[Path],
+    names: list[str],
+    packed: Path,
+    colour: bool,
+    size: tuple[int, int] | None,
+) -> None:
     """Write the pixels, then the index: if the index exists, the pixels are complete."""
     shapes, digest = [], hashlib.sha256()
     with whole_file(packed) as stream:
         for file in files:
-            image = np.rint(255 * _levels(file, colour)).astype(np.uint8)
+            image = read_bytes(file, colour)
+            image = image if size in (None, image.shape[:2]) else fit(image, size)
             shapes.append(image.shape)
             stream.write(image.tobytes())
             digest.update(image.tobytes())
@@ -157,7 +208,7 @@ def _pack(files: list[Path], names: list[str], packed: Path, colour: bool) -> No
     write_whole(packed.with_suffix(".json"), index)
 
 
-def _pictures_in(folder: Path) -> list[Path]:
+def pictures_in(folder: Path) -> list[Path]:
     """Return the paths of the pictures in a folder and its subfolders, sorted."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: is not a folder of pictures")
@@ -172,6 +223,11 @@ def _names(folder: Path, files: list[Path]) -> list[str]:
     full = [file.relative_to(folder) for file in files]
     short = [name.with_suffix("").as_posix() for name in full]
     return short if len(set(short)) == len(short) else [name.as_posix() for name in full]
+
+
+def read_bytes(file: Path, colour: bool) -> np.ndarray:
+    """Return a picture's levels from 0 to 255, turned upright by its EXIF orientation."""
+    return np.rint(255 * _levels(file, colour)).astype(np.uint8)
 
 
 def _levels(file: Path, colour: bool) -> np.ndarray:

@@ -32,9 +32,12 @@ def classify(
     ```
 
     **DATA** is digits (of scikit-learn), cifar10 (from --data-home), or a folder with a folder of
-    pictures for each class, all of one size. digits:n_train=300 or cifar10:n_train=10000 train on
-    fewer images. The folders of classes may lie in folders train, val and test, or in train and one
-    of the others. Parts that are not given are drawn from the training pictures, a fifth each.
+    pictures for each class. digits:n_train=300 or cifar10:n_train=10000 train on fewer images.
+    Pictures that differ in size are scaled until they cover the smallest height and width, in
+    multiples of 8, and their middle is cut out; my_pictures:size=64 (or size=64x96, height first)
+    names another size. The folders of classes may lie in folders train, val and test, or in train
+    and one of the others. Parts that are not given are drawn from the training pictures, a fifth
+    each.
 
     **--row** names a network with its settings: a name of --list; an architecture with settings
     after a colon, ViT:correction=twicing,residual=boosting; or a class of yours,

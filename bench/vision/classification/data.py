@@ -69,8 +69,9 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
     ----------
     data : str
         "digits" (of scikit-learn); "cifar10"; either with a number of training images,
-        "cifar10:n_train=10000"; or a folder with a folder of pictures for each class, all of one
-        size, or with such folders in its folders train, val and test.
+        "cifar10:n_train=10000"; or a folder with a folder of pictures for each class, or with such
+        folders in its folders train, val and test. Pictures are brought to one size as
+        `read_class_folder` says; "my_pictures:size=64" or ":size=64x96" names it.
     data_home : str, optional
         As in `twinsolve.datasets.fetch_cifar10`.
 
@@ -102,9 +103,9 @@ def load_splits(data: str, data_home: str | None = None) -> Splits:
         return _load_cifar10(data_home, _read_n_train(name, settings, 50_000))
     if name == "digits":
         return _load_digits(_read_n_train(name, settings, 1079))
-    if settings:
-        raise ValueError(f"data: a folder takes no settings, got {data!r}")
-    return _load_folder(name)
+    if set(settings) - {"size"}:
+        raise ValueError(f"data: a folder takes size, got {data!r}")
+    return _load_folder(name, settings.get("size"))
 
 
 def _read_n_train(name: str, settings: dict[str, Any], most: int) -> int:
@@ -135,8 +136,8 @@ def _load_cifar10(data_home: str | None, n_train: int) -> Splits:
     )
 
 
-def _load_folder(path: str) -> Splits:
-    found = read_class_folder(path)
+def _load_folder(path: str, size: int | str | None) -> Splits:
+    found = read_class_folder(path, size)
     names = {part: folder for part, (folder, _) in found.parts.items()}
     parts = {part: chosen for part, (_, chosen) in found.parts.items()}
     parts = {part: own[_order_by_class(found.target[own])] for part, own in parts.items()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import joblib
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from ....datasets import pack_image_folder
+from ....datasets.image_folder import picture_shape, pictures_in
+from ..picture_sizes import read_size, smallest_size
 
-_PART_OF = {
+PART_OF = {
     name: part
     for part, names in {
         "train": ("train", "training"),
@@ -99,11 +101,12 @@ class ClassFolder:
     parts: dict[str, tuple[str, np.ndarray]]
 
 
-def read_class_folder(path: str) -> ClassFolder:
+def read_class_folder(path: str, size: int | str | None = None) -> ClassFolder:
     """Read the pictures of ``FOLDER/CLASS`` or of ``FOLDER/train/CLASS`` and its like.
 
     Parts are folders train or training; val, valid or validation; and test or testing, in any case,
-    that hold folders of classes. Pictures are packed as by `pack_image_folder`, in colour.
+    that hold folders of classes. Pictures are packed as by `pack_image_folder`, in colour, and
+    brought to one size as it does: `size`, else the one that all have, else `smallest_size`.
 
     Raises
     ------
@@ -111,15 +114,17 @@ def read_class_folder(path: str) -> ClassFolder:
         If there is no such folder.
     ValueError
         If pictures lie elsewhere, parts are ambiguous or there is no train, a class is missing
-        from train or has fewer than five pictures there, or pictures differ in size.
+        from train or has fewer than five pictures there, the size cannot be read, or a side is
+        under 8 pixels where pictures differ.
     """
-    packed = pack_image_folder(path, colour=True)
-    shapes = {image.shape for image in packed.images}
-    if len(shapes) > 1:
-        raise ValueError(f"data: pictures of {path} differ in size: {sorted(shapes)[:3]}")
+    shapes = {str(file): picture_shape(file) for file in pictures_in(Path(path))}
+    fitted = None if size is None else read_size(size)
+    if fitted is None and len(set(shapes.values())) > 1:
+        fitted = smallest_size(shapes)
+    packed = pack_image_folder(path, colour=True, size=fitted)
     names = [PurePosixPath(name).parts for name in packed.names]
     above = sorted({name[0] for name in names if len(name) == 3})
-    folders = {name: _PART_OF[name.lower()] for name in above if name.lower() in _PART_OF}
+    folders = {name: PART_OF[name.lower()] for name in above if name.lower() in PART_OF}
     for name in names:
         if len(name) != (3 if folders else 2) or (folders and name[0] not in folders):
             raise ValueError(f"data: {path} {_LAYOUT}; found {'/'.join(name)}")

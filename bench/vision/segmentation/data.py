@@ -12,8 +12,11 @@ from torch.nn import functional as F
 
 from ....datasets import fetch_camvid
 from ....solvers.inputs import Array
+from ...names import split_settings
 from ...training import Loss, generator_of
+from .folder import read_scene_folder
 
+CAMVID = "camvid"
 _LARGEST = 1.5  # largest factor by which a picture is enlarged before it is cropped
 _MEAN, _SPREAD = 0.45, 0.25  # of levels in [0, 1], roughly
 
@@ -38,17 +41,24 @@ class Scenes:
 
 
 def load_scenes(data: str = "camvid", data_home: str | None = None) -> Scenes:
-    """Load the three parts of CamVid.
+    """Load CamVid, or a folder as `read_scene_folder` takes it, with its settings after a colon.
 
     Raises
     ------
     ValueError
-        If other data is asked for.
+        If a setting is unknown, or as `read_scene_folder`.
     """
-    if data != "camvid":
-        raise ValueError(f"data: must be camvid, got {data!r}")
-    parts = (fetch_camvid(subset=name, data_home=data_home) for name in ("train", "val", "test"))
-    return Scenes(*parts)
+    name, settings = split_settings(data, "data")
+    known = () if name == CAMVID else ("size", "ignore")
+    if unknown := set(settings) - set(known):
+        raise ValueError(
+            f"data: {name} takes {' and '.join(known) or 'no settings'}; got {unknown}"
+        )
+    if name == CAMVID:
+        return Scenes(
+            *(fetch_camvid(subset=x, data_home=data_home) for x in ("train", "val", "test"))
+        )
+    return Scenes(**read_scene_folder(name, **settings))
 
 
 class LabelledPictures:

@@ -11,7 +11,6 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from ....datasets import fetch_camvid
 from ...comparison import (
     CURVES,
     Column,
@@ -24,7 +23,7 @@ from ...paired import Paired, judge, note_on_verdicts, paired_difference
 from ...run_folder import load_model
 from ...study import Study
 from ...tables import Lines, number
-from .data import levels
+from .data import CAMVID, levels, load_scenes
 from .quality import scores_of
 from .study import segment
 
@@ -38,17 +37,18 @@ _AFTER: dict[str, Column] = {
 }
 
 
-def scenes_study(data_home: str | None, **options: Any) -> Study:
-    """The study of segmenters, with options of `segment`."""
+def scenes_study(data: str, data_home: str | None, **options: Any) -> Study:
+    """The study of segmenters on the data, with options of `segment`."""
     more: dict[str, Callable[[pd.DataFrame], Lines]] = {
         "Over three scales": partial(lines_of, column="miou_multi_scale"),
         "IoU of each class, %": class_lines,
         "Mean cosine of two tokens, by layer": cosine_lines,
     }
     return rows_study(
-        "CamVid, test pictures", partial(segment, **options), lines_of, _named,
+        f"{'CamVid' if data == CAMVID else data}, test pictures",
+        partial(segment, data, **options), lines_of, _named,
         score="mean IoU, points to", curve="mean IoU on validation pictures, %", more=more,
-        figures={"scenes.png": partial(draw_scenes, data_home=data_home)}, notes=notes,
+        figures={"scenes.png": partial(draw_scenes, data=data, data_home=data_home)}, notes=notes,
     )  # fmt: skip
 
 
@@ -115,12 +115,13 @@ def cosine_lines(table: pd.DataFrame) -> Lines:
     return ("layer", *map(str, means)), [(f"{n}", *(f"{x:.3f}" for x in own)) for n, own in layers]
 
 
-def draw_scenes(table: pd.DataFrame, path: Path, *, data_home: str | None) -> None:
+def draw_scenes(table: pd.DataFrame, path: Path, *, data: str, data_home: str | None) -> None:
     """Draw test pictures, their labels, and predictions of the first seed."""
-    test = fetch_camvid(subset="test", data_home=data_home)
+    test = load_scenes(data, data_home).test
     first = table[table.seed == table.seed.min()].set_index("row").network
     places = np.linspace(0, len(test.images) - 1, _N_SHOWN + 2).round().astype(int)[1:-1]
-    colours = ListedColormap([*colormaps["tab20"].colors[: len(test.target_names)], (0, 0, 0)])  # type: ignore[attr-defined]
+    known = colormaps["tab20"](np.arange(len(test.target_names)) % 20)
+    colours = ListedColormap([*known, (0, 0, 0)])
     titles = ["picture", "labels", *map(str, first.index)]
     figure, axes = panels(_N_SHOWN * len(titles), (2.1, 1.75), columns=len(titles), margin=1.3)
     options = {"cmap": colours, "vmin": -0.5, "vmax": len(test.target_names) + 0.5}

@@ -15,7 +15,15 @@ from ...parts import NetworkOfParts, paired_network
 from ...task import PLAIN, Task, change_settings
 from ...training import Batches, Loss
 from ..classification.study import ROWS as OF_IMAGES
-from .data import LabelledPictures, Scenes, class_weights, cross_entropy, levels, load_scenes
+from .data import (
+    CAMVID,
+    LabelledPictures,
+    Scenes,
+    class_weights,
+    cross_entropy,
+    levels,
+    load_scenes,
+)
 from .quality import SCALES, segmentation_quality
 
 # The rate was chosen for the plain row on validation pictures, among 0.001 and 0.003.
@@ -116,11 +124,16 @@ SCENES = Task(
 )  # fmt: skip
 
 
-def segment(**options: Any) -> pd.DataFrame:
-    """Train segmenters of the road scenes of CamVid with paired seeds, and measure them.
+def segment(data: str = CAMVID, **options: Any) -> pd.DataFrame:
+    """Train segmenters of pictures with paired seeds, and measure them.
 
     Parameters
     ----------
+    data : str, default="camvid"
+        "camvid", or a folder with a picture ``images/NAME`` and a label picture ``labels/NAME`` for
+        each, in folders train, val and test if there are any. Settings follow a colon:
+        "my_scenes:size=96x128,ignore=255" names the size of all pictures, and a value of the labels
+        that has no class.
     **options
         As `train_rows` takes them.
 
@@ -132,8 +145,8 @@ def segment(**options: Any) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        If a row or a setting is unknown.
+        If a row or a setting is unknown, or pictures and labels do not fit.
     FileNotFoundError
         If the pictures are missing.
     """
-    return train_rows(SCENES, "camvid", **options)
+    return train_rows(SCENES, data, **options)

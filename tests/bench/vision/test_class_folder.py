@@ -115,10 +115,25 @@ def test_other_folders_are_refused(fill, counts, message):
         load_splits(path)
 
 
-def test_pictures_of_other_sizes_are_refused(fill):
-    fill({"cat": 5})
-    path, _ = fill({"dog": 5}, size=(9, 12))
-    with pytest.raises(ValueError, match="differ in size"):
+@pytest.mark.parametrize(
+    ("setting", "shape"), [("", (16, 24)), (":size=8", (8, 8)), (":size=8x32", (8, 32))]
+)
+def test_pictures_that_differ_in_size_are_brought_to_one(setting, shape, fill):
+    fill({"cat": 10}, size=(17, 40))
+    path, levels = fill({"dog": 10}, size=(30, 25))
+    splits = load_splits(path + setting)
+    assert splits.train.levels.shape == (12, 3, *shape)
+    names = [name for part in PARTS for name in names_of(getattr(splits, part), levels)]
+    assert sorted(names) == sorted(levels.values())
+
+
+def test_pictures_of_one_size_keep_it_and_settings_are_checked(fill):
+    path, _ = fill({"cat": 5, "dog": 5}, size=(9, 13))
+    assert load_splits(path).train.levels.shape[2:] == (9, 13)
+    with pytest.raises(ValueError, match="a folder takes size"):
+        load_splits(f"{path}:n_train=100")
+    fill({"cat": 6}, size=(7, 12))
+    with pytest.raises(ValueError, match=r"8 pixels or more; .*cat/0\.png has 7 x 12"):
         load_splits(path)
 
 
