@@ -2,7 +2,6 @@
 
 import math
 import os
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -13,13 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from skimage.restoration import estimate_sigma
 
 from ....solvers.inputs import Array
 from ....unrolled.users_code import reporting
 from ...names import check_name
 from .methods import Entry, find_entry
 from .networks import LARGE, in_tiles
+from .noise_estimate import estimate_noise
 from .picture_files import FORMATS, check_writable, read_picture, write_picture
 from .study import SMALLEST, check_answer
 
@@ -87,9 +86,10 @@ def denoise_image(
         ``package.module:function``, or the folder of a training run.
     sigma : float, optional
         Standard deviation of the noise, in grey levels of 255, also for 16 bits, >= 0.1. None is
-        an estimate by `skimage.restoration.estimate_sigma`, the mean over the colours; if it is
-        below 0.1, the picture is returned as it is. The estimate is low where large parts are
-        clipped, noise grows with the light, or a camera or JPEG has smoothed it.
+        an estimate from the flattest parts of the picture, the mean over the colours; if it is
+        below 0.1, the picture is returned as it is. Noise that a camera has smoothed is estimated
+        as well as white noise. The estimate is low where noise grows with the light, and where JPEG
+        has removed most of the noise in flat parts.
 
     Returns
     -------
@@ -130,7 +130,9 @@ def denoise_image(
     n_colours = 1 if channels.shape[2] <= 2 else 3
     top = np.iinfo(pixels.dtype).max if pixels.dtype.kind == "u" else 1
     levels = channels[..., :n_colours].astype(np.float64) / top
-    level = _estimate_sigma(levels, channels[..., n_colours:]) if sigma is None else float(sigma)
+    alpha = channels[..., n_colours:]
+    seen = alpha.any(axis=2) if alpha.size else None
+    level = 255 * estimate_noise(levels, seen) if sigma is None else float(sigma)
     told: dict[str, Any] = {"sigma": level, "estimated": sigma is None, "method": entry.method}
     if level < NO_NOISE:
         return DenoisedImage(pixels.copy(), **told)
@@ -194,16 +196,6 @@ def _check_pixels(pixels: Array) -> Array:
             f"image: floating-point levels must lie about [0, 1]; their mean is {mean:.3g}"
         )
     return pixels
-
-
-def _estimate_sigma(levels: Array, alpha: Array) -> float:
-    """The noise in grey levels of 255 of what is not fully transparent; 0 without any detail."""
-    # Zeros are taken for a mask.
-    seen = np.where(alpha.any(axis=2, keepdims=True), levels, 0) if alpha.size else levels
-    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no coefficient
-        found = np.array(estimate_sigma(seen, channel_axis=-1))
-    return 255 * float(np.nan_to_num(found).mean())
 
 
 def _denoiser_at(entry: Entry, sigma: float) -> tuple[Callable[[Array], Array], float | None]:
