@@ -166,6 +166,10 @@ HEADS = {"num_heads": 3, "learnable": True}
 GRID, GRID_HELD = {"width": 4, "n_class_tokens": 1}, {"grid.width": 4, "grid.n_class_tokens": 1}
 MEANS = {"patch_size": 3, "patch_distance": 4, "patch_weights": "gaussian", "channels": 2}
 COSINE = {"patch_size": 3, "n_frequencies": 9, "channels": 2}
+SLOPES = {
+    "coefficient_slopes": np.zeros((8, 8)), "weight_slopes": np.zeros((2, 8, 5)),
+    "lam_slopes": np.zeros(2),
+}  # fmt: skip
 DENOISED = {"sigma": 0.2, "n_layers": 2}
 BLOCK = {"operator": "linear", "dropout": 0.2, "norm_eps": 1e-3}
 CLASS_BLOCK = BLOCK | {"operator": "gaussian"}
@@ -374,6 +378,8 @@ ROWS = [
     row("NonlocalEnergyStep", base=FILTER, lam=0.3, step=0.7, stays="base"),
     row("FilterDiffusion", threshold=0.3, lam=0.2, filter_size=3, holds=diffusion(0.3, 0.2)),
     row("Neutreno", base=GAUSSIAN, lam=0.4, relaxed=True, n_iter=3, **HEADS),
+    row("NoiseLevelFilterDiffusion", threshold=0.3, lam=0.2, filter_size=3,
+        holds=diffusion(0.3, 0.2) | SLOPES),
     row("NonlocalFilterDiffusion", threshold=0.3, lam=0.2, filter_size=3,
         holds=diffusion(0.3, 0.2) | {"sharing": np.zeros(8)}),
     row("DeepSelfExpression", in_features=6, n_layers=1, num_heads=3, mixing=0.4, shrinkage=0.2,

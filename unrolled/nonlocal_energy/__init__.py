@@ -4,11 +4,13 @@ from .convex_ridge import ConvexRidge
 from .filter_banks import filter_gradient
 from .filter_diffusion import FilterDiffusion, NonlocalFilterDiffusion
 from .neutreno import Neutreno, NonlocalEnergyStep, own_rows
+from .noise_level_diffusion import NoiseLevelFilterDiffusion
 
 __all__ = [
     "ConvexRidge",
     "FilterDiffusion",
     "Neutreno",
+    "NoiseLevelFilterDiffusion",
     "NonlocalEnergyStep",
     "NonlocalFilterDiffusion",
     "filter_gradient",

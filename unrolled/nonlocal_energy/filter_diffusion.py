@@ -96,27 +96,35 @@ class FilterDiffusion(nn.Module):
 
     def filters(self) -> Tensor:
         """The filters, of shape (n_filters, filter_size, filter_size)."""
-        basis = dct_basis(self.filter_size).to(self.coefficients)
-        return (self.coefficients @ basis).unflatten(-1, 2 * (self.filter_size,))
+        return self._filters(self.coefficients).unflatten(-1, 2 * (self.filter_size,))
 
     def forward(self, u: Tensor, f: Tensor) -> Tensor:
         """Take one step from u with noisy images f, both (batch, channels, height, width)."""
         return self._step_by(u, f, partial(filter_gradient, knots=KNOTS))
 
+    def _filters(self, coefficients: Tensor) -> Tensor:
+        """Return filters as rows, from their coefficients in the transform."""
+        return coefficients @ dct_basis(self.filter_size).to(coefficients)
+
     def _step_by(
         self, u: Tensor, f: Tensor, gradient_of: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
         """Take a step by the energy's gradient ``gradient_of(images, filters, weights)``."""
+        self._check(u, f)
+        threshold = self.log_threshold.exp()[:, None]
+        # clip(z, -r t, r t) = t clip(z / t, -r, r)
+        filters = self._filters(self.coefficients) / threshold
+        weights = self.weights * threshold.square()
+        gradient = gradient_of(u.flatten(0, 1), filters.to(u.dtype), weights.to(u.dtype)).view_as(u)
+        return self._descend(u, f, gradient, self.lam)
+
+    def _check(self, u: Tensor, f: Tensor) -> None:
         check_images(u, "u", self.filter_size)
         if f.shape != u.shape:
             raise ValueError(f"f: must be of the shape of u, {(*u.shape,)}, got {(*f.shape,)}")
-        threshold = self.log_threshold.exp()[:, None]
-        # clip(z, -r t, r t) = t clip(z / t, -r, r)
-        filters = self.filters().flatten(1) / threshold
-        weights = self.weights * threshold.square()
-        gradient = gradient_of(u.flatten(0, 1), filters.to(u.dtype), weights.to(u.dtype)).view_as(u)
-        counts = window_counts(u, self.filter_size)
-        return u - gradient / counts - self.lam.to(u.dtype) * (u - f)
+
+    def _descend(self, u: Tensor, f: Tensor, gradient: Tensor, lam: Tensor) -> Tensor:
+        return u - gradient / window_counts(u, self.filter_size) - lam.to(u.dtype) * (u - f)
 
     def extra_repr(self) -> str:
         return (

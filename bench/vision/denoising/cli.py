@@ -27,6 +27,7 @@ from ...options import (
 )
 from ...terminal import console, progress
 
+_SIGMA = 25.0
 _BESIDE_LIKE = {"like", "output", "data", "data_home", "device"}
 _BESIDE_NOISY = {"images", "noisy", "method", "sigma", "save", "load"}
 
@@ -97,7 +98,7 @@ def denoise(
     - peer: other packages, if installed
     - start: networks before training
     - trained: networks with weights that come with the package, for a noise of 25
-      (FilterDiffusionDenoiser also for 50)
+      (FilterDiffusionDenoiser also for 50, NoiseLevelDiffusionDenoiser for all)
     - own: methods of yours
 
     The method "NAME, solver" is the solver of the untrained network NAME and gives the same result;
@@ -142,7 +143,7 @@ def denoise(
     if Path(images).is_dir() and output.resolve().is_relative_to(Path(images).resolve()):
         reason = f"{output} is inside the folder of pictures, and holds pictures"
         raise typer.BadParameter(reason, param_hint="--output")
-    sigmas = list(dict.fromkeys(sigma or [25.0]))
+    sigmas = list(dict.fromkeys(sigma or [_SIGMA]))
     given = NoisyImages(images, seed, data_home, colour)
     with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
         options = Options(seed, 1, n_jobs, data_home, output / "runs", progress("Denoising"))
@@ -188,7 +189,10 @@ def train_denoiser(
         str | None,
         typer.Argument(metavar="NETWORK", help="Class of the network; settings follow a colon."),
     ] = None,
-    sigma: Annotated[float, typer.Option(min=0.1, help=SIGMA)] = 25.0,
+    sigma: Annotated[
+        list[float] | None,
+        typer.Option(min=0.1, help=SIGMA),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Train for this long [20, if --steps is not given].")
     ] = None,
@@ -217,6 +221,9 @@ def train_denoiser(
     twinsolve train-denoiser --like results/train-denoiser --output again
     ```
 
+    **--sigma**, given twice, is the lowest and the highest noise of the patches, for a network that
+    takes the noise level, network(noisy, sigma), such as NoiseLevelDiffusionDenoiser.
+
     **NETWORK** is a class of twinsolve.unrolled.models.denoisers, with settings after a colon; or a
     class of yours, package.module:Class, installed or in the current folder. Yours must keep the
     arguments of its constructor as attributes.
@@ -243,6 +250,7 @@ def train_denoiser(
         raise typer.BadParameter("name one: NETWORK or --like FOLDER", param_hint="NETWORK")
     if like is not None:
         refuse_others(context, "--like", context.params.keys() - _BESIDE_LIKE)
+    own, levels = _training_levels([level / 255 for level in sigma or [_SIGMA]])
     options: dict[str, Any] = {
         "directory": output, "data_home": data_home,
         "progress": progress("Steps"), "on_validation": _print_validation,
@@ -260,8 +268,8 @@ def train_denoiser(
                     seed=seed,
                 )  # fmt: skip
                 training.train_denoiser(
-                    build_network(str(network), sigma=sigma / 255, seed=seed).to(place),
-                    sigma=sigma / 255, recipe=recipe, patch_size=patch_size, data=data,
+                    build_network(str(network), sigma=own, seed=seed).to(place),
+                    sigma=levels, recipe=recipe, patch_size=patch_size, data=data,
                     colour=colour, **options,
                 )  # fmt: skip
     except FloatingPointError as error:
@@ -269,6 +277,16 @@ def train_denoiser(
         raise typer.Exit(code=1) from error
     if os.environ.get("RANK", "0") == "0":
         console().print(f"Written to {output}/")
+
+
+def _training_levels(sigmas: list[float]) -> tuple[float, float | tuple[float, float]]:
+    """The noise level of the network, and that of training or its range."""
+    if len(sigmas) == 1:
+        return sigmas[0], sigmas[0]
+    if len(sigmas) > 2:
+        reason = f"give one level, or the lowest and the highest; got {len(sigmas)}"
+        raise typer.BadParameter(reason, param_hint="--sigma")
+    return _SIGMA / 255, (sigmas[0], sigmas[1])
 
 
 def _print_validation(row: dict[str, Any]) -> None:

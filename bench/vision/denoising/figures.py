@@ -142,7 +142,8 @@ def draw_layers(table: pd.DataFrame, path: Path, *, given: NoisyImages, sigma: f
         for kind in ("start", "trained"):
             shown = network if kind == "trained" else started(network)
             counts = range(1, n_layers + 1)
-            psnr = [quality(crop, apply(first_layers(shown, k), noisy))["psnr"] for k in counts]
+            parts = (apply(first_layers(shown, k), noisy, sigma / 255) for k in counts)
+            psnr = [quality(crop, part)["psnr"] for part in parts]
             own.plot(counts, psnr, marker=_MARKS[kind], color=_COLOURS[kind], label=kind)
         own.set_title(name, fontsize=10, loc="left")
         own.set_xlabel("layers K")

@@ -314,7 +314,7 @@ class Entry:
     def list_levels(self) -> list[float] | None:
         if self.folder:
             sigma = read_settings(self.folder)["settings"]["task"].get("sigma")
-            return None if sigma is None else [round(255 * sigma, 6)]
+            return [round(255 * sigma, 6)] if isinstance(sigma, float) else None
         return shipped_levels(self.network) if self.kind == "trained" else None
 
     def network_at(self, sigma: float) -> nn.Module:
@@ -374,7 +374,7 @@ def _load_trained(folder: str, path: str, content: str) -> nn.Module:
 
 
 def _apply_network(network: nn.Module, noisy: Array, sigma: float) -> Array:
-    return apply(network, noisy)
+    return apply(network, noisy, sigma)
 
 
 def method_names() -> dict[str, list[str]]:

@@ -143,21 +143,35 @@ def _find_minimisers(network: nn.Module) -> list[ConvexRidge]:
     return [part for part in network.modules() if isinstance(part, ConvexRidge)]
 
 
+def takes_levels(network: nn.Module | type[nn.Module]) -> bool:
+    """Whether a network takes the noise level of images: ``network(noisy, sigma)``."""
+    return "sigma" in inspect.signature(network.forward).parameters
+
+
 def shipped_path(name: str, sigma: float) -> Path:
     """Path of the shipped weights for a noise level; the file need not exist."""
+    if takes_levels(getattr(denoisers, name)):
+        return _SHIPPED / f"{name}.safetensors"
     return _SHIPPED / f"{name}-{round(255 * sigma, 6):g}.safetensors"
 
 
-def shipped_levels(name: str) -> list[float]:
-    """Noise levels, in grey levels of 255, for which the package has weights."""
+def shipped_levels(name: str) -> list[float] | None:
+    """Noise levels, in grey levels of 255, for which the package has weights; None for all."""
+    if takes_levels(getattr(denoisers, name)):
+        return None
     paths = _SHIPPED.glob(f"{name}-*.safetensors")
     return sorted(float(path.stem.rpartition("-")[2]) for path in paths)
+
+
+def _has_weights(name: str) -> bool:
+    levels = shipped_levels(name)
+    return shipped_path(name, 0.0).exists() if levels is None else bool(levels)
 
 
 def shipped_classes() -> dict[str, str]:
     """Classes of the networks that come with weights, by short names such as filter-diffusion."""
     stems = {name: name.removesuffix("Denoiser").replace("NonLocal", "Nonlocal") for name in
-             network_names() if shipped_levels(name)}  # fmt: skip
+             network_names() if _has_weights(name)}  # fmt: skip
     return {re.sub(r"\B([A-Z])", r"-\1", stem).lower(): name for name, stem in stems.items()}
 
 
@@ -168,10 +182,12 @@ def load_denoiser(name: str, *, sigma: float = 25.0) -> nn.Module:
     ----------
     name : str
         "convex-ridge", "filter-diffusion", "group-coding", "mixture-of-experts",
-        "nonlocal-filter-diffusion", "nonlocal-means" or "patch-coding".
+        "noise-level-diffusion", "nonlocal-filter-diffusion", "nonlocal-means" or "patch-coding".
     sigma : float, default=25
         Noise level that it was trained for, in grey levels of 255. All have weights for 25, and
-        "filter-diffusion" for 50.
+        "filter-diffusion" for 50. "noise-level-diffusion" is for all, and takes the level of each
+        call, ``network(noisy, sigma)``, in grey levels of [0, 1]: see
+        `twinsolve.unrolled.models.NoiseLevelDiffusionDenoiser`.
 
     Returns
     -------
@@ -205,7 +221,8 @@ def load_denoiser(name: str, *, sigma: float = 25.0) -> nn.Module:
         raise ValueError(
             f"name: must be among {listed}, with noise levels in brackets; got {name!r}"
         )
-    if sigma not in shipped_levels(known[name]):
+    levels = shipped_levels(known[name])
+    if levels is not None and sigma not in levels:
         raise ValueError(
             f"sigma: {name} has weights for a noise of {_list_levels(known[name])}; got {sigma:g}"
         )
@@ -213,7 +230,8 @@ def load_denoiser(name: str, *, sigma: float = 25.0) -> nn.Module:
 
 
 def _list_levels(name: str) -> str:
-    return ", ".join(f"{level:g}" for level in shipped_levels(name))
+    levels = shipped_levels(name)
+    return "all" if levels is None else ", ".join(f"{level:g}" for level in levels)
 
 
 def ship(folder: str | Path, path: Path | None = None) -> Path:
@@ -224,7 +242,7 @@ def ship(folder: str | Path, path: Path | None = None) -> Path:
     known, model = read_settings(folder), load_model(folder)
     said = known["settings"]
     name = said["model"]["class"].partition(":")[2]
-    path = path or shipped_path(name, said["task"]["sigma"])
+    path = path or shipped_path(name, said["task"].get("sigma"))
     notes = {
         "class": said["model"]["class"],
         "arguments": json.dumps(said["model"]["arguments"]),
@@ -244,21 +262,23 @@ def load_shipped(path: Path) -> nn.Module:
     return model.eval()
 
 
-def apply(network: nn.Module, noisy: Array) -> Array:
+def apply(network: nn.Module, noisy: Array, sigma: float | None = None) -> Array:
     """Apply a network to an image in the precision of its weights; large images in tiles.
 
     Networks of one channel get the three channels of a colour image (height, width, 3) as a batch.
+    `sigma` in grey levels is for networks that take it; None is that of the network.
     """
-    margin = getattr(network, "margin", None)
+    margin, level = getattr(network, "margin", None), sigma if takes_levels(network) else None
     if max(noisy.shape) > LARGE and margin is not None:
-        return in_tiles(partial(_apply_whole, network), noisy, margin=margin, side=LARGE)
-    return _apply_whole(network, noisy)
+        return in_tiles(partial(_apply_whole, network, level), noisy, margin=margin, side=LARGE)
+    return _apply_whole(network, level, noisy)
 
 
 @torch.no_grad()
-def _apply_whole(network: nn.Module, noisy: Array) -> Array:
+def _apply_whole(network: nn.Module, level: float | None, noisy: Array) -> Array:
     weight = next(network.parameters())
-    found = network(torch.from_numpy(_to_planes(network, noisy)).to(weight))
+    planes = torch.from_numpy(_to_planes(network, noisy)).to(weight)
+    found = network(planes) if level is None else network(planes, level)
     return _to_image(found.double().cpu().numpy(), noisy)
 
 

@@ -131,7 +131,7 @@ def denoise_image(
     top = np.iinfo(pixels.dtype).max if pixels.dtype.kind == "u" else 1
     levels = channels[..., :n_colours].astype(np.float64) / top
     alpha = channels[..., n_colours:]
-    seen = alpha.any(axis=2) if alpha.size else None
+    seen = np.asarray(alpha.any(axis=2)) if alpha.size else None
     level = 255 * estimate_noise(levels, seen) if sigma is None else float(sigma)
     told: dict[str, Any] = {"sigma": level, "estimated": sigma is None, "method": entry.method}
     if level < NO_NOISE:

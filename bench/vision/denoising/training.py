@@ -1,5 +1,6 @@
 """Train denoising networks on pictures, and validate them on held-out pictures."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ from ...recipe import Recipe
 from ...run_folder import START, load_model, read_settings
 from ...timing import Progress
 from ...training import generator_of, train
+from .networks import takes_levels
 
+NoiseLevels = float | tuple[float, float]
 _PACKAGED = "train400"
 N_VALIDATION = 20  # the last images, on which no network is trained
 _CROP = 128
@@ -66,62 +69,89 @@ def levels_of(pixels: np.ndarray) -> np.ndarray:
 
 
 class NoisyPatches:
-    """Batches of noisy and clean patches, each of shape (n_samples, channels, size, size).
+    """Batches of noisy and clean patches (n_samples, channels, size, size), and noise levels.
 
     Parameters
     ----------
     images : sequence of ndarray
         As in `Patches`.
     size : int
-    sigma : float
-        Standard deviation of the noise, in grey levels.
+    sigma : float or pair of float
+        Standard deviation of the noise, in grey levels; or its range, in which the logarithm is
+        uniform.
     """
 
-    def __init__(self, images: Sequence[np.ndarray], *, size: int, sigma: float) -> None:
-        self.patches, self.sigma = Patches(images, size), np.float32(sigma)
+    def __init__(self, images: Sequence[np.ndarray], *, size: int, sigma: NoiseLevels) -> None:
+        self.patches, self.sigma = Patches(images, size), sigma
 
-    def __call__(self, seed: int, step: int, samples: range) -> tuple[Tensor, Tensor]:
-        clean, noisy = [], []
+    def __call__(self, seed: int, step: int, samples: range) -> tuple[Tensor, Tensor, Tensor]:
+        clean, noisy, levels = [], [], []
         for sample in samples:
             rng = generator_of(seed, step, sample)
             patch = self.patches.crop(rng)
+            level = np.float32(self._draw_level(rng))
             clean.append(patch)
-            noisy.append(patch + self.sigma * rng.standard_normal(patch.shape, dtype=np.float32))
-        return torch.from_numpy(np.stack(noisy)), torch.from_numpy(np.stack(clean))
+            noisy.append(patch + level * rng.standard_normal(patch.shape, dtype=np.float32))
+            levels.append(level)
+        stacked = [torch.from_numpy(np.stack(x)) for x in (noisy, clean, levels)]
+        return stacked[0], stacked[1], stacked[2]
+
+    def _draw_level(self, rng: np.random.Generator) -> float:
+        if isinstance(self.sigma, float):
+            return self.sigma
+        return float(np.exp(rng.uniform(*np.log(self.sigma))))
 
 
-def mean_squared_error(sigma: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
-    """Mean squared error divided by the noise variance: returning the noisy patch costs 1.
+def mean_squared_error(
+    sigma: NoiseLevels,
+) -> Callable[[nn.Module, tuple[Tensor, Tensor, Tensor]], Tensor]:
+    """Mean squared error in units of the noise variance: returning the noisy patch costs 1.
 
     Steps of AdamW do not depend on the scale of a loss, but the clipping of gradients does; with
-    this scale, it means the same for each sigma, patch and batch size.
+    this scale, it means the same for each sigma, patch and batch size. In a range, the error of a
+    patch at level s is divided by s and by the middle: good denoisers leave an error about
+    proportional to s, so that each level counts about the same.
     """
+    known = levels_in(sigma)
+    middle = known[len(known) // 2]
 
-    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        noisy, clean = batch
-        return nn.functional.mse_loss(model(noisy).to(clean.dtype), clean) / sigma**2
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        noisy, clean, levels = batch
+        denoised = model(noisy, levels) if takes_levels(model) else model(noisy)
+        errors = (denoised.to(clean.dtype) - clean).square().mean(dim=(1, 2, 3))
+        return (errors / levels).mean() / middle
 
     return loss
 
 
+def levels_in(sigma: NoiseLevels) -> tuple[float, ...]:
+    """The level, or the ends of a range and its geometric mean between them."""
+    if isinstance(sigma, float):
+        return (sigma,)
+    lowest, highest = sigma
+    return lowest, math.sqrt(lowest * highest), highest
+
+
 def validation_db(
-    images: Sequence[np.ndarray], sigma: float
+    images: Sequence[np.ndarray], sigma: NoiseLevels
 ) -> Callable[[nn.Module], dict[str, float]]:
-    """Function of a model: mean PSNR over the middles of images, always with the same noise."""
-    pairs = []
+    """Function of a model: mean PSNR over the middles of images, always with the same noise.
+
+    In a range of noise levels it is the mean over the ends and the middle.
+    """
+    known = []
     for seed, image in enumerate(images):
         top, left = (max(0, (extent - _CROP) // 2) for extent in image.shape[:2])
         clean = levels_of(image[top : top + _CROP, left : left + _CROP])
-        pairs.append(
-            (_to_planes(add_noise(clean, sigma=sigma, random_state=seed)), _to_planes(clean))
-        )
+        for level in levels_in(sigma):
+            noisy = add_noise(clean, sigma=level, random_state=seed)
+            known.append((_to_planes(noisy), _to_planes(clean), level))
 
     def validate(model: nn.Module) -> dict[str, float]:
-        weight = next(model.parameters())
-        losses = [
-            float(((model(noisy.to(weight)) - clean.to(weight)).double() ** 2).mean())
-            for noisy, clean in pairs
-        ]
+        weight, losses = next(model.parameters()), []
+        for noisy, clean, level in known:
+            given = (noisy.to(weight), level) if takes_levels(model) else (noisy.to(weight),)
+            losses.append(float(((model(*given) - clean.to(weight)).double() ** 2).mean()))
         return {"validation_db": float(np.mean(-10 * np.log10(losses)))}
 
     return validate
@@ -135,7 +165,7 @@ def _to_planes(image: np.ndarray) -> Tensor:
 def train_denoiser(
     network: nn.Module,
     *,
-    sigma: float,
+    sigma: NoiseLevels,
     recipe: Recipe,
     directory: str | os.PathLike[str],
     patch_size: int = 48,
@@ -152,8 +182,9 @@ def train_denoiser(
     network : nn.Module
         Takes noisy images of shape (n_images, channels, height, width) and returns clean ones. It
         keeps the arguments of its constructor as attributes.
-    sigma : float
-        Standard deviation of the noise, in grey levels, for example 25 / 255.
+    sigma : float or pair of float
+        Standard deviation of the noise, in grey levels, for example 25 / 255; or its range, for a
+        network that takes it: ``network(noisy, sigma)`` with a level for each image.
     recipe : Recipe
     directory : path
         Folder of the run, from which an interrupted run continues.
@@ -175,11 +206,13 @@ def train_denoiser(
     Raises
     ------
     ValueError
-        If there are not more images than for validation, an image is smaller than a patch, or as
-        in `twinsolve.bench.training.train`.
+        If there are not more images than for validation, an image is smaller than a patch, a
+        range is empty or for a network that takes no level, or as in
+        `twinsolve.bench.training.train`.
     FloatingPointError
         If loss or gradient is NaN or infinite; the last checkpoint is kept.
     """
+    sigma = _check_levels(sigma, network)
     known = _load_pictures(data, colour, data_home)
     images = known.images
     if len(images) <= N_VALIDATION:
@@ -206,6 +239,20 @@ def train_denoiser(
         progress=progress,
         on_validation=on_validation,
     )  # fmt: skip
+
+
+def _check_levels(sigma: Any, network: nn.Module) -> NoiseLevels:
+    """Return a level as float or a range as pair; JSON has lists."""
+    if isinstance(sigma, int | float):
+        return float(sigma)
+    lowest, highest = map(float, sigma)
+    if not 0 < lowest < highest < math.inf:
+        raise ValueError(f"sigma: a range must rise from above 0, got {lowest:g} to {highest:g}")
+    if not takes_levels(network):
+        raise ValueError(
+            f"sigma: a range needs a network(noisy, sigma); {type(network).__name__} takes no level"
+        )
+    return lowest, highest
 
 
 def _load_pictures(data: str, colour: bool, data_home: str | None) -> Bunch:

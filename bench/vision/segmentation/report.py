@@ -119,11 +119,12 @@ def draw_scenes(table: pd.DataFrame, path: Path, *, data: str, data_home: str | 
     """Draw test pictures, their labels, and predictions of the first seed."""
     test = load_scenes(data, data_home).test
     first = table[table.seed == table.seed.min()].set_index("row").network
-    places = np.linspace(0, len(test.images) - 1, _N_SHOWN + 2).round().astype(int)[1:-1]
+    spread = np.linspace(0, len(test.images) - 1, _N_SHOWN + 2)[1:-1]
+    places = np.unique(spread.round().astype(int))
     known = colormaps["tab20"](np.arange(len(test.target_names)) % 20)
     colours = ListedColormap([*known, (0, 0, 0)])
     titles = ["picture", "labels", *map(str, first.index)]
-    figure, axes = panels(_N_SHOWN * len(titles), (2.1, 1.75), columns=len(titles), margin=1.3)
+    figure, axes = panels(len(places) * len(titles), (2.1, 1.75), columns=len(titles), margin=1.3)
     options = {"cmap": colours, "vmin": -0.5, "vmax": len(test.target_names) + 0.5}
     networks = [load_model(path.parent / "runs" / folder) for folder in first]
     found = [scores_of(network, levels(test.images[places])) for network in networks]

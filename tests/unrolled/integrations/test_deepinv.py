@@ -1,4 +1,4 @@
-"""Networks of deepinv that start at solved codes of patches."""
+"""Networks of deepinv that start at solved codes, and its loops with our denoiser."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from torch.autograd import grad
 from twinsolve.datasets import load_photographs
 from twinsolve.solvers.sparse_coding import dct_dictionary, denoise_ista
 from twinsolve.unrolled.integrations import deepinv_start
+from twinsolve.unrolled.models.denoisers import NoiseLevelDiffusionDenoiser
 
 from ..draws import tokens, uniform
 
@@ -77,3 +78,24 @@ def test_an_unfolded_network_begins_at_the_start_and_keeps_it_at_small_steps():
     assert found == ["20.10", "23.17", "22.04", "23.07", "22.67", "22.66", "20.10", "23.34"]
     page = (Path(__file__).parents[3] / "docs/solved.md").read_text()
     assert all(f"{number} dB" in page for number in found)
+
+
+@pytest.mark.peers
+def test_plug_and_play_of_deepinv_calls_the_denoiser_of_all_noise_levels():
+    """Its proximal gradient steps of length 1 put back known pixels and denoise."""
+    deepinv = pytest.importorskip("deepinv")
+    image = torch.from_numpy(load_photographs().images[0])[None, None, 100:164, 200:264]
+    known = (uniform(*image.shape) < 0.5).double()
+    physics = deepinv.physics.Inpainting((1, 64, 64), mask=known[0])
+    y = physics.A(image)
+    network = NoiseLevelDiffusionDenoiser(n_layers=2, dtype=torch.float64).requires_grad_(False)
+    loop = deepinv.optim.PGD(
+        deepinv.optim.L2(), deepinv.optim.PnP(network), stepsize=1.0, g_param=SIGMA, max_iter=6
+    )
+    expected = known * image
+    for _ in range(6):
+        expected = network(known * image + (1 - known) * expected, SIGMA)
+    with torch.no_grad():
+        found = loop.double()(y, physics)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    assert (found - image).square().mean() < (y - image).square().mean() / 8

@@ -15,8 +15,16 @@ from ....solvers.nonlocal_energy import (
     dct_filters,
     filter_diffusion_step,
 )
-from ....unrolled.models.denoisers import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
-from ....unrolled.nonlocal_energy import FilterDiffusion, NonlocalFilterDiffusion
+from ....unrolled.models.denoisers import (
+    FilterDiffusionDenoiser,
+    NoiseLevelDiffusionDenoiser,
+    NonlocalFilterDiffusionDenoiser,
+)
+from ....unrolled.nonlocal_energy import (
+    FilterDiffusion,
+    NoiseLevelFilterDiffusion,
+    NonlocalFilterDiffusion,
+)
 from ....unrolled.sparse_coding.patches import Similar
 from ...heads import Array, Tensors, image_builder
 from ...laws.subject import as_array
@@ -38,31 +46,56 @@ _build_step = image_builder(FilterDiffusion, **_STEP)
 _build_network = image_builder(FilterDiffusionDenoiser, **_NETWORK)
 
 
-def energy_of(layer: FilterDiffusion, similar: Array | None = None) -> dict[str, Any]:
+_RATIO = 1.7  # of the noise level to that of the parameters without slopes
+
+
+def _parameters_of(layer: FilterDiffusion, ratio: float) -> dict[str, Any]:
+    """Return the parameters of a step, computed from the definition if they have slopes."""
+    held = {name: as_array(parameter) for name, parameter in layer.named_parameters()}
+    if isinstance(layer, NoiseLevelFilterDiffusion):
+        t = np.log(np.clip(ratio, 0.2, 3.0))
+        held["coefficients"] = held["coefficients"] + t * held["coefficient_slopes"]
+        held["log_threshold"] = held["log_threshold"] + np.log(ratio)
+        for name, slopes in (("weights", "weight_slopes"), ("lam", "lam_slopes")):
+            held[name] = held[name] + np.tensordot([t, t**2], held[slopes], axes=1)
+    return held
+
+
+def energy_of(
+    layer: FilterDiffusion, similar: Array | None = None, *, ratio: float = 1.0
+) -> dict[str, Any]:
     """Return the solver's bank, potentials and lam at the layer's parameters.
 
-    For a `NonlocalFilterDiffusion`, `similar` holds the indices of the windows similar to each.
+    For a `NonlocalFilterDiffusion`, `similar` holds the indices of the windows similar to each. A
+    `NoiseLevelFilterDiffusion` is that for `ratio`.
     """
-    filters = np.tensordot(as_array(layer.coefficients), dct_filters(layer.filter_size), axes=1)
-    thresholds = np.exp(as_array(layer.log_threshold))[:, None] * _RATIOS
+    held = _parameters_of(layer, ratio)
+    filters = np.tensordot(held["coefficients"], dct_filters(layer.filter_size), axes=1)
+    thresholds = np.exp(held["log_threshold"])[:, None] * _RATIOS
     if isinstance(layer, NonlocalFilterDiffusion):
         assert similar is not None
         bank: FilterBank = NonlocalFilterBank(filters, similar, sharing=as_array(layer.sharing))
     else:
         bank = FilterBank(filters)
-    potentials = Potentials(thresholds, as_array(layer.weights))
-    return {"bank": bank, "potentials": potentials, "lam": float(layer.lam.detach())}
+    potentials = Potentials(thresholds, held["weights"])
+    return {"bank": bank, "potentials": potentials, "lam": float(held["lam"])}
 
 
 def step_of(
-    layer: FilterDiffusion, u: Array, f: Array, similar: dict[tuple[int, ...], Array] | None = None
+    layer: FilterDiffusion,
+    u: Array,
+    f: Array,
+    similar: dict[tuple[int, ...], Array] | None = None,
+    *,
+    ratio: float = 1.0,
 ) -> Array:
     """Take the solver's step from u near f at the layer's parameters, for any leading shape.
 
-    For a `NonlocalFilterDiffusion`, `similar` holds the indices of similar windows of each image.
+    For a `NonlocalFilterDiffusion`, `similar` holds the indices of similar windows of each image. A
+    `NoiseLevelFilterDiffusion` is that for `ratio`.
     """
     stepped = np.empty(u.shape)
-    energy = energy_of(layer) if similar is None else {}
+    energy = energy_of(layer, ratio=ratio) if similar is None else {}
     for place in np.ndindex(u.shape[:-2]):
         if similar is not None:
             energy = energy_of(layer, similar[place])
@@ -70,7 +103,9 @@ def step_of(
     return stepped
 
 
-def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: Any = None) -> float:
+def _certify(
+    twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: Any = None, ratio: float = 1.0
+) -> float:
     """Check the step v of u by its optimality condition along random directions d.
 
     It is ``<n (u - v), d> = sum_i <rho_i'(K_i u), K_i d> + lam <n (u - f), d>``, n the number of
@@ -78,7 +113,8 @@ def _certify(twin: Twin, layer: FilterDiffusion, inputs: Tensors, *, similar: An
     """
     (u, *_), (v, *_) = as_array(inputs[0][0]), layer_output(twin, layer, inputs)[0]
     f = upside_down(u)
-    energy = energy_of(layer, similar(layer, f) if similar is not None else None)
+    nearest = similar(layer, f) if similar is not None else None
+    energy = energy_of(layer, nearest, ratio=ratio)
     bank, lam = energy["bank"], energy["lam"]
     counts, pull = bank.counts(u.shape), energy["potentials"].influence(bank(u))
     residuals = []
@@ -147,6 +183,18 @@ def _solve_shared(layer: NonlocalFilterDiffusion, u: Array, f: Array) -> Array:
     return step_of(layer, u, f, _map_images(partial(_similar_to, layer), f))
 
 
+def _build_with_slopes(image: Array, **settings: Any) -> NoiseLevelFilterDiffusion:
+    """Build the layer with parameters that differ from one noise level to the next."""
+    layer: NoiseLevelFilterDiffusion
+    layer = image_builder(NoiseLevelFilterDiffusion, **_STEP)(image, **settings)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for slopes in (layer.coefficient_slopes, layer.weight_slopes, layer.lam_slopes):
+            drawn = torch.randn(slopes.shape, generator=generator, dtype=slopes.dtype)
+            slopes.copy_(0.1 * drawn)
+    return layer
+
+
 def _step_fields(apply: _Step, solve: _Step, observe: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the fields of a twin that steps from an image near ``observe(image)``."""
     return {
@@ -161,6 +209,9 @@ for name, source, layer, build, apply, solve, certificate in (
      lambda layer, u, f: layer(u, f), step_of, _certify),
     ("nonlocal-filter-diffusion", "Qiao et al. (2017)", NonlocalFilterDiffusion, _build_shared,
      _apply_shared, _solve_shared, partial(_certify, similar=_similar_to)),
+    ("noise-level-diffusion", "Chen and Pock (2017)", NoiseLevelFilterDiffusion,
+     _build_with_slopes, lambda layer, u, f: layer(u, f, u.new_tensor(_RATIO)),
+     partial(step_of, ratio=_RATIO), partial(_certify, ratio=_RATIO)),
 ):  # fmt: skip
     _add(
         name=name,
@@ -206,4 +257,16 @@ _network(
         "small-window": partial(_build_nonlocal, window=1, n_similar=6, lam=0.3),
     },
     task={"build": partial(_build_nonlocal, sigma=_SIGMA)},
+)
+_network(
+    name="noise-level-diffusion-network",
+    source="Chen and Pock (2017)",
+    layer=NoiseLevelDiffusionDenoiser,
+    build=image_builder(NoiseLevelDiffusionDenoiser, **_NETWORK),
+    options={
+        "one-layer": partial(
+            image_builder(NoiseLevelDiffusionDenoiser, **_NETWORK), n_layers=1, threshold=1.5
+        )
+    },
+    task={"build": image_builder(NoiseLevelDiffusionDenoiser, **_NETWORK | {"sigma": _SIGMA})},
 )

@@ -3,6 +3,7 @@
 from .convex_ridge import ConvexRidgeDenoiser
 from .filter_diffusion import FilterDiffusionDenoiser, NonlocalFilterDiffusionDenoiser
 from .mixture_of_experts import MixtureOfExpertsDenoiser
+from .noise_level import NoiseLevelDiffusionDenoiser
 from .nonlocal_means import NonLocalMeansDenoiser
 from .patch_coding import GroupCodingDenoiser, PatchCodingDenoiser
 
@@ -11,6 +12,7 @@ __all__ = [
     "FilterDiffusionDenoiser",
     "GroupCodingDenoiser",
     "MixtureOfExpertsDenoiser",
+    "NoiseLevelDiffusionDenoiser",
     "NonLocalMeansDenoiser",
     "NonlocalFilterDiffusionDenoiser",
     "PatchCodingDenoiser",

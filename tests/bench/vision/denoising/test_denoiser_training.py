@@ -125,7 +125,8 @@ def test_a_run_of_two_processes_is_not_repeated_by_one(place):
 
 def test_noise_is_seeded_white_and_not_clipped():
     draw = NoisyPatches([np.zeros((64, 64)), np.ones((64, 64))], size=48, sigma=0.1)
-    noisy, clean = draw(3, 7, range(40))
+    noisy, clean, levels = draw(3, 7, range(40))
+    assert torch.equal(levels, torch.full((40,), 0.1))
     noise = (noisy - clean).double().numpy()
     assert noisy.shape == (40, 1, 48, 48)
     assert noisy.dtype == torch.float32
@@ -134,11 +135,56 @@ def test_noise_is_seeded_white_and_not_clipped():
     assert abs((noise[..., 1:] * noise[..., :-1]).mean()) < 1e-4
     assert noisy.min() < 0 < 1 < noisy.max()
     assert set(clean.unique().tolist()) == {0.0, 1.0}
-    loss = mean_squared_error(0.1)(torch.nn.Identity(), (noisy, clean))
+    loss = mean_squared_error(0.1)(torch.nn.Identity(), (noisy, clean, levels))
     assert float(loss) == pytest.approx(1, abs=0.02)  # in units of the noise
     part = draw(3, 7, range(10, 20))
     assert torch.equal(part[0], noisy[10:20])
     assert not torch.equal(draw(3, 8, range(10, 20))[0], part[0])
+
+
+def test_noise_levels_of_a_range_are_log_uniform_and_told_to_the_network():
+    lowest, highest = 0.02, 0.3
+    draw = NoisyPatches([np.full((64, 64), 0.5)], size=48, sigma=(lowest, highest))
+    noisy, clean, levels = draw(3, 7, range(60))
+    assert torch.equal(draw(3, 7, range(20, 30))[2], levels[20:30])
+    found = (noisy - clean).flatten(1).std(dim=1)
+    assert (found / levels - 1).abs().max() < 0.06  # of 2304 pixels: four standard errors
+    places = (levels / lowest).log() / np.log(highest / lowest)
+    assert 0 < places.min() < 0.1
+    assert 0.9 < places.max() < 1
+    assert float(places.mean()) == pytest.approx(0.5, abs=0.12)
+
+    def told(network, x, sigma):
+        assert torch.equal(sigma, levels)
+        return x
+
+    network = torch.nn.Identity()
+    network.forward = lambda x, sigma: told(network, x, sigma)
+    loss = mean_squared_error((lowest, highest))(network, (noisy, clean, levels))
+    expected = (levels / (lowest * highest) ** 0.5).mean()
+    assert float(loss) == pytest.approx(float(expected), rel=0.02)
+
+
+def test_a_network_of_all_noise_levels_is_trained_and_repeated(place):
+    network = build_network("NoiseLevelDiffusionDenoiser:n_layers=1,filter_size=3", sigma=SIGMA)
+    levels = (SIGMA / 5, 3 * SIGMA)
+    run("run", 12, network=network, sigma=levels)
+    trained = load_model("run")
+    assert trained.steps[0].weight_slopes.any()
+    again = repeat_training("run", directory="again")
+    assert torch.equal(again.steps[0].coefficient_slopes, trained.steps[0].coefficient_slopes)
+    rows = read_metrics("run")
+    assert rows[-1]["validation_db"] > rows[0]["validation_db"]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "message"),
+    [((0.1, 0.2), "Smoothing takes no level"), ((0.2, 0.1), "rise from above 0, got 0.2 to 0.1"),
+     ((0.0, 0.1), "rise from above 0")],
+)  # fmt: skip
+def test_ranges_that_cannot_be_are_refused(sigma, message, place):
+    with pytest.raises(ValueError, match=f"sigma: .*{message}"):
+        run("run", sigma=sigma)
 
 
 def test_validation_is_the_psnr_of_the_middles_with_the_same_noise():

@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from twinsolve.bench.vision.denoising.networks import in_tiles
+from twinsolve.bench import denoise, denoise_image, load_denoiser
+from twinsolve.bench.vision.denoising.networks import apply, in_tiles, started
 from twinsolve.bench.vision.denoising.report import classical_problems, energies
+from twinsolve.datasets import add_noise, load_photographs
 from twinsolve.unrolled.models.denoisers import (
     FilterDiffusionDenoiser,
     GroupCodingDenoiser,
     MixtureOfExpertsDenoiser,
+    NoiseLevelDiffusionDenoiser,
     NonlocalFilterDiffusionDenoiser,
     NonLocalMeansDenoiser,
     PatchCodingDenoiser,
@@ -17,6 +21,7 @@ from twinsolve.unrolled.models.denoisers import (
 
 NETWORKS = {
     "diffusion": lambda: FilterDiffusionDenoiser(n_layers=2, filter_size=3),
+    "noise levels": lambda: NoiseLevelDiffusionDenoiser(n_layers=2, filter_size=3),
     "similar windows": lambda: NonlocalFilterDiffusionDenoiser(
         n_layers=1, filter_size=3, window=2, n_similar=4
     ),
@@ -121,3 +126,34 @@ def test_energy_of_similar_windows_is_that_of_their_responses(noisy):
     alone, together = (energies(network, network, noisy)[0] for network in (local, shared))
     # responses to noise that are averaged are smaller
     assert 0 < together["before"] < 0.8 * alone["before"]
+
+
+def test_the_shipped_network_of_all_levels_is_that_for_25_at_25_and_helps_at_all(noisy):
+    network, fixed = load_denoiser("noise-level-diffusion"), load_denoiser("filter-diffusion")
+    np.testing.assert_allclose(
+        apply(network, noisy, 25 / 255), apply(fixed, noisy), rtol=0, atol=1e-6
+    )
+    clean = load_photographs().images[0][100:228, 200:328]
+    for sigma in (5, 15, 50, 75):
+        given = add_noise(clean, sigma=sigma / 255, random_state=0)
+        closest = load_denoiser("filter-diffusion", sigma=50 if sigma > 35 else 25)
+        s = 255 * closest.sigma / sigma
+        found = apply(network, given, sigma / 255), apply(closest, s * given) / s
+        errors = [10 * np.log10(np.square(image - clean).mean()) for image in found]
+        assert errors[0] < errors[1] + 0.15, sigma  # dB behind what is rescaled
+        start = apply(started(network), given, sigma / 255)
+        assert np.square(found[0] - clean).mean() < np.square(start - clean).mean()
+
+
+def test_the_command_and_the_function_take_it_at_each_noise(tmp_path):
+    clean = load_photographs().images[0][100:164, 200:264]
+    noisy = add_noise(clean, sigma=13 / 255, random_state=0)
+    found = denoise_image(noisy, method="noise-level-diffusion", sigma=13)
+    assert found.trained_for is None
+    expected = apply(load_denoiser("noise-level-diffusion"), noisy, 13 / 255)
+    np.testing.assert_allclose(found.image, expected, rtol=0, atol=1e-6)
+    Image.fromarray(np.rint(255 * clean).astype(np.uint8)).save(tmp_path / "a.png")
+    method = "NoiseLevelDiffusionDenoiser, trained"
+    table = denoise(str(tmp_path), methods=[method], sigmas=[13, 60])
+    assert table.note.isna().all()
+    assert (table.psnr > [27, 20]).all()
