@@ -42,7 +42,8 @@ LAYERS: dict[str, tuple[Callable[[float, float], nn.Module], tuple[float, ...]]]
         (0.004, 0.008, 0.015, 0.03, 0.06),
     ),
     "exact coding rate": (
-        lambda factor, sigma: CodingRate(factor * _N_SIMILAR * sigma**2), (0.5, 1.0, 2.0, 4.0, 8.0),
+        lambda factor, sigma: CodingRate(factor * _N_SIMILAR * sigma**2),
+        (2.0, 4.0, 8.0, 16.0, 32.0),
     ),
 }  # fmt: skip
 
