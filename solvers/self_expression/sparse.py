@@ -142,7 +142,8 @@ def omp_self_expression(
 
     The rows are not normalised: scale them to unit norm for the usual method. The correlations of a
     block of rows are one matrix product, and an orthogonal basis of each support is updated. Memory
-    is O(n_jobs * block * (n_samples + n_nonzero * n_features) + non-zeros).
+    is O(n_jobs * block * (n_samples + n_nonzero * n_features) + non-zeros), and up to 15,000 points
+    ``n_samples^2`` numbers of float32 for their Gram matrix.
 
     Parameters
     ----------
