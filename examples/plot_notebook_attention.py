@@ -13,6 +13,7 @@ interval. The link at the end of the page gives the notebook.
 # Any model whose attention is `torch.nn.MultiheadAttention`, or has ``qkv`` and ``proj`` as in
 # timm, will do. This one classifies digits of 8 x 8 pixels, cut into 16 tokens.
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from sklearn.datasets import load_digits
@@ -85,6 +86,12 @@ seeds = range(3)
 accuracy = pd.DataFrame(
     {name: {seed: train_and_test(name, seed) for seed in seeds} for name in ("softmax", "twicing")}
 )
+figure, ax = plt.subplots(figsize=(5, 3), layout="constrained")
+ax.plot(accuracy.columns, accuracy.T, color="0.7")
+ax.plot(accuracy.columns, accuracy.T, "o")
+ax.set_ylabel("accuracy on test images, %")
+ax.set_title("Each line is a seed")
+plt.show()
 accuracy.round(1)
 
 # %%

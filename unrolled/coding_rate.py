@@ -111,8 +111,11 @@ class CodingRate(_OfValues):
         )
 
     def attend(self, call: Call) -> Tensor:
+        mask = call.mask
+        if mask is not None:
+            mask = padding_mask(mask, call.v.shape[-2], type(self).__name__)
         own = call.v[..., query_offset(call.q, call.k) :, :]
-        return self.ridge.attend(call._replace(q=own, k=call.v))
+        return self.ridge.attend(call._replace(q=own, k=call.v, mask=mask))
 
 
 class SubspaceSelfAttention(_OfValues):

@@ -127,7 +127,7 @@ CASES = {
         lambda: denoise_ista(IMAGE, np.eye(9), lam=0.2, n_iter=3),
     ),
 }
-BY_SIZE = {"spectral_filtering.smoothing", "kernels.selection"}
+BY_SIZE = {"spectral_filtering.smoothing", "kernels.selection", "clustering.kmeans"}
 
 
 @pytest.mark.parametrize("module", CASES)

@@ -158,6 +158,14 @@ def test_kmeans_is_that_of_scikit_learn_seed_by_seed(n_clusters, kind):
         assert shared.labels(np.random.RandomState(seed)).tolist() == expected.tolist()
 
 
+def test_kmeans_of_three_parts_is_that_of_scikit_learn():
+    """Distances are computed 512 points at a time; the last of the parts is not full."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1100, 3)) + 4 * np.eye(3)[rng.integers(3, size=1100)]
+    expected = KMeans(3, n_init=20, random_state=0).fit_predict(X)
+    assert kmeans.RepeatedKMeans(X, 3).labels(0).tolist() == expected.tolist()
+
+
 def test_scikit_learn_takes_over_where_a_cluster_empties(monkeypatch):
     handed = []
 
