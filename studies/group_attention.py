@@ -23,14 +23,12 @@ from twinsolve.bench.study import Study
 from twinsolve.bench.tables import Lines, number
 from twinsolve.datasets import add_noise, fetch_set12, fetch_train400
 from twinsolve.solvers.inputs import Array
-from twinsolve.solvers.sparse_coding.image_patches import patch_rows
-from twinsolve.solvers.sparse_coding.similar_patches import closest
+from twinsolve.solvers.sparse_coding.patch_groups import average_groups
 from twinsolve.unrolled import Gaussian
 from twinsolve.unrolled.coding_rate import CodingRate, SubspaceSelfAttention
 
 SIGMAS = (15, 25, 50)
 _SIZE, _N_SIMILAR, _WINDOW, _STRIDE, _N_TUNING = 7, 60, 15, 3, 6
-_BLOCK = 512  # groups at once
 # Each parameter is a factor: of 1 / sigma^2 for products, of sigma for distances, and of
 # n sigma^2 for the penalty, the sum of squares that the noise adds along one direction.
 LAYERS: dict[str, tuple[Callable[[float, float], nn.Module], tuple[float, ...]]] = {
@@ -51,26 +49,17 @@ LAYERS: dict[str, tuple[Callable[[float, float], nn.Module], tuple[float, ...]]]
 @torch.no_grad()
 def denoise_groups(noisy: Array, layer: nn.Module) -> Array:
     """Return a grey picture whose patches are those that the layer returns of their groups."""
-    height, width = noisy.shape
-    down, across = height - _SIZE + 1, width - _SIZE + 1
-    tops, lefts = (np.union1d(np.arange(0, n, _STRIDE), n - 1) for n in (down, across))
-    corners = np.stack(np.meshgrid(tops, lefts, indexing="ij"), axis=-1).reshape(-1, 2)
-    rows = patch_rows(noisy[None], _SIZE)
-    total, count = np.zeros_like(rows), np.zeros(len(rows))
-    for start in range(0, len(corners), _BLOCK):
-        places = corners[start : start + _BLOCK]
-        groups = closest(noisy[None], places, _SIZE, _WINDOW, _N_SIMILAR)
-        patches = torch.from_numpy(rows[groups])
+
+    def change(groups: Array) -> tuple[Array, Array]:
+        patches = torch.from_numpy(groups)
         mean = patches.mean(dim=1, keepdim=True)
         tokens = patches - mean
-        np.add.at(total, groups, (layer(tokens, tokens, tokens) + mean).numpy())
-        np.add.at(count, groups, 1)
-    sums, counts = np.zeros_like(noisy), np.zeros_like(noisy)
-    own, times = total.reshape(down, across, _SIZE, _SIZE), count.reshape(down, across)
-    for i, j in np.ndindex(_SIZE, _SIZE):
-        sums[i : i + down, j : j + across] += own[..., i, j]
-        counts[i : i + down, j : j + across] += times
-    return sums / counts
+        return (layer(tokens, tokens, tokens) + mean).numpy(), np.ones(len(groups))
+
+    (denoised,) = average_groups(
+        noisy[None], change, patch_size=_SIZE, n_similar=_N_SIMILAR, window=_WINDOW, stride=_STRIDE
+    )
+    return np.asarray(denoised)
 
 
 def measure_picture(

@@ -3,7 +3,6 @@
 ``python packaging/weights/train_noise_level_denoiser.py FOLDER`` takes about two minutes of one
 processor. It trains in a folder of its own and writes the weights, rounded to float16, beside the
 others. At 25 the network is `FilterDiffusionDenoiser`, whose weights it keeps: only slopes learn.
-The packaged weights are the averaged ones after 271 of the 400 steps, where the run was stopped.
 """
 
 from pathlib import Path

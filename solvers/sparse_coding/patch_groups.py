@@ -1,5 +1,8 @@
 """Denoise images by low-rank matrices of groups of similar patches."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -84,19 +87,43 @@ def denoise_low_rank(
     size = check_integer(patch_size, "patch_size", minimum=1, maximum=min(height, width))
     stride = check_integer(stride, "stride", minimum=1, maximum=size)
     window = check_integer(window, "window", minimum=0)
-    corners = _grid(height - size + 1, width - size + 1, stride)
     corner = min(window, height - size) + 1, min(window, width - size) + 1
     n_similar = min(check_integer(n_similar, "n_similar", minimum=1), corner[0] * corner[1])
-    rows = patch_rows(values, size)
+    shrink = partial(_shrink_groups, sigma=sigma, gain=gain)
+    denoised = average_groups(
+        values, shrink, patch_size=size, n_similar=n_similar, window=window, stride=stride
+    )
+    return planes.restore((denoised / planes.unit).astype(planes.values.dtype))
+
+
+def average_groups(
+    planes: Array,
+    change: Callable[[Array], tuple[Array, Array]],
+    *,
+    patch_size: int,
+    n_similar: int,
+    window: int,
+    stride: int,
+) -> Array:
+    """Average the patches of an image (channels, height, width) that `change` returns.
+
+    It gets groups of similar patches, (n_groups, n_similar, width of a patch), and returns others
+    in their place with a weight for each group.
+    """
+    height, width = planes.shape[1:]
+    corners = _grid(height - patch_size + 1, width - patch_size + 1, stride)
+    rows = patch_rows(planes, patch_size)
     total, mass = np.zeros_like(rows), np.zeros(len(rows))
     for start in range(0, len(corners), _BLOCK_GROUPS):
-        groups = closest(values, corners[start : start + _BLOCK_GROUPS], size, window, n_similar)
-        shrunk, weights = _shrink_groups(rows[groups], sigma, gain)
-        np.add.at(total, groups, weights[:, None, None] * shrunk)
+        block = corners[start : start + _BLOCK_GROUPS]
+        groups = closest(planes, block, patch_size, window, n_similar)
+        changed, weights = change(rows[groups])
+        np.add.at(total, groups, weights[:, None, None] * changed)
         np.add.at(mass, groups, np.broadcast_to(weights[:, None], groups.shape))
-    denoised = _sum_patches(total, values.shape, size)
-    denoised /= _sum_patches(np.repeat(mass[:, None], rows.shape[1], axis=1), values.shape, size)
-    return planes.restore((denoised / planes.unit).astype(planes.values.dtype))
+    masses = np.repeat(mass[:, None], rows.shape[1], axis=1)
+    sums, counts = (_sum_patches(x, planes.shape, patch_size) for x in (total, masses))
+    average: Array = sums / counts
+    return average
 
 
 def _grid(down: int, across: int, stride: int) -> Array:

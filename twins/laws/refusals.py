@@ -36,8 +36,9 @@ def _list_excluded(
     if not declared.causal:
         yield "is_causal", inputs, {"is_causal": True, **context}
     if not declared.pair_masks:
-        later = torch.ones(n, n, dtype=torch.bool).triu(-1)
-        yield "mask of pairs", inputs, {"mask": later, **context}
+        pairs = torch.ones(n, n, dtype=torch.bool)
+        pairs = pairs.triu(-1) if declared.causal else pairs.tril()  # a causal one may be taken
+        yield "mask of pairs", inputs, {"mask": pairs, **context}
     if not declared.additive_masks:
         bias = torch.full((1, n), 0.5, dtype=k.dtype)
         yield "finite bias", inputs, {"mask": bias, **context}

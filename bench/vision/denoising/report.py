@@ -15,7 +15,7 @@ from torch import nn
 from ....solvers.inputs import Array
 from ....solvers.nonlocal_energy import filter_energy
 from ....twins.families.nonlocal_energy.filter_diffusion import energy_of
-from ....unrolled.models.denoisers import FilterDiffusionDenoiser
+from ....unrolled.models.denoisers import FilterDiffusionDenoiser, NoiseLevelDiffusionDenoiser
 from ....unrolled.nonlocal_energy import FilterDiffusion
 from ....unrolled.sparse_coding.coding_step import CodingStep
 from ...jobs import Options
@@ -243,6 +243,8 @@ def verify(table: pd.DataFrame, given: NoisyImages) -> list[dict[str, Any]]:
     ):
         level = float(sigma) / 255
         network = find_entry(str(method)).network_at(level)
+        if isinstance(network, NoiseLevelDiffusionDenoiser):
+            network = network.at(level)
         done = [given.names.index(name) for name in group.dropna(subset="psnr").image]
         if not has_twin(network) or not done:
             continue

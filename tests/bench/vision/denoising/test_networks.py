@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from twinsolve.bench import denoise, denoise_image, load_denoiser
-from twinsolve.bench.vision.denoising.networks import apply, in_tiles, started
+from twinsolve.bench.vision.denoising.networks import apply, in_tiles, shipped_classes, started
 from twinsolve.bench.vision.denoising.report import classical_problems, energies
 from twinsolve.datasets import add_noise, load_photographs
 from twinsolve.unrolled.models.denoisers import (
@@ -18,6 +18,8 @@ from twinsolve.unrolled.models.denoisers import (
     NonLocalMeansDenoiser,
     PatchCodingDenoiser,
 )
+
+from ...command import run
 
 NETWORKS = {
     "diffusion": lambda: FilterDiffusionDenoiser(n_layers=2, filter_size=3),
@@ -140,13 +142,12 @@ def test_the_shipped_network_of_all_levels_is_that_for_25_at_25_and_helps_at_all
         s = 255 * closest.sigma / sigma
         found = apply(network, given, sigma / 255), apply(closest, s * given) / s
         errors = [10 * np.log10(np.square(image - clean).mean()) for image in found]
-        # At 75 it is 0.16 dB behind the network for 50, rescaled: its slopes trained for few steps.
-        assert errors[0] < errors[1] + 0.5, sigma
+        assert errors[0] < errors[1] + 0.15, sigma  # dB behind what is rescaled
         start = apply(started(network), given, sigma / 255)
         assert np.square(found[0] - clean).mean() < np.square(start - clean).mean()
 
 
-def test_the_command_and_the_function_take_it_at_each_noise(tmp_path):
+def test_functions_take_it_at_each_noise(tmp_path):
     clean = load_photographs().images[0][100:164, 200:264]
     noisy = add_noise(clean, sigma=13 / 255, random_state=0)
     found = denoise_image(noisy, method="noise-level-diffusion", sigma=13)
@@ -158,3 +159,14 @@ def test_the_command_and_the_function_take_it_at_each_noise(tmp_path):
     table = denoise(str(tmp_path), methods=[method], sigmas=[13, 60])
     assert table.note.isna().all()
     assert (table.psnr > [27, 20]).all()
+
+
+@pytest.mark.parametrize("name", sorted(shipped_classes()))
+def test_the_command_reports_on_each_shipped_network_beside_its_solver(name, tmp_path):
+    rng = np.random.default_rng(0)
+    pictures, results = tmp_path / "pictures", tmp_path / "results"
+    pictures.mkdir()
+    Image.fromarray(rng.integers(0, 256, (48, 48), dtype=np.uint8)).save(pictures / "a.png")
+    levels = ["--sigma", 25, *["--sigma", 60] * (name == "noise-level-diffusion")]
+    run("denoise", pictures, "--method", name, *levels, "--output", results)
+    assert (results / "summary.md").is_file()
