@@ -16,6 +16,7 @@ from .row_blocks import Atoms, Progress, largest_of_rows, solve_rows
 from .weights import WeightedAtoms, check_atom_weights, solve_weighted
 
 _NEGLIGIBLE = 0.01  # share of the tolerance by which rounded correlations may change a gap
+_CERTIFIED_ROWS = 2048  # at a time
 
 
 def sparse_code(
@@ -270,7 +271,7 @@ def _certify_by(
     are certified from exact correlations.
     """
     objective, gap, dual = np.empty(len(Y)), np.empty(len(Y)), np.empty(Y.shape)
-    for rows in row_blocks(len(Y)):
+    for rows in row_blocks(len(Y), _CERTIFIED_ROWS):
         signals, C, largest, row_penalty = Y[rows], codes[rows], correlation[rows], penalty[rows]
         residual = signals - C @ atoms.rows
         energies = Energies.of(signals, C, residual, row_penalty)

@@ -287,9 +287,9 @@ class Energies:
         return np.divide(excess, self.norm, out=unbounded, where=self.norm > 0), scale
 
 
-def row_blocks(n: int) -> Iterator[slice]:
-    """Yield blocks of rows, so that memory is needed for one block at a time."""
-    return (slice(start, min(start + _BLOCK_ROWS, n)) for start in range(0, n, _BLOCK_ROWS))
+def row_blocks(n: int, n_rows: int = _BLOCK_ROWS) -> Iterator[slice]:
+    """Yield blocks of at most `n_rows` rows, so that memory is needed for one block at a time."""
+    return (slice(start, min(start + n_rows, n)) for start in range(0, n, n_rows))
 
 
 def _dots(A: Array, B: Array) -> Array:
