@@ -54,7 +54,7 @@ def _assert_equal(solution, other):
 def test_a_dask_cluster_gives_the_serial_answer(X, serial):
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as them,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as them,
         distributed.Client(them),
         joblib.parallel_config("dask"),
     ):
