@@ -211,9 +211,11 @@ def steps(peer: Peers = None, rounds: Rounds = 3) -> None:
 
     - omp-1000, omp-2000 and omp-patches: orthogonal matching pursuit in a random dictionary
     - spectral-3000 and spectral-15000: labels from the graph of so many noisy points
+    - robust-low-rank: low-rank representation of 300 points, beside an inexact augmented Lagrangian
     - lam-max: the smallest penalties at which all codes of 100,000 points are zero
 
-    **Peers**: numpy, scikit-learn, spams.
+    **Peers**: numpy, scikit-learn and spams, which chooses atoms by another rule, the order-recursive
+    one.
 
     DIR gets table.json, means.csv and .tex, settings.json and summary.md. DIR/runs keeps finished
     cases, which are read while settings and source stay the same.

@@ -11,8 +11,11 @@ from twinsolve.bench.speed.steps import time_steps
 SMALL = {
     "omp": {"n_signals": 40, "n_atoms": 30, "n_features": 20, "n_nonzero": 3},
     "spectral": {"n_points": 600, "noise": 0.02},
+    "robust": {"n_subspaces": 3, "n_points": 60},
     "lam": {"n_points": 400},
 }
+# Labels may differ in some points, and the growing penalty stops short of the optimum.
+MOST = {"spectral": 0.05, "robust": 0.01}
 
 
 @pytest.mark.parametrize("name", list(steps.CASES))
@@ -27,7 +30,8 @@ def test_methods_agree(name, monkeypatch):
     assert (table.ratio[0], table.difference[0], table.memory_mib[0]) == (1, 0, 1)
     ran = table[table.note == ""]
     assert len(ran) > 1
-    assert ran.difference.max() < (0.05 if name.startswith("spectral") else 1e-9)
+    ran = ran[ran.package != "spams"]  # it chooses atoms by another rule
+    assert ran.difference.max() < MOST.get(name.split("-")[0], 1e-9)
     missing = table[table.note != ""]
     assert missing.note.str.endswith("is not installed").all()
 
