@@ -214,8 +214,8 @@ def steps(peer: Peers = None, rounds: Rounds = 3) -> None:
     - robust-low-rank: low-rank representation of 300 points, beside an inexact augmented Lagrangian
     - lam-max: the smallest penalties at which all codes of 100,000 points are zero
 
-    **Peers**: numpy, scikit-learn and spams, which chooses atoms by another rule, the order-recursive
-    one.
+    **Peers**: numpy, scikit-learn and spams. The last chooses atoms by another rule, the
+    order-recursive one.
 
     DIR gets table.json, means.csv and .tex, settings.json and summary.md. DIR/runs keeps finished
     cases, which are read while settings and source stay the same.
