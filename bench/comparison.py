@@ -126,7 +126,7 @@ def draw_differences(
     if apart := differences(table):
         order = sorted(apart, key=lambda row: apart[row].mean)
         told = "token_cosine" in table
-        figure, (left, *right) = panels(1 + told, (4.5, 1.2 + 0.24 * len(order)), sharey=True)
+        figure, (left, *right) = panels(1 + told, (4.5, 1.4 + 0.3 * len(order)), sharey=True)
         draw_intervals(left, judge(apart), order)
         left.set_xlabel(f"{score} {name_baseline(table)}\n{INTERVAL}")
         for axes in right:
@@ -144,6 +144,8 @@ def draw_intervals(axes: Axes, verdicts: Mapping[str, Verdict], order: list[str]
         )
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(order)), order, fontsize=8)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    axes.locator_params(axis="x", nbins=6)
     plain(axes)
 
 
@@ -156,6 +158,7 @@ def draw_cosines(axes: Axes, table: pd.DataFrame, order: list[str]) -> None:
     if PLAIN in cosines:
         axes.axvline(cosines[PLAIN], color="black", linewidth=0.8)
     axes.set_xlabel(f"mean cosine of the last layer's tokens\n(line: {PLAIN})")
+    axes.locator_params(axis="x", nbins=6)
     plain(axes)
 
 

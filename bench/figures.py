@@ -67,14 +67,19 @@ def forget(path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write the figure to `path`, a ``.png`` of at most 256 colours, and beside it as ``.pdf``."""
-    drawn = io.BytesIO()
     figure.set_dpi(150)
     if layout := figure.get_layout_engine():
         layout.execute(figure)
     figure.set_layout_engine(None)  # or each file would be drawn twice, to find the layout again
-    figure.savefig(drawn, dpi=150)
+    write_png(figure, path, dpi=150)
+    with whole_file(path.with_suffix(".pdf")) as file:
+        figure.savefig(file, format="pdf", dpi=100)
+
+
+def write_png(figure: Figure, path: Path, *, dpi: int) -> None:
+    """Write the figure as PNG of at most 256 colours."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi)
     with whole_file(path) as file:
         few_colours = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
         few_colours.save(file, format="png", optimize=True)
-    with whole_file(path.with_suffix(".pdf")) as file:
-        figure.savefig(file, format="pdf", dpi=100)

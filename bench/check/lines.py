@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from ...twins.relations import ROUNDING_ADVICE
 from ..figures import legend, panels, plain, save
@@ -17,35 +19,70 @@ _COLOURS = {
     "float64": "tab:blue", "float32": "tab:orange", "bfloat16": "tab:green", "float16": "tab:red",
 }  # fmt: skip
 _SHIFTS = {"float64": 0.2, "float32": -0.2, "bfloat16": 0.0, "float16": 0.1}
-_LONGEST = 40  # most lines of a single panel
+_LONGEST = 40  # most twins with a line of their own
+_LEFT, _RIGHT = 1e-8, 15  # smaller and larger values are drawn there
 
 
 def draw_deviations(table: pd.DataFrame, path: Path) -> None:
-    """Draw ``deviation / tolerance`` of every row on a logarithmic axis, one line per twin.
+    """Draw ``deviation / tolerance`` of every row on a logarithmic axis, by family.
 
-    Twins are grouped by family. Many twins take two panels, which split no family.
+    Each twin has a line; if they are many, each family has a band, and the twin closest to its
+    tolerance is named.
     """
-    sizes = table.groupby("family").twin.nunique() + 1
-    second = (sizes.cumsum() - sizes / 2 > sizes.sum() / 2) & (sizes.sum() > _LONGEST)
-    parts = [part for _, part in table.groupby(table.family.map(second))]
-    longest = sizes.groupby(second).sum().max()
-    figure, all_axes = panels(len(parts), (7, 1.2 + 0.19 * longest))
-    for part, axes in zip(parts, all_axes, strict=True):
-        _draw_panel(part, axes, longest)
+    shares = share(table).clip(_LEFT, _RIGHT)
+    draw = _draw_lines if table.twin.nunique() <= _LONGEST else _draw_bands
+    figure = draw(table.assign(share=shares))
+    (axes,) = figure.axes
+    axes.axvline(1, color="black", linewidth=1)
+    axes.axvspan(1, 20, color="tab:red", alpha=0.08)
+    axes.set_xscale("log")
+    axes.set_xlim(5e-9, 20)
+    axes.set_xlabel("deviation / tolerance (0 stands at the left, what is broken in the red)")
+    plain(axes, "x")
     legend(figure, "upper center", ncols=4)
     save(figure, path)
 
 
-def _draw_panel(table: pd.DataFrame, axes: Axes, n_lines: int) -> None:
+def _draw_lines(table: pd.DataFrame) -> Figure:
     names: list[str] = []
     for family, rows in table.groupby("family"):
-        axes.axhline(len(names) - 0.5, color="0.8", linewidth=0.8)
-        names += [f"{str(family).replace('_', ' ').upper()}:", *rows.twin.unique()]
-    places = {name: place for place, name in enumerate(names)}
+        names += [f"{_in_words(family).upper()}:", *rows.twin.unique()]
+    figure, (axes,) = panels(1, (7, 1.2 + 0.19 * len(names)))
+    places = table.twin.map({name: place for place, name in enumerate(names)})
+    _draw_marks(axes, table.assign(place=places + table["dtype"].map(_SHIFTS)))
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+def _draw_bands(table: pd.DataFrame) -> Figure:
+    bands = dict(iter(table.groupby("family")))
+    figure, (axes,) = panels(1, (9, 1.4 + 0.42 * len(bands)))
+    right: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    for place, rows in enumerate(bands.values()):
+        codes, twins = pd.factorize(rows.twin)
+        _draw_marks(axes, rows.assign(place=place - 0.4 + 0.8 * (codes + 0.5) / len(twins)))
+        axes.axhline(place - 0.5, color="0.8", linewidth=0.8)
+        closest = rows.loc[rows.share.idxmax()]
+        words = f"{closest.twin}, {closest.share:.2f}"
+        axes.text(1.01, place, words, fontsize=8, **right)
+    names = [f"{_in_words(family)}: {rows.twin.nunique()}" for family, rows in bands.items()]
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_title("family: number of twins", fontsize=9, loc="left")
+    axes.text(1.01, -0.75, "closest to its tolerance", fontsize=9, **right)
+    return figure
+
+
+def _in_words(family: object) -> str:
+    return str(family).replace("_", " ")
+
+
+def _draw_marks(axes: Axes, table: pd.DataFrame) -> None:
     for (task, dtype), rows in table.groupby([table.task.fillna("laws"), "dtype"]):
         axes.scatter(
-            share(rows).clip(lower=1e-8, upper=15),
-            rows.twin.map(places) + _SHIFTS[dtype],
+            rows.share,
+            rows.place,
             marker=_MARKERS[task],
             color=_COLOURS[dtype],
             alpha=0.6,
@@ -53,13 +90,6 @@ def _draw_panel(table: pd.DataFrame, axes: Axes, n_lines: int) -> None:
             linewidths=1 if task == "laws" else 0,
             label=f"{task}, {dtype}",
         )
-    axes.axvline(1, color="black", linewidth=1)
-    axes.axvspan(1, 20, color="tab:red", alpha=0.08)
-    axes.set_xscale("log")
-    axes.set_xlabel("deviation / tolerance (0 stands at the left, what is broken in the red)")
-    axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set(xlim=(5e-9, 20), ylim=(n_lines - 0.5, -0.5))
-    plain(axes, "x")
 
 
 _DIGITS = {"clustering": 3, "vision": 2}

@@ -134,10 +134,10 @@ def draw_matrices(
     for i, (name, pair) in enumerate(matrices.items()):
         for ax, matrix in zip(axes[[i, n + i]], pair, strict=True):
             plot_matrix(ax, matrix, labels)
-        axes[i].set_title(name, fontsize=9)
+        axes[i].set_title(name, fontsize=9, wrap=True)
     axes[0].set_ylabel("sizes of coefficients")
     axes[n].set_ylabel("affinity")
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title, fontsize=10, wrap=True)
     save(figure, path)
 
 
@@ -186,6 +186,9 @@ def draw_dots(
         ax.set_title(heading, fontsize=9)
         ax.set_xlabel(words)
         ax.set_xscale(scale)
+        if scale == "linear" and ax.get_xlim()[0] < 0:  # no percents below 0
+            right = max(1.0, ax.get_xlim()[1])
+            ax.set_xlim(-0.02 * right, right)
         if scale == "symlog":
             ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=(1, 2, 5)))
         ax.xaxis.set_major_formatter("{x:g}")

@@ -102,7 +102,9 @@ def draw_quality(found: pd.DataFrame, path: Path, *, sigma: float) -> None:
             decades = 10.0 ** np.arange(np.floor(low), np.ceil(high) + 1)
             log_ticks(own, "x", decades)
             own.set_xlim(0.8 * decades[0], decades[-1] / 0.8)
-            own.tick_params(axis="x", labelsize=8)
+        else:
+            own.xaxis.set_major_locator(MaxNLocator(4))
+        own.tick_params(axis="x", labelsize=8)
         own.set_xlabel(label)
         plain(own)
     names = [name.replace("Denoiser", "") for name in found.method]
@@ -202,9 +204,12 @@ def draw_filters(table: pd.DataFrame, path: Path, *, sigma: float) -> None:
         return
     figure, axes = panels(len(series), (2.8, 3.0), columns=4)
     for own, (name, tiles) in zip(axes, series, strict=True):
-        own.imshow(tiles, cmap="gray", interpolation="nearest")
-        own.set_title(name, fontsize=8)
+        own.imshow(tiles, cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
+        own.set_title(name, fontsize=9)
+        own.set_anchor("N")
         own.set_axis_off()
+    about = "Filters or atoms of the first layer, each at its own scale; grey is 0"
+    figure.suptitle(about, fontsize=10, wrap=True)
     save(figure, path)
 
 
