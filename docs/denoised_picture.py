@@ -10,6 +10,7 @@ import numpy as np
 from skimage.metrics import peak_signal_noise_ratio
 
 from twinsolve.bench import denoise_image
+from twinsolve.bench.figures import write_png
 from twinsolve.datasets import load_photographs
 
 CROP = slice(170, 330), slice(310, 490)
@@ -43,7 +44,7 @@ def main() -> None:
     axes[3].set_title("clean")
     for axis in axes:
         axis.set_axis_off()
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=90)
+    write_png(figure, Path(__file__).with_suffix(".png"), dpi=90)
 
 
 if __name__ == "__main__":

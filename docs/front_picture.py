@@ -11,6 +11,7 @@ import torch
 from skimage.data import camera
 from skimage.metrics import peak_signal_noise_ratio
 
+from twinsolve.bench.figures import write_png
 from twinsolve.solvers import nonlocal_means
 from twinsolve.unrolled import NonLocalMeansAttention
 
@@ -52,7 +53,7 @@ def main() -> None:
         r" u = \mathrm{softmax}\left(-\max(d^2 - 2\sigma^2, 0)/h^2\right)\, y$",
         fontsize=13,
     )
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=90)
+    write_png(figure, Path(__file__).with_suffix(".png"), dpi=90)
 
 
 if __name__ == "__main__":

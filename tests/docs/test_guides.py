@@ -25,6 +25,9 @@ def test_first_hour_prints_what_is_printed(page, tmp_path, monkeypatch):
     assert len(stated) == len(outputs) >= 2
     for found, expected in zip(outputs, stated, strict=True):
         _assert_same(found, expected)
+    shown = re.findall(r"figures/out/images/([\w./-]+)", page.read_text())
+    assert len(shown) >= 7 * (page == MAKE["IMAGES"])
+    assert [picture for picture in shown if not (tmp_path / picture).is_file()] == []
 
 
 def _assert_same(found: str, expected: str) -> None:
