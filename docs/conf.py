@@ -66,27 +66,23 @@ html_title = f"twinsolve {version}"
 html_static_path = ["_static"]
 html_css_files = ["twinsolve.css"]
 html_theme_options = {
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 5,
     "footer_start": [],
     "footer_end": [],
 }
 html_context = {"default_mode": "auto"}
-html_sidebars = {
-    page: []
-    for page in (
-        "index",
-        "errata",
-        "clustered",
-        "findings",
-        "layers",
-        "methods",
-        "published",
-        "report",
-        "scale",
-        "scripts",
-        "extending",
-    )
-}
 html_show_sourcelink = False
 html_copy_source = False
 toc_object_entries_show_parents = "hide"
+
+
+def hide_empty_navigation(app, pagename, templatename, context, doctree):
+    """Leave out the left column of a page without a section: it would be empty."""
+    known = app.env.toctree_includes
+    if pagename in known[app.config.root_doc] and pagename not in known:
+        context["sidebars"] = []
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("html-page-context", hide_empty_navigation)

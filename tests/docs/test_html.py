@@ -46,6 +46,16 @@ def test_pages_fetch_nothing_from_elsewhere(pages):
     assert external(imported) == []
 
 
+COLUMNS = re.compile(r'<nav class="(?:bd-docs-nav|page-toc).*?</nav>', re.DOTALL)
+
+
+@pytest.mark.slow
+def test_no_column_of_navigation_is_empty(pages):
+    found = {name: COLUMNS.findall(page) for name, page in pages.items()}
+    assert sum(map(len, found.values())) > 100
+    assert [name for name, columns in found.items() if not all("<a " in x for x in columns)] == []
+
+
 @pytest.mark.slow
 def test_every_result_example_and_family_has_its_page(pages):
     results = {path.parent.name for path in ROOT.glob("docs/results/*/summary.md")}
