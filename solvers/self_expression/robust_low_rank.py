@@ -164,7 +164,7 @@ def certify_robust(
 def _spectral_norm(Y: Array, X: Array) -> float:
     """``|Y X^T|_2`` from the smallest of the Gram matrices that have its square as eigenvalue."""
     if X.shape[1] < len(X):
-        X = np.linalg.qr(X, mode="r")
+        X = np.asarray(np.linalg.qr(X, mode="r"))
     product = Y @ X.T
     gram = product.T @ product
     return float(np.sqrt(max(np.linalg.eigvalsh(gram)[-1], 0)))
