@@ -8,8 +8,16 @@ from scipy.ndimage import correlate1d
 
 from ..inputs import Array
 from ..kernels.window_average import WindowAverage, extend
-from .images import Planes, as_array, check_image, check_side, check_width
+from .images import (
+    Planes,
+    as_array,
+    check_image,
+    check_image_or_volume,
+    check_side,
+    check_width,
+)
 from .level_average import average_levels
+from .shifted_average import ShiftedAverage
 
 
 def bilateral_filter(
@@ -20,9 +28,10 @@ def bilateral_filter(
     sigma_spatial: float = 1.0,
     footprint: ArrayLike | None = None,
     channel_axis: int | None = None,
+    mask: ArrayLike | None = None,
     n_jobs: int | None = None,
 ) -> Array:
-    """Smooth an image but keep its edges: average pixels close in position and in grey level.
+    """Smooth an image or a volume but keep its edges: average what is close in place and level.
 
     ::
 
@@ -37,12 +46,16 @@ def bilateral_filter(
     separable one. ``sigma_spatial=inf`` with a window of the whole image gives the range filter,
     which depends on grey levels only; for k distinct levels it takes k^2 operations.
 
+    With a `mask` the sums are over valid pixels j. A hole has no grey level: it gets the average of
+    the valid pixels around it by position alone. Masks and volumes take a slower form in float64.
+
     Parameters
     ----------
     image : array-like of shape (height, width), or with channels along `channel_axis`
+        Or a volume of shape (n1, n2, n3), each at least 5, where `channel_axis` is None.
     win_size : int, optional
-        Side of the square window in pixels, odd. None is ``max(5, 2 * ceil(3 * sigma_spatial) +
-        1)``, the whole image if that is infinite.
+        Side of the square window in pixels, odd; of a cube in volumes. None is ``max(5, 2 *
+        ceil(3 * sigma_spatial) + 1)``, the whole image if that is infinite.
     sigma_color : float, default=0.1
         Standard deviation of grey levels, in their own unit. Infinity is allowed.
     sigma_spatial : float, default=1.0
@@ -50,21 +63,25 @@ def bilateral_filter(
     footprint : array-like of bool, or of zeros and ones, optional
         Shape of the window in place of `win_size`, for instance a disk. Its sides must be odd, and
         it must hold its centre and the opposite of each of its shifts, so that ``w_ij = w_ji``.
+        It has as many axes as the image, without channels.
     channel_axis : int, optional
-        Axis of the channels; None is a grey image.
+        Axis of the channels; None is a grey image or a volume.
+    mask : array-like of bool, of the shape of the image without channels, optional
+        True at valid pixels, False in holes. Holes may hold NaN.
     n_jobs : int, optional
         Threads; None is 1, unless in a `joblib.parallel_config`. The result does not depend on it.
 
     Returns
     -------
     ndarray of the shape of `image`
-        Computed in float32 if the image is, else in float64.
+        float32 if the image is, else float64.
 
     Raises
     ------
     ValueError
         On NaN, infinity, a wrong number of dimensions, widths ``<= 0``, an even window, a footprint
-        that is not symmetric, or both `footprint` and `win_size`.
+        that is not symmetric, both `footprint` and `win_size`, a mask of another shape, or a pixel
+        without any valid pixel in its window.
 
     References
     ----------
@@ -84,14 +101,20 @@ def bilateral_filter(
     array([[1., 1., 1.]])
     """
     sigma_color = check_width(sigma_color, "sigma_color")
-    planes = check_image(image, channel_axis, sigma_color)
-    average = _average(planes, win_size, sigma_color, sigma_spatial, footprint)
-    if average.scale == 0 and footprint is None:
-        smoothed = _gaussian_filter(planes.values, average.position)
-    elif average.reaches_all:
-        smoothed = average_levels(planes.values, average.scale, n_jobs)
+    planes, mask = check_image_or_volume(image, channel_axis, sigma_color, mask)
+    values = planes.values
+    position = _position(values, win_size, sigma_spatial, footprint)
+    scale = planes.inverse_square(sigma_color) / 2
+    if mask is None and scale == 0 and footprint is None:
+        smoothed = _gaussian_filter(values, position)
+    elif mask is None and _reaches_all(position, values.shape[1:]):
+        smoothed = average_levels(values, scale, n_jobs)
+    elif mask is None and values.ndim == 3:
+        smoothed = _average(planes, position, scale).apply(n_jobs)
     else:
-        smoothed = average.apply(n_jobs)
+        double, hidden = values.astype(np.float64, copy=False), None if mask is None else mask[None]
+        average = ShiftedAverage(double, np.ones(1), position, scale, mask=hidden)
+        smoothed = average.apply(n_jobs).astype(values.dtype, copy=False)
     return planes.restore(smoothed)
 
 
@@ -132,77 +155,88 @@ def bilateral_matrix(
     """
     sigma_color = check_width(sigma_color, "sigma_color")
     planes = check_image(image, channel_axis, sigma_color)
-    return _average(planes, win_size, sigma_color, sigma_spatial, footprint).matrix()
+    position = _position(planes.values, win_size, sigma_spatial, footprint)
+    return _average(planes, position, planes.inverse_square(sigma_color) / 2).matrix()
 
 
-def _average(
-    planes: Planes,
-    win_size: int | None,
-    sigma_color: float,
-    sigma_spatial: float,
-    footprint: ArrayLike | None,
-) -> WindowAverage:
-    """Return the filter as an average over shifts of the image."""
-    sigma_spatial = check_width(sigma_spatial, "sigma_spatial")
-    _, height, width = planes.values.shape
-    if footprint is None:
-        window = _half_square(win_size, sigma_spatial, height, width)
-    elif win_size is None:
-        window = _half_footprint(footprint, height, width)
-    else:
-        raise ValueError(f"win_size: must be None with a footprint, got {win_size}")
-    real, centre = planes.values.dtype, window.shape[1] // 2
-    below, beside = np.arange(len(window)), np.arange(window.shape[1]) - centre
-    position = np.outer(
-        _gaussian(below, sigma_spatial, real), _gaussian(beside, sigma_spatial, real)
-    )
+def _average(planes: Planes, position: Array, scale: float) -> WindowAverage:
+    """Return the filter of an image as an average over shifts of it."""
     return WindowAverage(
         padded=extend(planes.values),
-        width=width,
-        taps=np.ones(1, real),
-        position=position * window,
-        scale=planes.inverse_square(sigma_color) / 2,
+        width=planes.values.shape[2],
+        taps=np.ones(1, planes.values.dtype),
+        position=position[len(position) // 2 :],
+        scale=scale,
     )
 
 
-def _gaussian(shift: Array, sigma: float, real: np.dtype) -> Array:
+def _position(
+    planes: Array,
+    win_size: int | None,
+    sigma_spatial: float,
+    footprint: ArrayLike | None,
+) -> Array:
+    """Weights by position of all shifts, clipped to those within the image."""
+    sigma_spatial, shape = check_width(sigma_spatial, "sigma_spatial"), planes.shape[1:]
+    if footprint is None:
+        window = _square(win_size, sigma_spatial, shape)
+    elif win_size is None:
+        window = _check_footprint(footprint, shape)
+    else:
+        raise ValueError(f"win_size: must be None with a footprint, got {win_size}")
+    position = window.astype(planes.dtype)
+    for axis, side in enumerate(window.shape):
+        weights = _gaussian(np.arange(side) - side // 2, sigma_spatial)
+        position *= weights.reshape([-1 if k == axis else 1 for k in range(window.ndim)])
+    return position
+
+
+def _gaussian(shift: Array, sigma: float) -> Array:
     """Return ``exp(-shift^2 / (2 sigma^2))``."""
     with np.errstate(over="ignore"):  # with a tiny sigma, weights are 0 and 1
-        return np.exp(-((shift / sigma) ** 2) / 2).astype(real)
+        weights: Array = np.exp(-((shift / sigma) ** 2) / 2)
+    return weights
 
 
-def _half_square(win_size: int | None, sigma_spatial: float, height: int, width: int) -> Array:
-    """Lower half of the square window, clipped to the shifts within the image."""
+def _reaches_all(position: Array, shape: tuple[int, ...]) -> bool:
+    """Whether each window holds all pixels, with equal weights of position."""
+    whole = position.shape == tuple(2 * side - 1 for side in shape)
+    return whole and bool((position == 1).all())
+
+
+def _square(win_size: int | None, sigma_spatial: float, shape: tuple[int, ...]) -> Array:
+    """The square window, clipped to the shifts within the image."""
     if win_size is not None:
         reach = check_side(win_size, "win_size") // 2
     else:
-        reach = max(2, math.ceil(min(3 * sigma_spatial, height + width)))
-    return np.ones((min(reach, height - 1) + 1, 2 * min(reach, width - 1) + 1), dtype=bool)
+        reach = max(2, math.ceil(min(3 * sigma_spatial, sum(shape))))
+    return np.ones([2 * min(reach, side - 1) + 1 for side in shape], dtype=bool)
 
 
-def _half_footprint(footprint: ArrayLike, height: int, width: int) -> Array:
-    """Lower half of the footprint, clipped to the shifts within the image."""
+def _check_footprint(footprint: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """The footprint, clipped to the shifts within the image."""
     window = as_array(footprint, "footprint")
-    if window.ndim != 2 or window.shape[0] % 2 + window.shape[1] % 2 < 2:
-        raise ValueError(f"footprint: must be a matrix with odd sides, got shape {window.shape}")
+    if window.ndim != len(shape) or not all(side % 2 for side in window.shape):
+        kind = "a matrix" if len(shape) == 2 else f"an array of {len(shape)} axes"
+        raise ValueError(f"footprint: must be {kind} with odd sides, got shape {window.shape}")
     allowed = np.isin(window, (0, 1)) & (window.dtype.kind in "biuf")
     if not allowed.all():
         raise ValueError(f"footprint: must hold zeros and ones only, got {window[~allowed][0]!r}")
     window = window.astype(bool)
-    y, x = window.shape[0] // 2, window.shape[1] // 2
-    if not window[y, x] or (window != window[::-1, ::-1]).any():
+    middle = [side // 2 for side in window.shape]
+    if not window[tuple(middle)] or (window != np.flip(window)).any():
         raise ValueError("footprint: must hold its centre, and the opposite of each of its shifts")
-    right = min(x, width - 1)
-    return window[y : y + min(y, height - 1) + 1, x - right : x + right + 1]
+    reach = [min(m, side - 1) for m, side in zip(middle, shape, strict=True)]
+    return window[tuple(slice(m - r, m + r + 1) for m, r in zip(middle, reach, strict=True))]
 
 
 def _gaussian_filter(planes: Array, position: Array) -> Array:
-    """Windowed Gaussian filter: average along columns, then along rows."""
-    centre = position.shape[1] // 2
-    smoothed = planes
-    for axis, half in ((1, position[:, centre]), (2, position[0, centre:])):
-        kernel = np.concatenate([half[:0:-1], half])
-        smoothed = correlate1d(smoothed, kernel, axis=axis, mode="constant")
-        mass = correlate1d(np.ones(planes.shape[axis]), kernel, mode="constant")
-        smoothed /= mass[:, None] if axis == 1 else mass
+    """Windowed Gaussian filter: average along one axis after another."""
+    middle, smoothed = [side // 2 for side in position.shape], planes
+    for axis in range(len(middle)):
+        line = (*middle[:axis], slice(None), *middle[axis + 1 :])
+        kernel = position[line].astype(planes.dtype)
+        smoothed = correlate1d(smoothed, kernel, axis=1 + axis, mode="constant")
+        mass = correlate1d(np.ones(planes.shape[1 + axis]), kernel, mode="constant")
+        smoothed /= mass.reshape([-1 if k == 1 + axis else 1 for k in range(planes.ndim)])
     return smoothed

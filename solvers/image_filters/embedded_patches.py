@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
 from ..inputs import Array, as_numbers
+from .shifted_average import overlap
 
 
 def embedded_means(
@@ -81,8 +82,8 @@ def embedded_means(
     total, mass = np.zeros_like(values), np.zeros((height, width))
     for down in range(-min(n, height - 1), min(n, height - 1) + 1):
         for right in range(-min(n, width - 1), min(n, width - 1) + 1):
-            here = _overlap(height, down), _overlap(width, right)
-            there = _overlap(height, -down), _overlap(width, -right)
+            here = overlap(height, down), overlap(width, right)
+            there = overlap(height, -down), overlap(width, -right)
             squares = np.square(features[:, *here] - features[:, *there]).sum(axis=0)
             weights = np.exp(-np.maximum(squares - 2 * noise**2, 0) / h**2)
             total[:, *here] += weights * values[:, *there]
@@ -97,8 +98,3 @@ def _features(guide: Array, W: Array) -> Array:
     padded = np.pad(guide, ((0, 0), border, border), mode="reflect")
     patches = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))
     return np.einsum("fckl,cyxkl->fyx", W, patches, optimize=True)
-
-
-def _overlap(side: int, shift: int) -> slice:
-    """Return the slice of the pixels i of an axis for which ``i + shift`` is a pixel too."""
-    return slice(max(0, -shift), side - max(0, shift))

@@ -90,12 +90,6 @@ class WindowAverage:
         """Height and width of the image."""
         return self.padded.shape[1] - len(self.taps) + 1, self.width
 
-    @property
-    def reaches_all(self) -> bool:
-        """Whether each window holds all pixels, with equal weights of position."""
-        height, width = self.shape
-        return self.position.shape == (height, 2 * width - 1) and bool((self.position == 1).all())
-
     def apply(self, n_jobs: int | None) -> Array:
         """Return the averages, of shape (channels, height, width), computed in bands of rows.
 

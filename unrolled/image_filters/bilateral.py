@@ -17,6 +17,8 @@ class BilateralFilter(nn.Module):
 
     with p the positions in pixels, y the guide, and j in a square window around i, clipped to the
     image: `twinsolve.solvers.bilateral_filter`. Computed in float32 at least, also under autocast.
+    Nothing here is the twin of the solver's `mask`. In attention between tokens, the mask that
+    hides keys is: at valid pixels both leave out the same j.
 
     Parameters
     ----------

@@ -23,7 +23,9 @@ def nonlocal_means_attention(
     ``d_ij^2`` the mean squared difference of the patches around i and j. As attention: queries and
     keys are the flattened patches, values the pixels, those of the image by default. The whole
     image without noise correction is one call of fused attention; otherwise memory is O(n_pixels *
-    (2 patch_distance + 1)), or O(block * n_pixels) for the whole image.
+    (2 patch_distance + 1)), or O(block * n_pixels) for the whole image. The `mask`, maps and
+    volumes of `twinsolve.solvers.nonlocal_means` have no twin here: a mask that hides keys leaves
+    out holes as j, and not in the patches of others.
 
     Parameters
     ----------

@@ -155,9 +155,18 @@ def test_memory_is_at_most_twelve_images(arguments):
     assert peak < 12 * image.nbytes
 
 
+def test_an_axis_of_channels_must_be_named():
+    for function in (bilateral_filter, nonlocal_means):
+        with pytest.raises(ValueError, match=r"a volume must have 5 .* name channel_axis"):
+            function(np.ones((8, 8, 3)))
+    for function in (bilateral_matrix, nonlocal_means_matrix):
+        with pytest.raises(ValueError, match="image: must have 2 dimensions"):
+            function(np.ones((8, 8, 3)))
+
+
 def test_bad_images_are_named():
     for image, options, words in [
-        (np.ones((8, 8, 3)), {}, "must have 2 dimensions"),
+        (np.ones((8, 8, 8, 3)), {}, "must have 2"),
         (np.ones((8, 8)), {"channel_axis": -1}, "must have 3 dimensions"),
         (np.full((8, 8), np.nan), {}, "must not hold NaN"),
         (np.ones((8, 8), complex), {}, "must hold real"),
