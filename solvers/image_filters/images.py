@@ -77,7 +77,8 @@ def check_image_or_volume(
     Raises
     ------
     ValueError
-        As `check_image`, on a volume of fewer than 5 voxels along an axis, and as `check_mask`.
+        As `check_image`, on a volume of fewer than 5 voxels along an axis, and as
+        `fill_holes`.
     """
     pixels = _check_pixels(image, channel_axis, (2, 3) if channel_axis is None else (3,))
     if channel_axis is None and pixels.ndim == 3 and min(pixels.shape) < _FEWEST_VOXELS:
@@ -85,29 +86,35 @@ def check_image_or_volume(
             f"image: a volume must have {_FEWEST_VOXELS} voxels or more along each axis, got shape "
             f"{pixels.shape}; of an image with channels, name channel_axis"
         )
-    if mask is not None:
-        shape = pixels.shape if channel_axis is None else np.delete(pixels.shape, channel_axis)
-        mask = check_mask(mask, tuple(shape))
-        valid = mask if channel_axis is None else np.expand_dims(mask, channel_axis)
-        pixels = np.where(valid, pixels, pixels.dtype.type(0))
-    if not np.isfinite(pixels).all():
-        raise ValueError(NOT_FINITE)
-    planes = _to_planes(pixels, channel_axis, width)
-    return planes, None if mask is None or mask.all() else mask
+    pixels, mask = fill_holes(pixels, mask, "image", channel_axis)
+    return _to_planes(pixels, channel_axis, width), mask
 
 
 _FEWEST_VOXELS = 5  # along each axis; fewer are channels whose axis was not named
-NOT_FINITE = "image: must not hold NaN or infinity, but where mask is False"
 
 
-def check_mask(mask: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """Return the mask of valid pixels if it has that shape.
+def fill_holes(
+    values: Array, mask: ArrayLike | None, name: str, channel_axis: int | None = None
+) -> tuple[Array, Array | None]:
+    """Return values with zeros in holes, and the mask, or None if all are valid.
 
     Raises
     ------
     ValueError
-        If it has another shape or holds anything but bool, or no pixel is valid.
+        On NaN or infinity at valid places, and on a mask of another shape, without any valid place
+        or of anything but bool.
     """
+    if mask is not None:
+        shape = values.shape if channel_axis is None else np.delete(values.shape, channel_axis)
+        mask = _check_mask(mask, tuple(map(int, shape)))
+        valid = mask if channel_axis is None else np.expand_dims(mask, channel_axis)
+        values = np.where(valid, values, values.dtype.type(0))
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name}: must not hold NaN or infinity, but where mask is False")
+    return values, None if mask is None or mask.all() else mask
+
+
+def _check_mask(mask: ArrayLike, shape: tuple[int, ...]) -> Array:
     valid = as_array(mask, "mask")
     if valid.dtype != bool or valid.shape != shape:
         raise ValueError(

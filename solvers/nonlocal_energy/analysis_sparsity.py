@@ -10,14 +10,16 @@ from ...validation import check_integer, check_positive
 from ..inputs import Array, check_matrix
 from ..solution import Solution, certified, warn_unless_converged
 from .filter_banks import FilterBank
-from .problem import MORE, default_tol
+from .problem import MORE, check_with_holes, default_tol
 
 
 @dataclass(frozen=True)
 class _Analysis:
     """The problem ``min_u 1/2 |u - f|^2 + lam |K u|``.
 
-    Its dual variable p has ``|p|_* <= lam``, and gives ``u = f - K^T p``.
+    Its dual variable p has ``|p|_* <= lam``, and gives ``u = f - K^T p``. With holes, the sum of
+    squares is over valid pixels, and f is their mean in the holes. Then u may be held to the range
+    of f, as total variation never grows where values are clipped.
     """
 
     f: Array
@@ -26,6 +28,7 @@ class _Analysis:
     adjoint: Callable[[Array], Array]
     norm_bound: float  # upper bound of |K|_2^2
     isotropic: bool  # whether sizes are norms of vectors along the first axis
+    valid: Array | None = None  # None is all
 
     def sizes(self, responses: Array) -> Array:
         return np.sqrt((responses**2).sum(axis=0)) if self.isotropic else np.abs(responses)
@@ -38,19 +41,29 @@ class _Analysis:
         """Return objective, relative gap and dual point, for `certified`.
 
         For any u and any feasible p, the duality gap is the sum of
-        ``1/2 |u - f + K^T p|^2`` and ``lam |K u| - <K u, p>``, which are both >= 0.
+        ``1/2 |u - f + K^T p|^2`` and ``lam |K u| - <K u, p>``, which are both >= 0. In holes the
+        square becomes ``q_i u_i - min(q_i low, q_i high)``, with ``q = K^T p`` and the range of f.
         """
-        responses = self.analyze(u)
+        responses, pull = self.analyze(u), self.adjoint(p)
         penalty = self.lam * float(self.sizes(responses).sum())
-        objective = float(((u - self.f) ** 2).sum()) / 2 + penalty
-        residual = u - self.f + self.adjoint(p)
+        valid = slice(None) if self.valid is None else self.valid
+        objective = float(((u - self.f)[valid] ** 2).sum()) / 2 + penalty
+        residual = (u - self.f + pull)[valid]
         gap = float((residual**2).sum()) / 2 + penalty - float((responses * p).sum())
+        if self.valid is not None:
+            q, (low, high) = pull[~self.valid], self.range
+            gap += float((q * u[~self.valid] - np.minimum(q * low, q * high)).sum())
         energy = float(self.energy)
         return np.asarray(objective), np.asarray(gap / energy if energy > 0 else 0.0), p
 
     @property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest level; the mean, in holes, is between them."""
+        return float(self.f.min()), float(self.f.max())
+
+    @property
     def energy(self) -> Array:
-        """``|f - mean(f)|^2``, to which the gap is relative."""
+        """``|f - mean(f)|^2`` over valid pixels, to which the gap is relative."""
         return np.asarray(((self.f - self.f.mean()) ** 2).sum())
 
 
@@ -120,10 +133,11 @@ def total_variation(
     *,
     lam: float,
     isotropic: bool = True,
+    mask: ArrayLike | None = None,
     tol: float | None = None,
     max_iter: int = 5000,
 ) -> Solution:
-    """Denoise an image by its total variation.
+    """Denoise an image by its total variation, and fill its holes.
 
     ::
 
@@ -131,7 +145,8 @@ def total_variation(
         min_u  1/2 |u - f|^2 + lam sum_p |D_y u|_p + |D_x u|_p                  otherwise
 
     with forward differences that are 0 at the last row or column. See `l1_analysis` for the
-    algorithm; ``|D|_2^2 <= 8``.
+    algorithm; ``|D|_2^2 <= 8``. With a `mask`, ``|u - f|^2`` is over valid pixels only, and the
+    algorithm is that of Chambolle and Pock.
 
     Parameters
     ----------
@@ -139,6 +154,8 @@ def total_variation(
     lam : float
         Weight > 0.
     isotropic : bool, default=True
+    mask : array-like of bool of shape (height, width), optional
+        True at valid pixels. Holes may hold NaN.
     tol : float, optional
         Largest relative duality gap. None is 1e-8, and 1e-5 where f is float32.
     max_iter : int, default=5000
@@ -146,12 +163,15 @@ def total_variation(
     Returns
     -------
     Solution
-        As for `l1_analysis`; `dual` has shape (2, height, width).
+        As for `l1_analysis`; `dual` has shape (2, height, width). With holes all norms of the gap
+        are over valid pixels, where the minimiser is unique; in holes it may not be. The dual
+        objective is that of u within the range of f, which has the same minimum.
 
     Raises
     ------
     ValueError
-        On NaN, infinity or numbers that are not positive.
+        On NaN or infinity at valid pixels, numbers that are not positive, or a mask of another
+        shape.
 
     Warns
     -----
@@ -160,7 +180,7 @@ def total_variation(
 
     References
     ----------
-    Rudin, Osher and Fatemi (1992); Chambolle (2004); EQUATIONS FE-5.
+    Rudin, Osher and Fatemi (1992); Chambolle (2004); Chambolle and Pock (2011); EQUATIONS FE-5.
 
     Examples
     --------
@@ -168,8 +188,14 @@ def total_variation(
     >>> from twinsolve.solvers.nonlocal_energy import total_variation
     >>> total_variation(np.array([[0.0, 0.0, 1.0, 1.0]]), lam=0.1).coef.round(6)
     array([[0.05, 0.05, 0.95, 0.95]])
+    >>> holed, mask = [[0.0, np.nan, 0.0, 1.0]], [[True, False, True, True]]
+    >>> total_variation(np.array(holed), lam=0.1, mask=mask).coef.round(6)
+    array([[0.05, 0.05, 0.05, 0.9 ]])
     """
-    return _solve(f, lam, _differences, _differences_adjoint, 8.0, isotropic, tol, max_iter)
+    values, valid = check_with_holes(f, mask)
+    return _solve(
+        values, lam, _differences, _differences_adjoint, 8.0, isotropic, tol, max_iter, valid
+    )
 
 
 def _solve(
@@ -181,19 +207,22 @@ def _solve(
     isotropic: bool,
     tol: float | None,
     max_iter: int,
+    valid: Array | None = None,
 ) -> Solution:
-    """Solve for u by ascent in the dual variable; return a certified solution."""
+    """Solve for u and the dual variable; return a certified solution."""
     image = check_matrix(f, "f")
     dtype, values = image.dtype, image.astype(np.float64, copy=False)
-    level = values[0, 0]  # responses do not depend on it, up to rounding
+    level = values[0, 0] if valid is None else values[valid][0]
+    values = values - level  # responses do not depend on it, up to rounding
+    if valid is not None:
+        values = np.where(valid, values, values[valid].mean())
     problem = _Analysis(
-        values - level, check_positive(lam, "lam"), analyze, adjoint, norm_bound, isotropic
+        values, check_positive(lam, "lam"), analyze, adjoint, norm_bound, isotropic, valid
     )
     tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
-    u, p, n_iter = _ascend_with_momentum(
-        problem, tol if dtype == np.float64 else tol / 10, max_iter
-    )
+    solve = _ascend_with_momentum if valid is None else _alternate
+    u, p, n_iter = solve(problem, tol if dtype == np.float64 else tol / 10, max_iter)
     solution = certified(
         u + level,
         lambda u: problem.certify(u - level, p),
@@ -225,6 +254,27 @@ def _ascend_with_momentum(
             u = problem.f - problem.adjoint(p)
             if problem.certify(u, p)[1] <= tol:
                 break
+    return u, p, n_iter
+
+
+def _alternate(problem: _Analysis, tol: float, max_iter: int) -> tuple[Array, Array, int]:
+    """Run the steps of Chambolle and Pock on u and p; return u, p, n_iter.
+
+    The length of the steps balances the sizes of u and p; a tenth did best on photographs.
+    """
+    assert problem.valid is not None
+    valid, (low, high) = problem.valid, problem.range
+    length = float(0.1 * problem.f[valid].std() / problem.lam) or 1.0
+    p, u = np.zeros_like(problem.analyze(problem.f)), problem.f
+    ahead, n_iter = u, 0
+    for n_iter in range(1, max_iter + 1):
+        p = problem.project(p + problem.analyze(ahead) / (length * problem.norm_bound))
+        moved = u - length * problem.adjoint(p)
+        fitted = (moved + length * problem.f) / (1 + length)
+        before, u = u, np.where(valid, fitted, np.clip(moved, low, high))
+        ahead = 2 * u - before
+        if n_iter % 10 == 0 and problem.certify(u, p)[1] <= tol:
+            break
     return u, p, n_iter
 
 

@@ -9,7 +9,15 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from ...validation import check_integer
 from ..inputs import Array
 from ..solution import Solution, certified, warn_unless_converged
-from .problem import MORE, ROUNDING, EnergyProblem, check_energy_problem, default_tol, reciprocal
+from .problem import (
+    MORE,
+    ROUNDING,
+    EnergyProblem,
+    check_energy_problem,
+    check_with_holes,
+    default_tol,
+    reciprocal,
+)
 
 
 def minimize_energy(
@@ -18,6 +26,7 @@ def minimize_energy(
     *,
     lam: float,
     fidelity: str = "constant",
+    mask: ArrayLike | None = None,
     tol: float | None = None,
     max_iter: int = 1000,
 ) -> Solution:
@@ -37,6 +46,8 @@ def minimize_energy(
     the certificate is reached. A dense K is factored (Cholesky) if it is small or f has many
     columns.
 
+    With a `mask` the fidelity is a sum over valid tokens. The others follow from their neighbours.
+
     Parameters
     ----------
     f : array-like of shape (n_tokens, n_features)
@@ -50,6 +61,8 @@ def minimize_energy(
     fidelity : {"constant", "degree"}, default="constant"
         A token without neighbours gets ``u_i = f_i``. This is a choice for "degree", where the
         energy does not depend on such a token.
+    mask : array-like of bool of shape (n_tokens,), optional
+        True at valid tokens. Others may hold NaN, and need a path along K to a valid one.
     tol : float, optional
         Largest certified relative error `gap` of any token. None is 1e-8, or 1e-5 if the answer is
         float32, as the gap includes its rounding.
@@ -64,19 +77,22 @@ def minimize_energy(
 
             |u - u*|_inf / s  <=  gap = max_i |grad E(u)_i / w_i| / s,    s = (max f - min f) / 2
 
-        with w_i the weights of the fidelity. If f is constant up to rounding, s is ``|f|_inf``. The
-        gap includes a bound on the rounding errors of the gradient. For a stored K this bound is
-        tiny, as the gradient is a sum of differences ``K_ij (u_i - u_j)``. For a function it is
+        with w_i the weights of the fidelity, and the range of f over valid tokens. With holes,
+        ``(H z)_i / max z`` stands for w_i, where H is the Hessian and ``z > 0`` about solves
+        ``H z = diag(H)``. If f is constant up to rounding, s is ``|f|_inf``. The gap includes a
+        bound on the rounding errors of the gradient. For a stored K this bound is tiny, as the
+        gradient is a sum of differences ``K_ij (u_i - u_j)``. For a function it is
         ``n_tokens eps`` times ``d_i |u_i - mean(u)|``, which is large if one weight far exceeds the
-        others. As E is quadratic, the gap bounds the energy too: with `dual` ``y = grad J(u)`` the
-        duality gap is ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most
+        others. As E is quadratic, the gap without holes bounds the energy too: with `dual`
+        ``y = grad J(u)`` the duality gap is ``1/2 sum_i |y_i + w_i (u_i - f_i)|^2 / w_i``, at most
         ``gap^2 s^2 sum_i w_i / 2``. `n_iter` counts conjugate-gradient iterations.
 
     Raises
     ------
     ValueError
         On NaN, infinity, shapes that do not fit, K not symmetric or not nonnegative, ``lam <= 0``,
-        ``tol <= 0``, an unknown fidelity, or f or K so large that the energy overflows. K and its
+        ``tol <= 0``, an unknown fidelity, a mask of another shape, holes without a path to a valid
+        token, or f or K so large that the energy overflows. K and its
         transpose may differ by rounding errors (1,000 eps of the smaller row sum).
 
     Warns
@@ -97,7 +113,8 @@ def minimize_energy(
     array([[1.],
            [3.]])
     """
-    problem, dtype = check_energy_problem(f, K, lam, fidelity)
+    values, valid = check_with_holes(f, mask, 1)
+    problem, dtype = check_energy_problem(values, K, lam, fidelity, valid)
     tol = default_tol(tol, dtype)
     max_iter = check_integer(max_iter, "max_iter", minimum=1)
     dense = isinstance(problem.weights.matrix, np.ndarray)

@@ -4,9 +4,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, issparse
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import LinearOperator, cg
 
 from ...validation import check_positive
-from ..inputs import Array, check_matrix, rounding_error
+from ..image_filters.images import fill_holes
+from ..inputs import Array, as_numbers, check_matrix, rounding_error
 from ..solution import Certify
 from .differences import EPS
 from .weights import Weights, check_weights, common_dtype
@@ -21,7 +25,8 @@ class EnergyProblem(NamedTuple):
 
     f: Array
     weights: Weights
-    fidelity: Array  # (n_tokens, 1); zero for tokens without neighbours if degree weighted
+    fidelity: Array  # (n_tokens, 1); zero in holes, and without neighbours if degree weighted
+    decay: Array  # (n_tokens, 1), H z / max z for a vector z > 0; the fidelity without holes
 
     def gradient(self, u: Array) -> Array:
         return self.weights.laplacian(u) + self.fidelity * (u - self.f)
@@ -31,9 +36,10 @@ class EnergyProblem(NamedTuple):
 
         It is ``max_i |gradient_i / fidelity_i|`` divided by half the range of f. The Hessian H has
         no positive entries off its diagonal and ``H 1 = fidelity``. So ``H^-1 >= 0``, and
-        ``|u - u*| <= H^-1 |gradient| <= max_i |gradient_i / fidelity_i|``.
+        ``|u - u*| <= H^-1 |gradient| <= max_i |gradient_i / fidelity_i|``. Where fidelities vanish,
+        another z > 0 with ``H z > 0`` replaces 1: ``|u - u*| <= z max_i |gradient_i / (H z)_i|``.
         """
-        return relative_error(gradient * reciprocal(self.fidelity), self.f)
+        return relative_error(gradient * reciprocal(self.decay), self.f)
 
     def objective(self, u: Array, dual: Array) -> Array:
         """Return the energy of u in each column, from the gradient `dual` of its smooth part."""
@@ -56,7 +62,7 @@ class EnergyProblem(NamedTuple):
 
 
 def check_energy_problem(
-    f: ArrayLike, K: Any, lam: float, fidelity: str
+    f: ArrayLike, K: Any, lam: float, fidelity: str, valid: Array | None = None
 ) -> tuple[EnergyProblem, Any]:
     """Return the problem and the dtype of its answer: float32 if f and K are."""
     f = check_matrix(f, "f")
@@ -66,9 +72,70 @@ def check_energy_problem(
     weights = check_weights(K, len(f))
     d = weights.degrees + weights.loops
     scale = d if fidelity == "degree" else np.ones_like(d)
-    problem = EnergyProblem(f.astype(np.float64), weights, lam * scale)
+    double, pull = f.astype(np.float64), lam * scale
+    if valid is not None:
+        _check_paths(weights, valid)
+        double = np.where(valid[:, None], double, double[valid].mean(axis=0))
+        pull = pull * valid[:, None]
+    problem = EnergyProblem(double, weights, pull, pull)
     check_size(f, len(f) * float((weights.degrees + problem.fidelity).max()))
-    return problem, common_dtype(f, K)
+    return problem if valid is None else _with_decay(problem), common_dtype(f, K)
+
+
+def check_with_holes(
+    f: ArrayLike, mask: ArrayLike | None, channel_axis: int | None = None
+) -> tuple[Array, Array | None]:
+    """Return f as `check_matrix` does, with zeros in its holes, and the mask; None is no hole.
+
+    Raises
+    ------
+    ValueError
+        As `check_matrix` and `fill_holes`.
+    """
+    values: Any = f if issparse(f) else as_numbers(f, "f")
+    if issparse(f) or values.ndim != 2:
+        return check_matrix(values, "f"), None  # which refuses it
+    filled, valid = fill_holes(values, mask, "f", channel_axis)
+    return check_matrix(filled, "f"), valid
+
+
+def _check_paths(weights: Weights, valid: Array) -> None:
+    """Refuse holes that no path along positive weights joins to a valid token."""
+    if weights.matrix is None:  # the certificate shows it
+        return
+    _, parts = connected_components(csr_array(weights.matrix), directed=False)
+    if (apart := ~np.isin(parts, parts[valid])).any():
+        raise ValueError(
+            f"mask: {np.count_nonzero(apart)} tokens have no path along K to a valid token, first "
+            f"{int(apart.argmax())}"
+        )
+
+
+def _with_decay(problem: EnergyProblem) -> EnergyProblem:
+    """Return the problem with the decay of a z that about solves ``H z = diag(H)``.
+
+    In a hole, z is about the number of steps of a random walk from there to valid tokens.
+    """
+    weights, fidelity = problem.weights, problem.fidelity
+    pivots = weights.degrees + fidelity
+    scale = np.sqrt(pivots)
+    inverse = reciprocal(scale)
+
+    def product(y: Array) -> Array:  # with the Hessian, scaled to a diagonal of ones
+        z = inverse * y.reshape(-1, 1)
+        return (inverse * (weights.laplacian(z) + fidelity * z)).ravel()
+
+    scaled = LinearOperator((len(pivots),) * 2, product, dtype=np.float64)
+    least = float(scale[pivots > 0].min(initial=np.inf))
+    y, _ = cg(scaled, scale.ravel(), rtol=0, atol=0.3 * least)  # H z is 0.7 diag(H) or more
+    z = np.maximum(inverse * y[:, None], 0)
+    change, rounding = weights.certified_laplacian(z)
+    rounding += 2 * EPS * (np.abs(change) + fidelity * z)
+    decay = (change + fidelity * z - rounding) / max(float(z.max()), _LEAST)
+    return problem._replace(decay=np.where(pivots > 0, np.maximum(decay, _LEAST), 0))
+
+
+_LEAST = 1e-100  # decay that certifies nothing
 
 
 def check_size(f: Array, weight: float) -> None:

@@ -128,14 +128,19 @@ def l1_analysis(f: ArrayLike, filters: ArrayLike, *, lam: float) -> Array:
     return _solve_denoising(u, f, lam * sum(cp.norm1(part) for part in responses))
 
 
-def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Array:
+def total_variation(
+    f: ArrayLike, *, lam: float, isotropic: bool = True, mask: ArrayLike | None = None
+) -> Array:
     """Solve ``min_u 1/2 |u - f|^2 + lam TV(u)``, with forward differences, 0 at the last pixels.
+
+    With a mask, ``|u - f|^2`` is over the pixels where it is True.
 
     Parameters
     ----------
     f : array-like of shape (height, width)
     lam : float
     isotropic : bool, default=True
+    mask : array-like of bool of shape (height, width), optional
 
     Returns
     -------
@@ -163,8 +168,10 @@ def total_variation(f: ArrayLike, *, lam: float, isotropic: bool = True) -> Arra
     down[-1], right[:, -1] = 0, 0
     parts = [cp.vec(down @ u, order="C"), cp.vec(u @ right, order="C")]
     if isotropic:
-        return _solve_denoising(u, f, lam * cp.sum(cp.norm(cp.vstack(parts), 2, axis=0)))
-    return _solve_denoising(u, f, lam * sum(cp.norm1(part) for part in parts))
+        penalty = lam * cp.sum(cp.norm(cp.vstack(parts), 2, axis=0))
+    else:
+        penalty = lam * sum(cp.norm1(part) for part in parts)
+    return _solve_denoising(u, f, penalty, mask)
 
 
 def _responses(f: ArrayLike, filters: ArrayLike) -> tuple[cp.Variable, list[cp.Expression]]:
@@ -182,7 +189,12 @@ def _responses(f: ArrayLike, filters: ArrayLike) -> tuple[cp.Variable, list[cp.E
     return u, responses
 
 
-def _solve_denoising(u: cp.Variable, f: ArrayLike, penalty: Any) -> Array:
-    problem = cp.Problem(cp.Minimize(cp.sum_squares(u - np.asarray(f, dtype=float)) / 2 + penalty))
+def _solve_denoising(
+    u: cp.Variable, f: ArrayLike, penalty: Any, mask: ArrayLike | None = None
+) -> Array:
+    valid = np.ones(u.shape) if mask is None else np.asarray(mask, dtype=float)
+    values = np.where(valid > 0, np.asarray(f, dtype=float), 0)
+    residual = cp.multiply(valid, u - values)
+    problem = cp.Problem(cp.Minimize(cp.sum_squares(residual) / 2 + penalty))
     problem.solve(solver=cp.CLARABEL)
     return np.asarray(u.value)

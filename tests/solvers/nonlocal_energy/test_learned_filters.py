@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.fft import dctn, idctn
 
 from twinsolve.solvers.nonlocal_energy import (
@@ -199,6 +199,54 @@ def test_total_variation_is_the_oracle_s_fe_5():
         found = total_variation(image, lam=0.1, isotropic=isotropic)
         expected = oracles.total_variation(image, lam=0.1, isotropic=isotropic)
         assert_allclose(found.coef, expected, atol=1e-5)
+
+
+HOLES = np.random.default_rng(2).random(IMAGE.shape) > 0.2
+HOLES[1:4, 2:5] = False
+
+
+@pytest.mark.parametrize("lam", [1e-3, 0.1, 3.0])
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_total_variation_fills_holes_as_the_oracle(isotropic, lam):
+    image, mask = IMAGE[:6, :7], HOLES[:6, :7]
+    found = total_variation(image, lam=lam, isotropic=isotropic, mask=mask, tol=1e-9)
+    expected = oracles.total_variation(image, lam=lam, isotropic=isotropic, mask=mask)
+
+    def objective(u):
+        down, right = (np.diff(u, axis=a, append=u.take([-1], axis=a)) for a in (0, 1))
+        size = np.hypot(down, right) if isotropic else np.abs(down) + np.abs(right)
+        return ((u - image)[mask] ** 2).sum() / 2 + lam * size.sum()
+
+    # Only valid pixels are determined; a gap of 1e-9 lets them be 1e-4 apart.
+    assert_allclose(found.coef[mask], expected[mask], atol=3e-4)
+    unit = ((image[mask] - image[mask].mean()) ** 2).sum()
+    assert found.converged
+    assert found.objective == pytest.approx(objective(found.coef), rel=1e-12)
+    assert objective(found.coef) - objective(expected) <= found.gap * unit + 1e-12
+
+
+def test_total_variation_never_reads_holes_and_keeps_its_gap_true():
+    exact = total_variation(IMAGE, lam=0.02, mask=HOLES, tol=1e-9)
+    rough = total_variation(IMAGE, lam=0.02, mask=HOLES, tol=1e-3)
+    unit = ((IMAGE[HOLES] - IMAGE[HOLES].mean()) ** 2).sum()
+    apart = ((rough.coef - exact.coef)[HOLES] ** 2).sum() / 2
+    assert 0 < apart <= (rough.gap + exact.gap) * unit
+    for value in (1e6, np.nan, np.inf):
+        filled = np.where(HOLES, IMAGE, value)
+        found = total_variation(filled, lam=0.02, mask=HOLES, tol=1e-3)
+        assert_array_equal(found.coef, rough.coef)
+    whole = total_variation(IMAGE, lam=0.02, mask=np.ones(IMAGE.shape, bool))
+    assert_array_equal(whole.coef, total_variation(IMAGE, lam=0.02).coef)
+    for changed in (5 + IMAGE, 1e-6 * IMAGE):
+        scale = np.ptp(changed) / np.ptp(IMAGE)
+        moved = total_variation(changed, lam=0.02 * scale, mask=HOLES, tol=1e-3)
+        assert moved.gap == pytest.approx(rough.gap, rel=1e-5)
+    flat = total_variation(np.where(HOLES, 2.0, np.nan), lam=0.1, mask=HOLES)
+    assert_allclose(flat.coef, 2, rtol=1e-15)
+    with pytest.raises(ValueError, match="f: must not hold NaN or infinity, but where mask is"):
+        total_variation(np.where(HOLES, IMAGE, np.nan), lam=0.1)
+    with pytest.raises(ValueError, match="mask: must be an array of bool of shape"):
+        total_variation(IMAGE, lam=0.1, mask=HOLES[1:])
 
 
 @pytest.mark.parametrize("solve", [total_variation, lambda f, **options: l1_analysis(

@@ -2,7 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import spsolve
 from sklearn.exceptions import ConvergenceWarning
@@ -207,3 +207,71 @@ def test_energies_that_overflow_are_refused():
         minimize_energy([[1.0], [0.0]], np.full((2, 2), 1e308), lam=1.0)
     largest = minimize_energy([[1e150], [-1e150]], np.ones((2, 2)), lam=1.0)
     assert_allclose(largest.coef, [[1e150 / 3], [-1e150 / 3]], rtol=1e-7)
+
+
+def masked_exact(f, K, lam, fidelity, mask):
+    """Dense normal equations without the fidelity of the holes."""
+    d = np.asarray(K.sum(axis=1)).ravel()
+    w = mask * lam * (d if fidelity == "degree" else np.ones_like(d))
+    return np.linalg.solve(np.diag(d + w) - K, w[:, None] * np.where(mask[:, None], f, 0))
+
+
+MASK = np.array([True, False, True, False, False, True, True, True, False])
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_holes_follow_from_their_neighbours(K, fidelity, tokens_of):
+    f = tokens_of()
+    expected = masked_exact(f, K, 0.3, fidelity, MASK)
+    size = np.ptp(f[MASK], axis=0) / 2
+    for form in (K, csr_array(K), lambda u: K @ u):
+        options = {"lam": 0.3, "fidelity": fidelity, "mask": MASK}
+        found = minimize_energy(f, form, tol=1e-9, **options)
+        assert_allclose(found.coef, expected, atol=1e-8)  # loops of 2e6 cost the reference digits
+        assert found.converged.all()
+        for value in (1e6, np.nan, -np.inf):
+            filled = np.where(MASK[:, None], f, value)
+            assert_array_equal(minimize_energy(filled, form, tol=1e-9, **options).coef, found.coef)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            rough = minimize_energy(f, csr_array(K), max_iter=2, **options)
+        apart = np.abs(rough.coef - expected).max(axis=0)
+        assert (apart <= rough.gap * size + 1e-9).all()
+        u = np.ascontiguousarray(found.coef)
+        pairs = np.triu(K, 1)[:, :, None] * (u[:, None] - u) ** 2
+        weights = np.ones(9) if fidelity == "constant" else K.sum(axis=1)
+        fit = 0.15 * (weights[:, None] * (u - f) ** 2)[MASK].sum(axis=0)
+        assert_allclose(found.objective, pairs.sum(axis=(0, 1)) / 2 + fit, rtol=1e-6)
+
+
+def test_one_valid_token_fills_a_graph_and_the_gap_is_true():
+    K, f = graph()
+    mask = np.zeros(len(f), bool)
+    mask[::100] = True
+    found = minimize_energy(f, K, lam=0.5, mask=mask)
+    assert found.converged.all()
+    w = 0.5 * mask
+    hessian = diags_array(np.asarray(K.sum(axis=1)).ravel() + w) - K
+    expected = np.column_stack([spsolve(hessian.tocsc(), w * column) for column in f.T])
+    assert_allclose(found.coef, expected, atol=1e-7)
+    alone = np.arange(len(f)) == 7
+    filled = minimize_energy(f, K, lam=0.5, mask=alone)
+    assert_allclose(filled.coef, np.broadcast_to(f[7], f.shape), rtol=1e-7)
+
+
+def test_a_mask_of_all_changes_nothing_and_bad_masks_are_named(K, tokens_of):
+    f = tokens_of()
+    whole = minimize_energy(f, K, lam=0.3, mask=np.ones(9, bool))
+    assert_array_equal(whole.coef, minimize_energy(f, K, lam=0.3).coef)
+    for mask, words in [
+        (np.ones((9, 1), bool), r"must be an array of bool of shape \(9,\)"),
+        (np.ones(9), "must be an array of bool"),
+        (np.zeros(9, bool), "must be True at one"),
+    ]:
+        with pytest.raises(ValueError, match=f"mask: {words}"):
+            minimize_energy(f, K, lam=0.3, mask=mask)
+    apart = np.kron(np.eye(3), np.ones((3, 3)))
+    with pytest.raises(ValueError, match=r"mask: 3 tokens have no path .* first 3"):
+        minimize_energy(f, apart, lam=0.3, mask=np.arange(9) // 3 != 1)
+    with pytest.raises(ValueError, match="f: must not hold NaN or infinity, but where mask is"):
+        minimize_energy(np.where(np.arange(9)[:, None] == 0, np.nan, f), K, lam=0.3, mask=MASK)
