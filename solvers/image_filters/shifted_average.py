@@ -76,7 +76,7 @@ class ShiftedAverage:
             first = tuple(map(int, np.argwhere(empty)[0]))
             raise ValueError(
                 f"mask: {np.count_nonzero(empty)} pixels have no valid pixel in their window, "
-                f"first {first}; take a larger window"
+                f"first {first}; increase patch_distance or win_size"
             )
         average: Array = totals[:-1] / totals[-1]
         return average

@@ -29,7 +29,7 @@ from ...terminal import console, progress
 
 _SIGMA = 25.0
 _BESIDE_LIKE = {"like", "output", "data", "data_home", "device"}
-_BESIDE_NOISY = {"images", "noisy", "method", "sigma", "save", "load"}
+_BESIDE_NOISY = {"images", "noisy", "method", "sigma", "mask", "save", "load"}
 
 
 def denoise(
@@ -55,6 +55,12 @@ def denoise(
         list[float] | None,
         typer.Option(min=0.1, help=SIGMA),
     ] = None,
+    mask: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Folder of masks; with --noisy, a picture. Dark pixels are holes."
+        ),
+    ] = None,
     seed: Seed = 0,
     colour: Colour = False,
     n_jobs: Jobs = 1,
@@ -74,8 +80,8 @@ def denoise(
     **With --noisy**, IMAGES is one picture that is noisy already. The command denoises it and
     writes photo-denoised.png, with the same bits and alpha. It estimates the noise unless --sigma
     gives it, and takes filter-diffusion unless --method names another method. Only --sigma,
-    --method, --save and --load go with it. It writes PNG, TIFF and JPEG, and never overwrites the
-    picture itself.
+    --method, --mask, --save and --load go with it. It writes PNG, TIFF and JPEG, and never
+    overwrites the picture itself.
 
     **Otherwise IMAGES** is one of
 
@@ -88,6 +94,10 @@ def denoise(
 
     Without --colour, pictures become grey. All methods get the same white Gaussian noise, of 25 or
     of each --sigma.
+
+    **--mask** names a folder with a picture for each image, of the same name and size; with --noisy
+    it is one picture. Pixels darker than half are holes: no method sees them, and dB and SSIM leave
+    them out. Non-local means (the choice with --noisy), bilateral and total variation take holes.
 
     **--method** takes a name of --list; the short name of a trained network, such as
     filter-diffusion; package.module:function, your own function of the noisy image and the noise
@@ -133,7 +143,7 @@ def denoise(
         return
     if noisy:
         refuse_others(context, "--noisy", context.params.keys() - _BESIDE_NOISY)
-        _denoise_picture(Path(images), method or [], sigma or [], save)
+        _denoise_picture(Path(images), method or [], sigma or [], save, mask)
         return
     if save is not None:
         raise typer.BadParameter("needs --noisy; --output is for tables", param_hint="--save")
@@ -144,13 +154,14 @@ def denoise(
         reason = f"{output} is inside the folder of pictures, and holds pictures"
         raise typer.BadParameter(reason, param_hint="--output")
     sigmas = list(dict.fromkeys(sigma or [_SIGMA]))
-    given = NoisyImages(images, seed, data_home, colour)
+    given = NoisyImages(images, seed, data_home, colour, None if mask is None else str(mask))
     with report_mistakes(), warnings.catch_warnings(action="ignore", category=UserWarning):
         options = Options(seed, 1, n_jobs, data_home, output / "runs", progress("Denoising"))
         study = denoising_study(given, sigmas, method)
         ((name, table),) = run_studies([study], options).items()
     settings = {
         "images": images, "methods": method, "sigmas": sigmas, "seed": seed, "colour": colour,
+        "mask": given.mask,
     }  # fmt: skip
     checks = verify(table, given)
     study = with_checks(study, checks)
@@ -160,7 +171,7 @@ def denoise(
 
 
 def _denoise_picture(
-    path: Path, methods: list[str], sigmas: list[float], save: Path | None
+    path: Path, methods: list[str], sigmas: list[float], save: Path | None, mask: Path | None
 ) -> None:
     from .pictures import denoise_file
 
@@ -172,7 +183,7 @@ def _denoise_picture(
     options: dict[str, Any] = {"method": methods[0]} if methods else {}
     with report_mistakes():
         found, seconds, written = denoise_file(
-            path, save, sigma=next(iter(sigmas), None), **options
+            path, save, sigma=next(iter(sigmas), None), mask=mask, **options
         )
     level = "" if found.trained_for is None else f" at {found.trained_for:g}"
     console().print(

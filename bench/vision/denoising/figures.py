@@ -37,7 +37,7 @@ def draw_crops(
     for column, (label, image) in enumerate(pictures.items()):
         top, below = axes[column], axes[len(pictures) + column]
         top.imshow(image[square].clip(0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        psnr = "" if column == 0 else f"\n{quality(clean, image)['psnr']:.2f} dB"
+        psnr = "" if column == 0 else f"\n{quality(clean, np.nan_to_num(image))['psnr']:.2f} dB"
         top.set_title(f"{label}{psnr}", fontsize=9)
         error = below.imshow(
             255 * _average_channels(image - clean)[square], cmap="RdBu_r", vmin=-sigma, vmax=sigma,
@@ -72,7 +72,9 @@ def find_busiest_square(image: Array) -> tuple[slice, slice]:
         for top in range(0, image.shape[0] - side + 1, max(side // 2, 1))
         for left in range(0, image.shape[1] - side + 1, max(side // 2, 1))
     ]
-    top, left = max(corners, key=lambda at: steps[at[0] : at[0] + side, at[1] : at[1] + side].sum())
+    top, left = max(
+        corners, key=lambda at: np.nansum(steps[at[0] : at[0] + side, at[1] : at[1] + side])
+    )
     return slice(top, top + side), slice(left, left + side)
 
 

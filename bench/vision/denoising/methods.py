@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import distance_transform_cdt, gaussian_filter
 from torch import nn
 
 from ....solvers import bilateral_filter, l2_boosting, nonlocal_means, sos_boosting, twicing
@@ -64,6 +64,9 @@ class DenoisingMethod:
         Module that a peer imports.
     colour : bool, default=False
         Whether the method takes images of shape (height, width, 3); else it gets their channels.
+    holes : bool, default=False
+        Whether `denoise` takes ``mask``, an array of bool that is True at valid pixels. It gets one
+        if the image has holes, which are NaN.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class DenoisingMethod:
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     module: str = ""
     colour: bool = False
+    holes: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in (kinds := ("solved", "peer", "own")):
@@ -88,7 +92,9 @@ class DenoisingMethod:
         return not self.module or find_spec(self.module) is not None
 
     def __call__(self, noisy: Array, sigma: float) -> Array:
-        return self.denoise(noisy, sigma, **settings_of(self.name))
+        valid = np.isfinite(noisy) if noisy.ndim == 2 else np.isfinite(noisy).all(axis=-1)
+        options = {} if valid.all() else {"mask": valid}
+        return self.denoise(noisy, sigma, **options, **settings_of(self.name))
 
 
 METHODS: dict[str, DenoisingMethod] = {}
@@ -123,16 +129,32 @@ def settings_of(name: str) -> dict[str, Any]:
     return dict(_read_settings().get(name, {}).get("settings", {}))
 
 
-def _return_noisy(noisy: Array, sigma: float) -> Array:
-    return noisy
+def _return_noisy(noisy: Array, sigma: float, mask: Array | None = None) -> Array:
+    return noisy if mask is None else np.where(np.isfinite(noisy), noisy, np.nanmean(noisy))
 
 
 def _gaussian(noisy: Array, sigma: float, width: float = 1.0) -> Array:
     return gaussian_filter(noisy, width, mode="reflect")
 
 
-def _bilateral(noisy: Array, sigma: float, colour: float = 2.5, width: float = 1.5) -> Array:
-    return bilateral_filter(noisy, sigma_color=colour * sigma, sigma_spatial=width, win_size=11)
+def _bilateral(
+    noisy: Array,
+    sigma: float,
+    colour: float = 2.5,
+    width: float = 1.5,
+    mask: Array | None = None,
+) -> Array:
+    reach = _reach_across(mask, 5)
+    return bilateral_filter(
+        noisy, sigma_color=colour * sigma, sigma_spatial=width, win_size=2 * reach + 1, mask=mask
+    )
+
+
+def _reach_across(mask: Array | None, usual: int) -> int:
+    """Return how far a window reaches so that it holds a valid pixel everywhere."""
+    if mask is None:
+        return usual
+    return max(usual, int(distance_transform_cdt(~mask, metric="chessboard").max()))
 
 
 def _find_channel_axis(noisy: Array) -> int | None:
@@ -140,15 +162,22 @@ def _find_channel_axis(noisy: Array) -> int | None:
 
 
 def _nonlocal_means(
-    noisy: Array, sigma: float, h: float = 0.8, patch_size: int = 5, patch_weights: str = "uniform"
+    noisy: Array,
+    sigma: float,
+    h: float = 0.8,
+    patch_size: int = 5,
+    patch_weights: str = "uniform",
+    mask: Array | None = None,
 ) -> Array:
     return nonlocal_means(
         noisy,
         h=h * sigma,
         sigma=sigma,
         patch_size=patch_size,
+        patch_distance=_reach_across(mask, 6),
         patch_weights=patch_weights,
         channel_axis=_find_channel_axis(noisy),
+        mask=mask,
     )
 
 
@@ -161,8 +190,10 @@ def _boost_means(
     return boosting(means, noisy, **settings)
 
 
-def _total_variation(noisy: Array, sigma: float, lam: float = 0.6) -> Array:
-    return total_variation(noisy, lam=lam * sigma, tol=1e-4).coef
+def _total_variation(
+    noisy: Array, sigma: float, lam: float = 0.6, mask: Array | None = None
+) -> Array:
+    return total_variation(noisy, lam=lam * sigma, mask=mask, tol=1e-4).coef
 
 
 def _l1_analysis(noisy: Array, sigma: float, lam: float = 1.5, size: int = 7) -> Array:
@@ -229,26 +260,27 @@ _GAINS = (0.95, 1.0, 1.05, 1.1, 1.15)
 
 def _register(
     kind: str, family: str, name: str, denoise: Denoise, module: str = "", joint: bool = False,
-    **grid: tuple[Any, ...],
+    holes: bool = False, **grid: tuple[Any, ...],
 ) -> None:  # fmt: skip
     """Register a method; `joint` says whether it takes all channels together."""
-    register_denoiser(DenoisingMethod(name, kind, family, denoise, grid, module, joint))
+    register_denoiser(DenoisingMethod(name, kind, family, denoise, grid, module, joint, holes))
 
 
 _solved, _peer = partial(_register, "solved"), partial(_register, "peer")
-_solved("none", "noisy", _return_noisy)
+_solved("none", "noisy", _return_noisy, holes=True)
 _solved("image_filters", "Gaussian", _gaussian, width=(0.7, 0.8, 0.9, 1.0, 1.2))
 _solved(
-    "image_filters", "bilateral", _bilateral,
+    "image_filters", "bilateral", _bilateral, holes=True,
     colour=(2.0, 2.5, 3.0, 4.0), width=(1.0, 1.25, 1.5, 2.0),
 )  # fmt: skip
 _solved(
-    "image_filters", "non-local means", _nonlocal_means, joint=True,
+    "image_filters", "non-local means", _nonlocal_means, joint=True, holes=True,
     h=_DECAYS, patch_size=(3, 5, 7),
 )  # fmt: skip
 _solved(
     "image_filters", "non-local means, Gaussian",
-    partial(_nonlocal_means, patch_weights="gaussian"), joint=True, h=_DECAYS, patch_size=(5, 7, 9),
+    partial(_nonlocal_means, patch_weights="gaussian"), joint=True, holes=True,
+    h=_DECAYS, patch_size=(5, 7, 9),
 )  # fmt: skip
 _solved("boosting", "twicing", partial(_boost_means, twicing), joint=True, h=(*_DECAYS, 1.5, 2.0))
 _solved(
@@ -259,7 +291,10 @@ _solved(
     "boosting", "SOS boosting", partial(_boost_means, sos_boosting), joint=True,
     h=(0.7, 0.8, 1.0), rho=(0.3, 0.5, 1.0), n_iter=(2,),
 )  # fmt: skip
-_solved("nonlocal_energy", "total variation", _total_variation, lam=(0.5, 0.6, 0.7, 0.8, 0.9))
+_solved(
+    "nonlocal_energy", "total variation", _total_variation, holes=True,
+    lam=(0.5, 0.6, 0.7, 0.8, 0.9),
+)  # fmt: skip
 _solved("nonlocal_energy", "l1 analysis, DCT", _l1_analysis, lam=(0.8, 1.0, 1.2, 1.5, 1.8))
 _solved("sparse_coding", "ISTA, DCT", _ista, lam=_LAMBDAS, n_iter=(6,))
 _solved("sparse_coding", "Lasso, DCT", _lasso, lam=_LAMBDAS)
@@ -305,6 +340,11 @@ class Entry:
     def is_solver(self) -> bool:
         """Whether the method is the solver of a network."""
         return bool(self.network) and self.kind == "solved"
+
+    @property
+    def takes_holes(self) -> bool:
+        """Whether the method denoises images with holes."""
+        return self.method in METHODS and METHODS[self.method].holes
 
     def serves(self, sigma: float) -> bool:
         """Whether the method is for this noise in grey levels of 255; weights are for one level."""
@@ -417,21 +457,46 @@ def find_entry(name: str) -> Entry:
     raise ValueError(f"methods: none is named {name!r}{close_names(name, [*short, *kinds])}")
 
 
-def list_entries(methods: Iterable[str] | None, sigmas: Sequence[float]) -> list[Entry]:
-    """Methods of the names; None is all that are installed and have weights, without solvers.
+def check_takes_holes(entry: Entry) -> None:
+    """Refuse a method that has no rule for holes.
 
     Raises
     ------
     ValueError
-        If a method is unknown, not installed, or not for one of the noise levels.
+        If that is so: it names those that have one.
+    """
+    if not entry.takes_holes:
+        able = ", ".join(name for name, method in METHODS.items() if method.holes)
+        raise ValueError(f"methods: {entry.method} takes no holes; these do: {able}")
+
+
+def list_entries(
+    methods: Iterable[str] | None, sigmas: Sequence[float], *, holes: bool = False
+) -> list[Entry]:
+    """Methods of the names; None is all that are installed and have weights, without solvers.
+
+    With `holes` it is all that take these.
+
+    Raises
+    ------
+    ValueError
+        If a method is unknown, not installed, not for one of the noise levels, or takes no holes
+        where there are some.
     """
     if methods is None:
         known = (name for names in method_names().values() for name in names)
         usable = (name for name in known if name not in METHODS or METHODS[name].installed)
         found = [find_entry(name) for name in usable]
-        return [entry for entry in found if not entry.is_solver and any(map(entry.serves, sigmas))]
+        return [
+            entry
+            for entry in found
+            if not entry.is_solver and any(map(entry.serves, sigmas))
+            if entry.takes_holes or not holes
+        ]
     entries = [find_entry(name) for name in dict.fromkeys(check_names(methods, "methods") or [])]
     for entry in entries:
+        if holes:
+            check_takes_holes(entry)
         if missing := [sigma for sigma in sigmas if not entry.serves(sigma)]:
             levels = ", ".join(f"{level:g}" for level in entry.list_levels() or []) or "none"
             raise ValueError(

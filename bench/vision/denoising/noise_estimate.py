@@ -1,9 +1,8 @@
 """The noise level of a picture, also where a camera or JPEG has smoothed the noise."""
 
-import warnings
-
 import numpy as np
-from skimage.restoration import estimate_sigma
+from pywt import Wavelet, dwtn
+from scipy.stats import norm
 
 from ....solvers.inputs import Array
 
@@ -28,12 +27,13 @@ def estimate_noise(levels: Array, seen: Array | None = None) -> float:
     ----------
     levels : ndarray of shape (height, width, channels)
     seen : bool ndarray of shape (height, width), optional
-        Pixels that count; others are transparent.
+        Pixels that count; others are transparent or holes.
 
     Returns
     -------
     float
-        In units of `levels`, the mean over the channels; 0 for a picture without any detail.
+        In units of `levels`, the mean over the channels; 0 for a picture without any detail, NaN
+        if no 4 x 4 pixels are all seen.
 
     Examples
     --------
@@ -91,7 +91,12 @@ def _means_around(variances: Array) -> Array:
 
 
 def _estimate_white(plane: Array, seen: Array) -> float:
-    """Return scikit-image's estimate, which takes zeros for a mask; 0 without any detail."""
-    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of no coefficient
-        return float(np.nan_to_num(estimate_sigma(np.where(seen, plane, 0))))
+    """Return scikit-image's estimate; NaN if every wavelet reaches an unseen pixel."""
+    if (reaches := dwtn((~seen).astype(np.float64), _BOX)["dd"] > 0.5).all():
+        return np.nan
+    details = np.abs(dwtn(np.where(seen, plane, 0), "db2")["dd"][~reaches])
+    found = details[details > 0]
+    return float(np.median(found) / norm.ppf(0.75)) if found.size else 0.0
+
+
+_BOX = Wavelet("box", filter_bank=[[1.0] * 4] * 4)  # as long as db2

@@ -56,6 +56,20 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
         return Picture(np.asarray(upright.convert(mode)), profile)
 
 
+def read_mask(path: str | os.PathLike[str]) -> Array:
+    """Read a picture as an array of bool, True at pixels of half the highest level or more.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `read_picture`.
+    """
+    pixels = read_picture(path).pixels
+    channels = pixels if pixels.ndim == 3 else pixels[..., None]
+    colours = channels[..., : 1 if channels.shape[2] <= 2 else 3]
+    return np.asarray(2 * colours.mean(axis=2) >= np.iinfo(pixels.dtype).max)
+
+
 def _check_range(pixels: Array) -> Array:
     if not 0 <= pixels.min() <= pixels.max() <= 65535:
         raise Unsupported(f"levels must be 0 to 65535, got {pixels.min()} to {pixels.max()}")

@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike
 from ....solvers.inputs import Array
 from ....unrolled.users_code import reporting
 from ...names import check_name
-from .methods import Entry, find_entry
+from .methods import Entry, check_takes_holes, find_entry
 from .networks import LARGE, in_tiles
 from .noise_estimate import estimate_noise
-from .picture_files import FORMATS, check_writable, read_picture, write_picture
-from .study import SMALLEST, check_answer
+from .picture_files import FORMATS, check_writable, read_mask, read_picture, write_picture
+from .study import SMALLEST, check_answer, cut_holes
 
 MARGIN = 64  # around tiles, of methods that are not told how far they look
+_USUAL, _FOR_HOLES = "filter-diffusion", "non-local means"
 NO_NOISE = 0.1  # grey levels of 255; an estimate below is none
 
 
@@ -60,10 +61,11 @@ class DenoisedImage:
 def denoise_image(
     image: ArrayLike | str | os.PathLike[str],
     *,
-    method: str = "filter-diffusion",
+    method: str | None = None,
     sigma: float | None = None,
+    mask: ArrayLike | str | os.PathLike[str] | None = None,
 ) -> DenoisedImage:
-    """Denoise a picture that is noisy, as it is.
+    """Denoise a picture that is noisy, as it is, and fill its holes.
 
     Methods are for white Gaussian noise of one level. A network was trained for some levels: the
     picture y is rescaled to the closest of these, s, and back, ``(sigma / s) D_s(y s / sigma)``.
@@ -81,15 +83,19 @@ def denoise_image(
         Of shape (height, width) or (height, width, channels): grey, grey and alpha, colour, or
         colour and alpha. Levels are uint8, uint16, or floating-point numbers in [0, 1], which noise
         may exceed. A path names a picture of 8 or 16 bits.
-    method : str, default="filter-diffusion"
+    method : str, optional
         A name of `load_denoiser`, or as in `denoise`: a name of ``twinsolve denoise --list``,
-        ``package.module:function``, or the folder of a training run.
+        ``package.module:function``, or the folder of a training run. None is "filter-diffusion",
+        or "non-local means" with a mask.
     sigma : float, optional
         Standard deviation of the noise, in grey levels of 255, also for 16 bits, >= 0.1. None is
         an estimate from the flattest parts of the picture, the mean over the colours; if it is
         below 0.1, the picture is returned as it is. Noise that a camera has smoothed is estimated
         as well as white noise. The estimate is low where noise grows with the light, and where JPEG
         has removed most of the noise in flat parts.
+    mask : array-like of bool of shape (height, width), or path, optional
+        True at valid pixels; a path names a picture that is darker than half in holes. Holes may
+        hold NaN. They are filled, at a noise of at least 0.1, and their alpha is kept.
 
     Returns
     -------
@@ -101,9 +107,9 @@ def denoise_image(
     ------
     ValueError
         If the picture has another shape or dtype, a side under 16 pixels, levels that are not
-        finite or far from [0, 1]; if sigma is out of range; if the method is unknown or returns
-        another shape or levels that are not finite; or if a file is damaged or is no picture of 8
-        or 16 bits.
+        finite or far from [0, 1]; if sigma is out of range; if the method is unknown, takes no
+        holes where there are some, or returns another shape or levels that are not finite; if the
+        mask has another shape; or if a file is damaged or is no picture of 8 or 16 bits.
     FileNotFoundError
         If there is no such file.
 
@@ -119,20 +125,31 @@ def denoise_image(
     >>> bool(((found.image - clean) ** 2).mean() < ((noisy - clean) ** 2).mean() / 4)
     True
     """
-    entry = find_entry(check_name(method, "method"))
+    chosen = method or (_FOR_HOLES if mask is not None else _USUAL)
+    entry = find_entry(check_name(chosen, "method"))
     if sigma is not None and not NO_NOISE <= sigma < math.inf:
         raise ValueError(
             f"sigma: must be {NO_NOISE} or more, in grey levels of 255, and finite; got {sigma}"
         )
     given = read_picture(image).pixels if isinstance(image, str | os.PathLike) else image
-    pixels = _check_pixels(np.asarray(given))
+    pixels, valid = _fill_holes(np.asarray(given), mask)
+    pixels = _check_pixels(pixels)
     channels = pixels if pixels.ndim == 3 else pixels[..., None]
     n_colours = 1 if channels.shape[2] <= 2 else 3
     top = np.iinfo(pixels.dtype).max if pixels.dtype.kind == "u" else 1
     levels = channels[..., :n_colours].astype(np.float64) / top
     alpha = channels[..., n_colours:]
     seen = np.asarray(alpha.any(axis=2)) if alpha.size else None
+    if valid is not None:
+        check_takes_holes(entry)
+        seen = valid if seen is None else seen & valid
     level = 255 * estimate_noise(levels, seen) if sigma is None else float(sigma)
+    if np.isnan(level):
+        if valid is not None:
+            raise ValueError("sigma: no 4 x 4 pixels are without holes to estimate it; give it")
+        level = 0.0
+    if valid is not None:
+        level, levels = max(level, NO_NOISE), cut_holes(levels, valid, "the image")
     told: dict[str, Any] = {"sigma": level, "estimated": sigma is None, "method": entry.method}
     if level < NO_NOISE:
         return DenoisedImage(pixels.copy(), **told)
@@ -174,6 +191,30 @@ def denoise_file(
     return found, seconds, out
 
 
+def _fill_holes(
+    pixels: Array, mask: ArrayLike | str | os.PathLike[str] | None
+) -> tuple[Array, Array | None]:
+    """Return the picture with the mean of its valid colours in holes, and the mask of holes.
+
+    The alpha, the last of two or four channels, is left as it is.
+    """
+    if mask is None:
+        return pixels, None
+    valid = read_mask(mask) if isinstance(mask, str | os.PathLike) else np.asarray(mask)
+    if valid.dtype != bool or valid.shape != pixels.shape[:2] or not valid.any():
+        raise ValueError(
+            f"mask: must be an array of bool of shape {pixels.shape[:2]} with at least one True, "
+            f"or such a picture; got {valid.dtype} of shape {valid.shape}"
+        )
+    if valid.all():
+        return pixels, None
+    filled = pixels.copy()
+    planes = filled if filled.ndim == 3 else filled[..., None]
+    planes = planes[..., : 1 if planes.shape[2] <= 2 else 3]
+    planes[~valid] = planes[valid].mean(axis=0, dtype=np.float64)
+    return filled, valid
+
+
 def _check_pixels(pixels: Array) -> Array:
     if pixels.dtype not in (np.uint8, np.uint16) and pixels.dtype.kind != "f":
         raise ValueError(
@@ -190,7 +231,10 @@ def _check_pixels(pixels: Array) -> Array:
             f"{pixels.shape[1]}"
         )
     if wrong := np.count_nonzero(~np.isfinite(pixels)):
-        raise ValueError(f"image: must be finite, got {wrong} levels that are NaN or infinite")
+        raise ValueError(
+            f"image: must be finite, got {wrong} levels that are NaN or infinite; "
+            "a mask may mark them as holes"
+        )
     if pixels.dtype.kind == "f" and not -0.5 < (mean := pixels.mean(dtype=np.float64)) < 1.5:
         raise ValueError(
             f"image: floating-point levels must lie about [0, 1]; their mean is {mean:.3g}"

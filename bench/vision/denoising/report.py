@@ -31,6 +31,9 @@ _EXACT = 1e-5  # dB
 _CROPS = 6  # most methods on the figure of crops
 
 
+_HOLES = "dB and SSIM are of pixels outside the holes; SSIM is of windows without any."
+
+
 def denoising_study(
     given: NoisyImages, sigmas: Sequence[float], methods: Sequence[str] | None = None
 ) -> Study:
@@ -40,7 +43,7 @@ def denoising_study(
     def run(options: Options) -> pd.DataFrame:
         return denoise(
             given.images, methods=methods, sigmas=sigmas, seed=given.seed, colour=given.colour,
-            **options.shared,
+            mask=given.mask, **options.shared,
         )  # fmt: skip
 
     def crops(table: pd.DataFrame, path: Path) -> None:
@@ -53,7 +56,8 @@ def denoising_study(
         apart = [(sigma, note_on_pairs(table[table.sigma == sigma])) for sigma in sigmas]
         return [
             *(f"Noise {sigma:g}: {note}" if several else note for sigma, note in apart if note),
-            *remarks(table), *(f"Left out: {x}." for x in given.left_out),
+            *([_HOLES] if given.mask else []), *remarks(table),
+            *(f"Left out: {x}." for x in given.left_out),
             *([f"Left out, as no pictures: {', '.join(given.others)}."] if given.others else []),
         ]  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import skimage
+from scipy.ndimage import minimum_filter
 from skimage.color import rgb2gray
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
@@ -37,7 +38,10 @@ IMAGE_SETS = ("photographs", "set12", "held-out")
 
 
 class Images(NamedTuple):
-    """Images in [0, 1], their names, reasons why pictures were left out, and other files' names."""
+    """Images in [0, 1], their names, reasons why pictures were left out, and other files' names.
+
+    Holes are NaN.
+    """
 
     names: tuple[str, ...]
     clean: tuple[Array, ...]
@@ -45,7 +49,9 @@ class Images(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-def load_images(name: str, data_home: str | None = None, colour: bool = False) -> Images:
+def load_images(
+    name: str, data_home: str | None = None, colour: bool = False, mask: str | None = None
+) -> Images:
     """Load images in [0, 1].
 
     Parameters
@@ -59,22 +65,71 @@ def load_images(name: str, data_home: str | None = None, colour: bool = False) -
         Folder of the data sets.
     colour : bool, default=False
         Load images of shape (height, width, 3); otherwise they become grey.
+    mask : str, optional
+        Folder with a picture for each image, of its name and size, that is darker than half in
+        holes.
 
     Raises
     ------
     ValueError, FileNotFoundError
-        If there is no such set or folder, it is grey but asked for in colour, or no picture can be
-        used.
+        If there is no such set or folder, it is grey but asked for in colour, no picture can be
+        used, or a mask is missing, has another size or leaves no pixel.
     """
-    if name in IMAGE_SETS or not Path(name).is_dir():
-        return _load_set(name, data_home, colour)
-    stats = ((str(path), path.stat()) for path in sorted(Path(name).rglob("*")))
-    stamps = tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
-    return _load_set(name, data_home, colour, stamps)
+    own = None if name in IMAGE_SETS or not Path(name).is_dir() else _stamps(name)
+    masks = None if mask is None or not Path(mask).is_dir() else _stamps(mask)
+    return _load_set(name, data_home, colour, own, mask, masks)
+
+
+def _stamps(folder: str) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of change of the files of a folder."""
+    stats = ((str(path), path.stat()) for path in sorted(Path(folder).rglob("*")))
+    return tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
 @lru_cache(maxsize=4)
-def _load_set(name: str, data_home: str | None, colour: bool, stamps: object = None) -> Images:
+def _load_set(
+    name: str,
+    data_home: str | None,
+    colour: bool,
+    stamps: object,
+    mask: str | None,
+    mask_stamps: object,
+) -> Images:
+    found = _read_set(name, data_home, colour)
+    return found if mask is None else _with_holes(found, mask)
+
+
+def _with_holes(found: Images, folder: str) -> Images:
+    """The images with NaN where the picture of the same name in a folder is dark."""
+    masks, reasons, _ = read_pictures(folder)
+    clean = []
+    for name, image in zip(found.names, found.clean, strict=True):
+        if name not in masks:
+            reason = reasons.get(name, f"{folder} holds no picture of the name {name}")
+            raise ValueError(f"mask: {reason}")
+        clean.append(cut_holes(image, masks[name] >= 0.5, name))
+    return found._replace(clean=tuple(clean))
+
+
+def cut_holes(image: Array, valid: Array, name: str) -> Array:
+    """Return the image with NaN where it is not valid.
+
+    Raises
+    ------
+    ValueError
+        If the mask has another height and width, or leaves no pixel.
+    """
+    if valid.shape != image.shape[:2]:
+        raise ValueError(
+            f"mask: must have the {image.shape[0]} x {image.shape[1]} pixels of {name}, got "
+            f"{' x '.join(map(str, valid.shape))}"
+        )
+    if not valid.any():
+        raise ValueError(f"mask: leaves no pixel of {name}; holes are dark, other pixels bright")
+    return np.where(valid if image.ndim == 2 else valid[..., None], image, np.nan)
+
+
+def _read_set(name: str, data_home: str | None, colour: bool) -> Images:
     if colour and name in ("set12", "held-out"):
         raise ValueError(f"colour: {name} is grey")
     if name == "photographs":
@@ -138,7 +193,8 @@ def middle(image: Array, side: int) -> Array:
 def noisy_image(clean: Array, sigma: float, seed: int, place: int) -> Array:
     """The image with noise that depends on seed, place in the set and level."""
     generator = np.random.SeedSequence([seed, place, round(10 * 255 * sigma)]).generate_state(1)[0]
-    return add_noise(clean, sigma=sigma, random_state=int(generator))
+    noisy = add_noise(np.nan_to_num(clean), sigma=sigma, random_state=int(generator))
+    return np.where(np.isnan(clean), np.nan, noisy)
 
 
 @dataclass(frozen=True)
@@ -149,6 +205,7 @@ class NoisyImages:
     seed: int = 0
     data_home: str | None = None
     colour: bool = False
+    mask: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -168,7 +225,7 @@ class NoisyImages:
 
     @property
     def _found(self) -> Images:
-        return load_images(self.images, self.data_home, self.colour)
+        return load_images(self.images, self.data_home, self.colour, self.mask)
 
     def noisy(self, place: int, sigma: float) -> Array:
         """An image with noise of standard deviation `sigma`, in grey levels of [0, 1]."""
@@ -190,6 +247,7 @@ def denoise(
     sigmas: Sequence[float] = (25.0,),
     seed: int = 0,
     colour: bool = False,
+    mask: str | None = None,
     n_jobs: int = 1,
     data_home: str | None = None,
     directory: Path | None = None,
@@ -212,6 +270,10 @@ def denoise(
     colour : bool, default=False
         Denoise images of shape (height, width, 3), not grey ones. Methods for grey images get the
         channels one at a time, networks of one channel as a batch.
+    mask : str, optional
+        Folder with a picture for each image, of its name and size, that is darker than half in
+        holes. Methods then see no pixel of the holes, and all must take holes; None of `methods` is
+        all that do.
     n_jobs : int, default=1
         Number of processes.
     data_home : str, optional
@@ -226,7 +288,8 @@ def denoise(
     DataFrame
         A row for each method, image and noise level. ``kind`` is solved, peer, start, trained or
         own. ``psnr`` in dB and ``ssim`` are computed by scikit-image for a range of 1, without
-        clipping the image; ssim is missing if a side is under 7 pixels. ``seconds`` is processor
+        clipping the image, over pixels outside holes. ssim is the mean over windows of 7 x 7 pixels
+        without holes, and is missing if there is none. ``seconds`` is processor
         time without compilation. For networks that minimise an energy, ``distance`` is the
         certified root mean square distance from the minimiser, in grey levels of [0, 1].
         ``warning`` is the first warning of the method; ``note`` says why there are no numbers.
@@ -234,8 +297,8 @@ def denoise(
     Raises
     ------
     ValueError
-        If images or a method are unknown, a noise level is not positive and finite, or there are
-        no weights for it.
+        If images or a method are unknown, a noise level is not positive and finite, there are no
+        weights for it, a mask does not fit, or a method takes no holes.
 
     Warns
     -----
@@ -252,11 +315,12 @@ def denoise(
     levels = list(dict.fromkeys(map(float, sigmas)))
     if not levels or not all(isfinite(sigma) and sigma > 0 for sigma in levels):
         raise ValueError(f"sigmas: must be one or more, > 0 and finite; got {list(sigmas)}")
-    entries = list_entries(methods, levels)
-    given = NoisyImages(images, seed, data_home, colour)
+    entries = list_entries(methods, levels, holes=mask is not None)
+    given = NoisyImages(images, seed, data_home, colour, mask)
     for reason in given.left_out:
         warnings.warn(f"left out: {reason}", stacklevel=2)
     about = {"images": images, "seed": seed, "data_home": data_home, "colour": colour}
+    about |= {} if mask is None else {"mask": mask}
     places = [
         {"image": name, "place": place, "pixels": hashlib.sha256(image.tobytes()).hexdigest()[:16]}
         for place, (name, image) in enumerate(zip(given.names, given.clean, strict=True))
@@ -286,10 +350,11 @@ def _run_method(
     sigma: float,
     method: str,
     content: str,
+    mask: str | None = None,
 ) -> list[dict[str, Any]]:
     """A row in a list; if the method fails, the row has a note, and a later run tries again."""
     level = sigma / 255
-    given = NoisyImages(images, seed, data_home, colour)
+    given = NoisyImages(images, seed, data_home, colour, mask)
     clean, entry = given.clean[place], find_entry(method)
     row = {"method": method, "kind": entry.kind, "images": images, "image": image, "sigma": sigma}
     row["megapixels"] = clean.shape[0] * clean.shape[1] / 1e6
@@ -336,7 +401,9 @@ def check_answer(denoised: Array, noisy: Array) -> None:
 
 
 def quality(clean: Array, denoised: Array) -> dict[str, float]:
-    """PSNR in dB and SSIM, for a range of 1; SSIM is missing if its window does not fit.
+    """PSNR in dB and SSIM, for a range of 1, outside the holes, which are NaN in `clean`.
+
+    SSIM is the mean over windows without holes, and is missing if there is none.
 
     Raises
     ------
@@ -344,9 +411,12 @@ def quality(clean: Array, denoised: Array) -> dict[str, float]:
         If the shapes differ, or the image is not finite.
     """
     check_answer(denoised, clean)
-    found = {"psnr": float(peak_signal_noise_ratio(clean, denoised, data_range=1.0))}
-    if min(clean.shape[:2]) >= _SSIM:
-        axis = -1 if clean.ndim == 3 else None
-        similarity = structural_similarity(clean, denoised, data_range=1.0, channel_axis=axis)
-        found["ssim"] = float(similarity)
+    valid = np.isfinite(clean)
+    psnr = peak_signal_noise_ratio(clean[valid], denoised[valid], data_range=1.0)
+    found, axis = {"psnr": float(psnr)}, -1 if clean.ndim == 3 else None
+    whole = minimum_filter(valid if axis is None else valid[..., 0], _SSIM, mode="constant")
+    if whole.any():
+        levels = np.where(valid, clean, 0), np.where(valid, denoised, 0)
+        options = {"data_range": 1.0, "channel_axis": axis, "full": True}
+        found["ssim"] = float(structural_similarity(*levels, **options)[1][whole].mean())
     return found

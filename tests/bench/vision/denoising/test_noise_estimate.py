@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.ndimage import convolve, gaussian_filter
+from skimage.restoration import estimate_sigma
 
 from twinsolve.bench.vision.denoising.noise_estimate import estimate_noise
 from twinsolve.datasets import add_noise, load_photographs
@@ -80,3 +81,20 @@ def test_pictures_of_few_blocks_are_estimated_as_white_noise():
     assert estimate_noise(noise) == pytest.approx(0.1, rel=0.15)
     for side in (30, 200):
         assert estimate_noise(np.full((side, side, 1), 0.5)) < 1e-15
+
+
+def test_without_holes_white_noise_is_estimated_as_by_scikit_image():
+    noise = np.random.default_rng(0).normal(0, 0.1, (50, 61, 2))
+    expected = np.mean([estimate_sigma(noise[..., c]) for c in range(2)])
+    assert estimate_noise(noise) == pytest.approx(expected, rel=1e-12)
+
+
+def test_holes_are_no_noise():
+    rng = np.random.default_rng(0)
+    noise = 0.5 + rng.normal(0, 0.1, (150, 160, 1))
+    seen = rng.random(noise.shape[:2]) > 0.1
+    for fill in (0.0, 0.5, 1.0):
+        levels = np.where(seen[..., None], noise, fill)
+        assert estimate_noise(levels, seen) == pytest.approx(0.1, rel=0.05)
+    assert estimate_noise(np.where(seen[..., None], 0.5, 0.0), seen) < 1e-15
+    assert np.isnan(estimate_noise(noise, np.indices(noise.shape[:2]).sum(axis=0) % 2 == 0))

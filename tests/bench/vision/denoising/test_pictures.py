@@ -304,3 +304,72 @@ def test_the_command_refuses_what_it_would_overwrite_ignore_or_guess(tmp_path, m
         assert message in run("denoise", *words, code=2)
     assert path.read_bytes() == before
     assert {found.name for found in tmp_path.iterdir()} == {"a.png", "link.png"}
+
+
+def mask_of(shape, seed=3):
+    """Single pixels, and a block."""
+    mask = np.random.default_rng(seed).random(shape) > 0.1
+    mask[10:14, 20:24] = False
+    return mask
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float64])
+@pytest.mark.parametrize("n_channels", [0, 2, 3, 4])
+@pytest.mark.parametrize("method", ["non-local means", "bilateral", "total variation"])
+def test_holes_are_filled_and_never_read(method, n_channels, dtype):
+    given, top = as_type(noisy_photograph(n_channels), dtype)
+    mask = mask_of(given.shape[:2])
+    n_colours = 3 if n_channels > 2 else 1
+    found = denoise_image(given, method=method, mask=mask)
+    assert (found.image.dtype, found.image.shape) == (given.dtype, given.shape)
+    planes = given.reshape(*mask.shape, -1)
+    alpha = found.image.reshape(*mask.shape, -1)[..., n_colours:]
+    np.testing.assert_array_equal(alpha, planes[..., n_colours:])
+    for value in (0, top) if top > 1 else (0, 1e6, np.nan):
+        filled = planes.copy()
+        filled[~mask, :n_colours] = value
+        again = denoise_image(filled.reshape(given.shape), method=method, mask=mask)
+        assert again.sigma == found.sigma
+        np.testing.assert_array_equal(again.image, found.image)
+    clean = as_type(noisy_photograph(n_channels, sigma=1e-9), dtype)[0].reshape(planes.shape)
+    error = (found.image.reshape(planes.shape) / top - clean / top)[..., :n_colours]
+    assert np.square(error[~mask]).mean() < 0.1**2  # the picture varies by 0.2, the noise by 0.1
+
+
+def test_a_mask_of_all_pixels_is_none_and_clean_pictures_are_filled():
+    given = noisy_photograph(0)
+    whole = denoise_image(given, mask=np.ones(given.shape, bool))
+    usual = denoise_image(given, method="non-local means")
+    np.testing.assert_array_equal(whole.image, usual.image)
+    flat = np.full((20, 20), 0.25)
+    mask = mask_of((40, 40))[5:25, 10:30]
+    found = denoise_image(np.where(mask, flat, 7.0), mask=mask)
+    assert (found.sigma, found.denoised) == (pictures.NO_NOISE, True)
+    np.testing.assert_allclose(found.image, flat, rtol=1e-12)
+
+
+def test_the_command_fills_holes_of_a_picture(tmp_path):
+    given, _ = as_type(noisy_photograph(3), np.uint8)
+    mask = mask_of(given.shape[:2])
+    Image.fromarray(given).save(tmp_path / "a.png")
+    Image.fromarray((255 * mask).astype(np.uint8)).save(tmp_path / "holes.png")
+    said = run("denoise", tmp_path / "a.png", "--noisy", "--mask", tmp_path / "holes.png")
+    assert "non-local means" in said
+    written = np.asarray(Image.open(tmp_path / "a-denoised.png"))
+    np.testing.assert_array_equal(written, denoise_image(given, mask=mask).image)
+
+
+def test_masks_that_do_not_fit_are_named(tmp_path):
+    given = noisy_photograph(0)
+    Image.fromarray(np.full((40, 40), 255, np.uint8)).save(tmp_path / "small.png")
+    for mask in (np.ones((40, 51), bool), np.ones(given.shape), tmp_path / "small.png",
+                 np.zeros(given.shape, bool)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"mask: must be an array of bool of shape \(40, 52\)"):
+            denoise_image(given, mask=mask)
+    with pytest.raises(ValueError, match=r"filter-diffusion|FilterDiffusion.*takes no holes"):
+        denoise_image(given, method="filter-diffusion", mask=mask_of(given.shape))
+    board = np.indices(given.shape).sum(axis=0) % 2 == 0
+    with pytest.raises(ValueError, match="sigma: no 4 x 4 pixels are without holes"):
+        denoise_image(given, mask=board)
+    with pytest.raises(ValueError, match="a mask may mark them as holes"):
+        denoise_image(np.where(mask_of(given.shape), given, np.nan))

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, minimum_filter
+from skimage.metrics import structural_similarity
 from sklearn.exceptions import ConvergenceWarning
 
 from twinsolve.bench.recipe import Recipe
@@ -573,3 +574,89 @@ def test_held_out_photographs_are_not_among_those_of_training(real_data):
         assert 0 <= image.min() < image.max() <= 1
         assert image.shape != (180, 180) or not (trained_on == image.ravel()).all(1).any(), name
     assert len({image.tobytes() for image in clean}) == len(clean)
+
+
+def write_masks(place, shapes, seed=5):
+    """Masks of pictures a, b and so on, dark in holes; as arrays of bool."""
+    place.mkdir()
+    rng, masks = np.random.default_rng(seed), {}
+    for name, shape in zip("abcd", shapes, strict=False):
+        masks[name] = rng.random(shape) > 0.02
+        masks[name][12:17, 5:9] = False
+        Image.fromarray((255 * masks[name]).astype(np.uint8)).save(place / f"{name}.png")
+    return masks
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_holes_are_left_out_of_methods_and_numbers(tmp_path, colour):
+    shapes = [(40, 40), (36, 44)]
+    pictures = write_pictures(
+        tmp_path / "pictures", [(*s, 3) for s in shapes] if colour else shapes
+    )
+    masks = write_masks(tmp_path / "masks", shapes)
+    options = {"mask": str(tmp_path / "masks"), "colour": colour}
+    table = denoise(pictures, **options)
+    names = ["noisy", "bilateral", "non-local means", "non-local means, Gaussian"]
+    assert set(table.method) == {*names, "total variation"}
+    assert table.note.isna().all()
+    assert table[["psnr", "ssim"]].notna().all(axis=None)
+    rows = table[table.method == "non-local means"].set_index("image")
+    for place, name in enumerate("ab"):
+        clean, mask = load_images(pictures, colour=colour).clean[place], masks[name]
+        noisy = noisy_image(clean, _SIGMA / 255, 0, place)
+        axis = -1 if colour else None
+        found = nonlocal_means(
+            np.where(mask[..., None] if colour else mask, noisy, np.nan), mask=mask,
+            channel_axis=axis, **nonlocal_settings(_SIGMA / 255),
+        )  # fmt: skip
+        error = (found - clean)[mask]
+        assert rows.psnr[name] == pytest.approx(-10 * np.log10(np.square(error).mean()), abs=1e-9)
+        similar = structural_similarity(clean, found, data_range=1.0, channel_axis=axis, full=True)
+        whole = minimum_filter(mask, 7, mode="constant", cval=False)
+        assert rows.ssim[name] == pytest.approx(similar[1][whole].mean(), abs=1e-12)
+    # What lies under the holes changes no number.
+    for name in "ab":
+        path = tmp_path / "pictures" / f"{name}.png"
+        levels = np.array(Image.open(path))
+        levels[~masks[name]] = 255
+        Image.fromarray(levels).save(path)
+    again = denoise(pictures, **options)
+    pd.testing.assert_frame_equal(again.drop(columns="seconds"), table.drop(columns="seconds"))
+
+
+def nonlocal_settings(sigma):
+    settings = settings_of("non-local means")
+    return settings | {"h": settings["h"] * sigma, "sigma": sigma}
+
+
+def test_the_command_takes_masks_and_says_what_numbers_cover(tmp_path):
+    shapes = [(40, 40), (36, 44)]
+    pictures = write_pictures(tmp_path / "pictures", shapes)
+    write_masks(tmp_path / "masks", shapes)
+    _, rows = run_command(pictures, "--mask", tmp_path / "masks", output=tmp_path / "out")
+    assert {row["note"] for row in rows} == {None}
+    assert "pixels outside the holes" in (tmp_path / "out" / "summary.md").read_text()
+    assert (tmp_path / "out" / "crops.png").is_file()
+    said, _ = run_command(
+        pictures, "--mask", tmp_path / "masks", "--method", "low-rank groups",
+        output=tmp_path / "none", code=2,
+    )  # fmt: skip
+    assert "low-rank groups takes no holes; these do: noisy, bilateral" in said
+
+
+def test_masks_that_do_not_fit_are_named(tmp_path):
+    pictures = write_pictures(tmp_path / "pictures", [(40, 40), (36, 44)])
+    for shapes, words in [
+        ([(40, 40)], "masks holds no picture of the name b"),
+        ([(40, 40), (36, 43)], "must have the 36 x 44 pixels of b, got 36 x 43"),
+    ]:
+        write_masks(tmp_path / "masks", shapes)
+        with pytest.raises(ValueError, match=f"mask: .*{words}"):
+            denoise(pictures, mask=str(tmp_path / "masks"))
+        shutil.rmtree(tmp_path / "masks")
+    with pytest.raises(FileNotFoundError, match="masks: is not a folder"):
+        denoise(pictures, mask=str(tmp_path / "masks"))
+    write_masks(tmp_path / "masks", [(40, 40), (36, 44)])
+    Image.fromarray(np.zeros((36, 44), np.uint8)).save(tmp_path / "masks" / "b.png")
+    with pytest.raises(ValueError, match="mask: leaves no pixel of b"):
+        denoise(pictures, mask=str(tmp_path / "masks"))
