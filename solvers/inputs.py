@@ -101,14 +101,33 @@ def _numbers(values: ArrayLike) -> Array:
     return array
 
 
+def refuse_sparse(X: Any, why: str) -> None:
+    """Refuse sparse points of a problem that looks at single features.
+
+    Raises
+    ------
+    ValueError
+        If X is sparse: says what else is wrong with it, or how large it would be if dense.
+    """
+    if issparse(X):
+        n, d = check_dense_or_sparse(X, "X").shape
+        raise ValueError(
+            f"X: must not be sparse, as {why}; as a dense array it takes "
+            f"{8 * n * d / 2**30:.2g} GiB"
+        )
+
+
 def validate_points(estimator: BaseEstimator, X: ArrayLike, **options: Any) -> Array:
     """Return X as scikit-learn's `validate_data` does for an estimator of real numbers.
 
     Raises
     ------
     ValueError
-        As `validate_data`, and on dates, durations and text. Objects may be numbers.
+        As `validate_data`, on dates, durations and text, and on sparse points unless they are among
+        the `options`. Objects may be numbers.
     """
+    if "accept_sparse" not in options:
+        refuse_sparse(X, f"{type(estimator).__name__} reads single features")
     if not issparse(X):
         kinds = {np.asarray(X).dtype.kind}
         if kinds == {"O"}:

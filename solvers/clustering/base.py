@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ..inputs import Array, check_dense_or_sparse, validate_points
+from ..inputs import Array, check_dense_or_sparse, refuse_sparse, validate_points
+from ..sparse_points import Coordinates
 from .affinity import symmetric_affinity
 from .order import reordered, row_order, samples_in
 from .selection import choose_settings
@@ -35,9 +36,13 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
 
     Samples are represented and cut in the order of `row_order`, whatever their own order.
     `_represent` sees `_fit_X` in that order too; `_restore` puts back what belongs to samples.
+
+    Sparse samples become `Coordinates` with the same inner products. A subclass that needs features
+    says why in `_needs_features`.
     """
 
     _choices: ClassVar[Choices] = {}
+    _needs_features: ClassVar[str] = ""
 
     n_clusters: int | None = 8
     _: KW_ONLY
@@ -47,6 +52,13 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
 
     def fit(self, X: ArrayLike, y: None = None) -> "SubspaceClustering":
         """Represent the rows of X by each other and cluster them.
+
+        Parameters
+        ----------
+        X : array-like or sparse array of shape (n_samples, n_features)
+            Sparse samples take the memory of min(n_samples, n_features) dense features.
+        y : None
+            Is ignored.
 
         Raises
         ------
@@ -62,7 +74,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         UserWarning
             If "auto" has to choose among settings that are equally bad (`choose_settings`).
         """
-        samples = validate_points(self, X, order="C", ensure_min_samples=2)
+        samples = self._fit_coordinates(self._validate(X, ensure_min_samples=2))
         order = row_order(samples)
         points = self._prepare(samples[order])
         if self.n_clusters is not None:
@@ -72,7 +84,7 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
             grid = {name: self._choices_of(name, points) for name in auto}
             parameters = self.get_params(deep=False)
             for name, fitted in vars(choose_settings(self, samples, grid).estimator).items():
-                if name not in parameters:
+                if name not in (*parameters, "n_features_in_", "_coordinates"):
                     setattr(self, name, fitted)
             return self
         for name in self._choices:
@@ -90,6 +102,26 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         )
         self.labels_ = labels[np.argsort(order)]
         return self
+
+    def _validate(self, X: ArrayLike, **options: Any) -> Any:
+        """Return points as an array, or as a csr_array if they are sparse."""
+        if self._needs_features:
+            refuse_sparse(X, self._needs_features)
+        points = validate_points(self, X, order="C", accept_sparse="csr", **options)
+        return check_dense_or_sparse(points, "X")
+
+    def _fit_coordinates(self, samples: Any) -> Array:
+        """Return the samples, or their coordinates if they are sparse."""
+        self._coordinates = Coordinates()
+        if issparse(samples):
+            self._coordinates, samples = Coordinates.build(samples)
+        dense: Array = samples
+        return dense
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = not self._needs_features
+        return tags
 
     def _restore(self, places: Array) -> None:
         """Reorder what `_represent` stored about each sample to the `places` of the samples."""
@@ -167,8 +199,10 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
     def _new_points(self, X: ArrayLike) -> Array:
         """Return new points as a checked array, prepared like the training points."""
         check_is_fitted(self)
-        points = validate_points(self, X, order="C", reset=False)
-        return self._prepare(points)
+        points = self._validate(X, reset=False)
+        if self._coordinates.basis is not None:
+            points = csr_array(points)
+        return self._prepare(self._coordinates(points) if issparse(points) else points)
 
     def _assign(self, points: Array, coef: Array | csr_array, labels: Array) -> Array:
         """Return, for each point, the cluster whose samples' coefficients explain it best."""

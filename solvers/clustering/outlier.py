@@ -87,6 +87,7 @@ class OutlierSubspaceClustering(SubspaceClustering):
     n_jobs: int | None = None
 
     _choices: ClassVar[Choices] = {"alpha": (20.0, 5.0, 50.0)}
+    _needs_features: ClassVar[str] = "outliers are single features"
 
     def _represent(self, X: Array) -> csr_array:
         rows = X[X.any(axis=1)]

@@ -92,10 +92,8 @@ class LocallyLinearEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         Raises
         ------
         ValueError
-            On NaN, infinity, fewer than two samples, or numbers of neighbours or components that
-            are not smaller than the number of samples.
-        TypeError
-            On sparse input.
+            On NaN, infinity, sparse points, fewer than two samples, or numbers of neighbours or
+            components that are not smaller than the number of samples.
         """
         points = validate_points(self, X, ensure_min_samples=2)
         self.weights_ = locally_linear_weights(

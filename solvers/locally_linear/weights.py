@@ -11,6 +11,7 @@ from ...validation import check_integer, check_positive
 from ..inputs import Array, check_dense_or_sparse, check_matrix, narrow
 from ..kernels.compiled import jit, jit_reordered
 from ..kernels.workers import spread
+from ..sparse_points import dense_pair
 from .neighbors import nearest
 
 _ROWS = 2048
@@ -39,7 +40,7 @@ def locally_linear_weights(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
         The points, from which neighbours are also chosen.
     n_neighbors : int, optional
         Number of nearest neighbours, at least 1 and smaller than n_samples (with `queries`, at most
@@ -47,7 +48,7 @@ def locally_linear_weights(
     reg : float, default=1e-3
         Regularisation relative to the trace of g, as in scikit-learn; the papers have none. It is
         needed if ``n_neighbors > n_features``.
-    queries : array-like of shape (n_queries, n_features), optional
+    queries : array-like or sparse array of shape (n_queries, n_features), optional
         Points to reconstruct from the rows of X, none of which is excluded. None reconstructs the
         rows of X themselves.
     graph : sparse array of shape (n_samples, n_samples) or (n_queries, n_samples), optional
@@ -86,6 +87,7 @@ def locally_linear_weights(
            [ 0.667,  0.   ,  0.333],
            [-2.   ,  3.   ,  0.   ]])
     """
+    X, queries = dense_pair(X, queries, ("X", "queries"))
     X = check_matrix(X, "X", min_rows=2 if queries is None else 1)
     points = X if queries is None else check_matrix(queries, "queries", n_features=X.shape[1])
     reg = check_positive(reg, "reg", allow_zero=True)
@@ -148,6 +150,7 @@ def locally_linear_residual(
     >>> bool((locally_linear_residual(X, C) < 1e-12).all())
     True
     """
+    X, queries = dense_pair(X, queries, ("X", "queries"))
     X = check_matrix(X, "X").astype(np.float64)
     points = X if queries is None else check_matrix(queries, "queries", n_features=X.shape[1])
     reg = check_positive(reg, "reg", allow_zero=True)

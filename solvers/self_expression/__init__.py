@@ -1,4 +1,8 @@
-"""Self-expression: each sample as a combination of the others. Samples are rows."""
+"""Self-expression: each sample as a combination of the others. Samples are rows.
+
+Samples may be sparse: they are solved in dense coordinates with the same inner products
+(`twinsolve.solvers.sparse_points`). Only outliers, which are single features, need dense samples.
+"""
 
 from .admm import admm_self_expression
 from .admm_low_rank import admm_low_rank_self_expression

@@ -39,7 +39,7 @@ def admm_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     lam : float
         Penalty > 0 on the scale of `sparse_self_expression`; the literature takes `lam_from_alpha`.
     penalty : float

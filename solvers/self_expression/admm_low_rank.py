@@ -45,7 +45,7 @@ def admm_low_rank_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     lam : float
         Weight of the outliers, > 0.
     penalty : float, default=1e-6

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..inputs import Array
+from ..inputs import Array, refuse_sparse
 from ..kernels.compiled import jit_reordered
 from ..scales import squared_norms
 from ..solution import Solution, certified, warn_unless_converged
@@ -90,6 +90,7 @@ def admm_outlier_self_expression(
     array([[0.   , 0.064],
            [0.95 , 0.   ]])
     """
+    refuse_sparse(X, "outliers are single features")
     X = check_points(X, min_rows=2)
     lam, lam_outlier = check_positive(lam, "lam"), check_positive(lam_outlier, "lam_outlier")
     penalty, tol = check_positive(penalty, "penalty"), check_positive(tol, "tol")

@@ -55,7 +55,7 @@ def basis_pursuit_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     affine : bool, default=False
         Whether the coefficients of each row must sum to one.
     tol : float, default=1e-6

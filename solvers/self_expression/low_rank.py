@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from ...validation import check_positive
 from ..inputs import Array, check_matrix
 from ..sparse_coding.problem import check_points
+from ..sparse_points import dense_points
 from .ridge import check_coefficients
 
 
@@ -25,7 +26,7 @@ def low_rank_self_expression(X: ArrayLike, *, lam: float) -> Array:
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     lam : float
         Penalty >= 0.
 
@@ -97,7 +98,7 @@ def low_rank_gap(X: ArrayLike, coef: ArrayLike, *, lam: float) -> float:
     >>> low_rank_gap([[2.0, 0.0], [0.0, 1.0]], [[0.875, 0.0], [0.0, 0.5]], lam=1.0)
     0.0
     """
-    X = check_matrix(X, "X")
+    X = check_matrix(dense_points(X, "X"), "X")
     C = check_coefficients(coef, len(X))
     lam = check_positive(lam, "lam", allow_zero=True)
     s = np.linalg.svd(X.astype(np.float64), compute_uv=False)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..inputs import Array
+from ..inputs import Array, refuse_sparse
 from ..scales import squared_norms
 from ..solution import Solution, aim, certified, warn_unless_converged
 from ..sparse_coding.penalty import Penalty
@@ -72,6 +72,7 @@ def outlier_self_expression(
     array([[0.   , 0.064],
            [0.95 , 0.   ]])
     """
+    refuse_sparse(X, "outliers are single features")
     X = check_points(X, min_rows=2)
     solution = solve_outlier(
         X, X, lam, lam_outlier, tol=tol, max_iter=max_iter, zero_diagonal=True, n_jobs=n_jobs

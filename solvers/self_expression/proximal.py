@@ -42,7 +42,7 @@ def proximal_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     prox : callable or sequence of callables
         ``prox(Z, t)`` for a matrix Z of shape (n_samples, n_samples) and t > 0.
     lam : float
@@ -121,7 +121,7 @@ def low_rank_sparse_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     lam : float
         Penalty > 0.
     beta : float

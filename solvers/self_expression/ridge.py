@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from ...validation import check_positive
 from ..inputs import Array, check_matrix
 from ..sparse_coding.problem import check_points
+from ..sparse_points import dense_points
 
 _ALONE = 1e-6  # share of the largest term of a projection under which an entry loses digits
 
@@ -26,7 +27,7 @@ def least_squares_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     lam : float
         Penalty > 0.
     zero_diagonal : bool, default=False
@@ -105,7 +106,7 @@ def least_squares_residual(
     >>> least_squares_residual([[1.0], [2.0]], C, lam=4.0, zero_diagonal=True)
     array([0., 1.])
     """
-    X = check_matrix(X, "X").astype(np.float64)
+    X = check_matrix(dense_points(X, "X"), "X").astype(np.float64)
     C = check_coefficients(coef, len(X))
     gram = X @ X.T
     gradient = gram - C @ gram - check_positive(lam, "lam") * C

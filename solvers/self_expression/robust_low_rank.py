@@ -34,7 +34,7 @@ def robust_low_rank_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     lam : float
         Weight of the outliers, > 0. At ``lam >= max_i |pinv(X)_:i|`` no row is an outlier, and C is
         the noiseless solution of `low_rank_self_expression`.

@@ -4,8 +4,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_positive
-from ..inputs import Array, check_matrix
+from ..inputs import Array, check_matrix, refuse_sparse
 from ..sparse_coding import lam_max
+from ..sparse_points import dense_points
 
 
 def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
@@ -16,7 +17,7 @@ def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     alpha : float
         > 0; larger values penalise less.
 
@@ -41,7 +42,7 @@ def lam_from_alpha(X: ArrayLike, alpha: float) -> float:
     >>> lam_from_alpha([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], alpha=6.0)
     1.0
     """
-    X = check_matrix(X, "X", min_rows=2)
+    X = check_matrix(dense_points(X, "X"), "X", min_rows=2)
     alpha = check_positive(alpha, "alpha")
     smallest = float(lam_max(X, X, zero_diagonal=True).min())
     if smallest == 0:
@@ -59,7 +60,7 @@ def lam_from_gamma(X: ArrayLike, gamma: float) -> Array:
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     gamma : float
         > 0; larger values penalise less.
 
@@ -83,7 +84,7 @@ def lam_from_gamma(X: ArrayLike, gamma: float) -> Array:
     >>> lam_from_gamma([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]], gamma=4.0)
     array([1., 1., 1.])
     """
-    X = check_matrix(X, "X", min_rows=2)
+    X = check_matrix(dense_points(X, "X"), "X", min_rows=2)
     lam = lam_max(X, X, zero_diagonal=True) / check_positive(gamma, "gamma")
     lam[lam == 0] = 1.0
     return lam
@@ -121,6 +122,7 @@ def outlier_lams_from_alpha(X: ArrayLike, alpha: float) -> tuple[float, float]:
     >>> outlier_lams_from_alpha([[1.0, 0.0], [2.0, 0.0], [0.0, 4.0]], alpha=2.0)
     (2.0, 1.0)
     """
+    refuse_sparse(X, "outliers are single features")
     X = check_matrix(X, "X", min_rows=2).astype(np.float64)
     alpha = check_positive(alpha, "alpha")
     if not X.any(axis=1).all():

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
 from ...validation import check_integer, check_positive
+from ..inputs import check_dense_or_sparse
 from ..solution import Solution, warn_unless_converged
 from ..sparse_coding import sparse_code
 from ..sparse_coding.matching_pursuit import pursue_rows
@@ -42,7 +43,9 @@ def sparse_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
+        Sparse points are solved in min(n_samples, n_features) dense coordinates with the same
+        inner products, and certified themselves unless `affine`: then `dual` is sparse too.
     lam : float or array-like of shape (n_samples,)
         Penalty > 0. The coefficients of row i are zero iff
         ``lam_i >= lam_max(X, X, zero_diagonal=True)[i]``: choose a fraction of this limit. The
@@ -101,8 +104,8 @@ def sparse_self_expression(
            [ 0.    ,  0.    ,  0.    , -0.75  ],
            [ 0.    ,  0.    , -0.75  ,  0.    ]])
     """
-    X = check_points(X, min_rows=2)
     if affine:
+        X = check_points(X, min_rows=2)
         solution = affine_sparse_code(
             X,
             X,
@@ -115,9 +118,10 @@ def sparse_self_expression(
         )
         warn_unless_converged(solution)
         return solution
+    points = _check_sparse(X) if issparse(X) else check_points(X, min_rows=2)
     return sparse_code(
-        X,
-        X,
+        points,
+        points,
         lam=lam,
         tol=tol,
         l1_ratio=l1_ratio,
@@ -128,6 +132,20 @@ def sparse_self_expression(
         progress=progress,
         directory=directory,
     )
+
+
+def _check_sparse(X: csr_array) -> csr_array:
+    """Return sparse points if they are finite and two or more.
+
+    Raises
+    ------
+    ValueError
+        Otherwise.
+    """
+    points = csr_array(check_dense_or_sparse(X, "X"))
+    if points.shape[0] < 2:
+        raise ValueError(f"X: must have two rows or more, got shape {points.shape}")
+    return points
 
 
 def omp_self_expression(
@@ -147,7 +165,7 @@ def omp_self_expression(
 
     Parameters
     ----------
-    X : array-like of shape (n_samples, n_features)
+    X : array-like or sparse array of shape (n_samples, n_features)
     n_nonzero : int
         Largest number of non-zeros in a row, from 1 to ``n_samples - 1``.
     tol : float, default=0.0

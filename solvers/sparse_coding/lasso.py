@@ -1,17 +1,18 @@
 """Certified sparse codes, by working sets, of many rows at once."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
 from ...validation import check_integer, check_positive
-from ..inputs import Array, as_numbers
+from ..inputs import Array, as_numbers, check_dense_or_sparse
 from ..scales import squared_norms
 from ..solution import Solution, aim, certified, warn_unless_converged
 from .penalty import Penalty
-from .problem import TOL, Energies, certify, check_signals, row_blocks
+from .problem import TOL, Energies, certify, certify_sparse, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, largest_of_rows, solve_rows
 from .weights import WeightedAtoms, check_atom_weights, solve_weighted
 
@@ -53,8 +54,8 @@ def sparse_code(
 
     Parameters
     ----------
-    Y : array-like of shape (n_signals, n_features)
-    dictionary : array-like of shape (n_atoms, n_features)
+    Y : array-like or sparse array of shape (n_signals, n_features)
+    dictionary : array-like or sparse array of shape (n_atoms, n_features)
     lam : float or array-like of shape (n_signals,)
         Penalty > 0. The code of row i is zero iff ``lam_i >= lam_max(Y, dictionary)[i]``. The
         papers give no default.
@@ -116,6 +117,7 @@ def sparse_code(
     >>> solution.coef.toarray()
     array([[2., 0.]])
     """
+    given = Y, dictionary
     Y, D = check_signals(Y, dictionary, zero_diagonal=zero_diagonal)
     penalty = Penalty.checked(lam, len(Y), l1_ratio, nonnegative, zero_diagonal)
 
@@ -129,8 +131,26 @@ def sparse_code(
         solution = solve_weighted(
             problem, penalty, check_positive(tol, "tol"), np.result_type(Y, D), solve
         )
+    if weights is None and any(map(issparse, given)):
+        solution = _certify_given(solution, given, penalty)
     warn_unless_converged(solution)
     return solution
+
+
+def _certify_given(solution: Solution, given: tuple[Any, Any], penalty: Penalty) -> Solution:
+    """Certify codes of coordinates by the sparse signals and atoms themselves."""
+    Y, D = (csr_array(check_dense_or_sparse(Z, "Y"), dtype=np.float64) for Z in given)
+    squares = np.asarray(Y.multiply(Y).sum(axis=1))
+    return certified(
+        solution.coef,
+        lambda codes: certify_sparse(Y, D, codes, penalty),
+        dtype=solution.coef.dtype,
+        tol=solution.tol,
+        n_iter=solution.n_iter,
+        n_passes=solution.n_passes,
+        n_looked=solution.n_looked,
+        scale=squares,
+    )
 
 
 def sparse_code_path(
@@ -151,8 +171,8 @@ def sparse_code_path(
 
     Parameters
     ----------
-    Y : array-like of shape (n_signals, n_features)
-    dictionary : array-like of shape (n_atoms, n_features)
+    Y : array-like or sparse array of shape (n_signals, n_features)
+    dictionary : array-like or sparse array of shape (n_atoms, n_features)
     lams : array-like of shape (n_lams,) or (n_lams, n_signals)
         Penalties > 0, each one number for all rows or one number for each row. They are solved in
         the order of their means, from the largest to the smallest.

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, diags_array, issparse, vstack
 
 from ..inputs import Array, check_dense_or_sparse, check_matrix
 from ..kernels.selection import strongest
 from ..kernels.slots import rounding32
+from ..sparse_points import dense_pair, dense_points
 from .penalty import Penalty
 
 TOL = 1e-6
@@ -33,8 +34,8 @@ def lasso_objective(
 
     Parameters
     ----------
-    Y : array-like of shape (n_signals, n_features)
-    dictionary : array-like of shape (n_atoms, n_features)
+    Y : array-like or sparse array of shape (n_signals, n_features)
+    dictionary : array-like or sparse array of shape (n_atoms, n_features)
     coef : array-like or csr_array of shape (n_signals, n_atoms)
     lam : float or array-like of shape (n_signals,)
     l1_ratio : float, default=1.0
@@ -86,8 +87,8 @@ def duality_gap(
 
     Parameters
     ----------
-    Y : array-like of shape (n_signals, n_features)
-    dictionary : array-like of shape (n_atoms, n_features)
+    Y : array-like or sparse array of shape (n_signals, n_features)
+    dictionary : array-like or sparse array of shape (n_atoms, n_features)
     coef : array-like or csr_array of shape (n_signals, n_atoms)
     lam : float or array-like of shape (n_signals,)
     l1_ratio : float, default=1.0
@@ -127,8 +128,8 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
 
     Parameters
     ----------
-    Y : array-like of shape (n_signals, n_features)
-    dictionary : array-like of shape (n_atoms, n_features)
+    Y : array-like or sparse array of shape (n_signals, n_features)
+    dictionary : array-like or sparse array of shape (n_atoms, n_features)
     zero_diagonal : bool, default=False
         Leave j = i out of the maximum, as in self-expression.
 
@@ -174,7 +175,11 @@ def largest_correlations(Y: Array, D: Array, own_atom: Array) -> Array:
 def check_signals(
     Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False
 ) -> tuple[Array, Array]:
-    """Return signals and dictionary as finite matrices of fitting shapes and range."""
+    """Return signals and dictionary as finite dense matrices of fitting shapes and range.
+
+    If one of them is sparse, both become `Coordinates`.
+    """
+    dictionary, Y = dense_pair(dictionary, Y, ("dictionary", "Y"))
     D = check_matrix(dictionary, "dictionary")
     Y = check_matrix(Y, "Y", n_features=D.shape[1])
     check_range(D, "dictionary")
@@ -188,14 +193,14 @@ def check_signals(
 
 
 def check_points(X: ArrayLike, *, min_rows: int = 1) -> Array:
-    """Return the points `X` as `check_matrix` does.
+    """Return the points `X` as `check_matrix` does, and sparse ones as `dense_points`.
 
     Raises
     ------
     ValueError
         If `check_matrix` or `check_range` refuses them.
     """
-    points = check_matrix(X, "X", min_rows=min_rows)
+    points = check_matrix(dense_points(X, "X"), "X", min_rows=min_rows)
     check_range(points, "X")
     return points
 
@@ -248,6 +253,41 @@ def certify(
     blocks = row_blocks(len(Y))
     largest = np.concatenate([penalty[rows].largest(correlation(rows)) for rows in blocks])
     return certificate(Y, C, residual, largest, penalty)
+
+
+def certify_sparse(
+    Y: csr_array, D: csr_array, C: csr_array, penalty: Penalty
+) -> tuple[Array, Array, csr_array]:
+    """`certify` for sparse signals and atoms, with a sparse dual point.
+
+    The rounding of a correlation is bounded by norms, where it matters at all.
+    """
+    Y, D, C = (csr_array(Z, dtype=np.float64) for Z in (Y, D, C))
+    longest = float(np.sqrt(_squares(D).max(initial=0)))
+    objective, gap, dual = np.empty(Y.shape[0]), np.empty(Y.shape[0]), []
+    for rows in row_blocks(Y.shape[0]):
+        signals, codes, row_penalty = Y[rows], C[rows], penalty[rows]
+        residual = csr_array(signals - codes @ D)
+        Q = (residual @ D.T).toarray() - row_penalty.ridge[:, None] * codes.toarray()
+        terms = 2 * np.diff(codes.indptr) + np.diff(residual.indptr) + 4
+        sizes = np.sqrt(_squares(abs(signals) + abs(codes) @ abs(D)))
+        rounding = 2.0**-53 * terms * sizes * longest
+        rounding[rounding < _SEEN * row_penalty.half] = 0
+        largest = row_penalty.largest(Q) + rounding
+        square, along = _squares(residual), np.asarray(signals.multiply(residual).sum(axis=1))
+        energies = Energies(
+            square + row_penalty.value(codes), square + row_penalty.squares(codes),
+            _squares(signals), along,
+        )  # fmt: skip
+        gap[rows], scale = energies.gap(row_penalty.dual_scale(largest))
+        objective[rows] = energies.objective
+        dual.append(csr_array(diags_array(2 * scale) @ residual))
+    return objective, gap, csr_array(vstack(dual))
+
+
+def _squares(X: csr_array) -> Array:
+    """Squared norms of the rows."""
+    return np.asarray(X.multiply(X).sum(axis=1))
 
 
 def certificate(

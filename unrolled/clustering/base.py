@@ -3,6 +3,7 @@
 import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ class LearnedSubspaceClustering(SubspaceClustering):
     """A `SubspaceClustering` with coefficients from a module of torch on `device`."""
 
     device: torch.device | str | None = None
+
+    _needs_features: ClassVar[str] = "a network reads single features"
 
     def _to_tensor(self, X: Array) -> Tensor:
         return torch.tensor(X, device=self.device)
