@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, get_index_dtype, issparse
 
 from .files import image_rows
 from .labels import TARGET_NAMES, is_vector, pick_labels
@@ -46,7 +46,7 @@ def choose_arrays(
         return data, images, None, f"{source}no labels"
     if target_key is None:
         named = [name for name in named if name not in keys]
-        shape = (len(data), other)
+        shape = (data.shape[0], other)
         chosen, why = pick_labels(path, [(name, arrays[name]) for name in named], shape)
         if chosen is None:
             return data, images, None, f"{source}no labels{why}"
@@ -56,15 +56,15 @@ def choose_arrays(
         raise ValueError(
             f"target_key: {what} {target_key!r} must be a vector, but {path} holds {held(arrays)}"
         )
-    if labels.size != len(data):
+    if labels.size != data.shape[0]:
         read, advice = (
             ("columns", "; as many as rows: leave out transpose=True")
             if transpose
             else ("rows", "; as many as columns: set transpose=True")
         )
         raise ValueError(
-            f"{path}, which holds {held(arrays)}: the points are {len(data)} {read}, but there are "
-            f"{labels.size} labels{advice * (labels.size == other)}"
+            f"{path}, which holds {held(arrays)}: the points are {data.shape[0]} {read}, but there "
+            f"are {labels.size} labels{advice * (labels.size == other)}"
         )
     return data, images, labels.ravel(), f"{source}labels in {what} {target_key!r}"
 
@@ -127,12 +127,17 @@ def _read_points(
             f"data_key: {path}: {', '.join(keys)} hold {', '.join(map(str, counts))} points; to be "
             f"taken side by side they must hold as many{f': {advice}' * same}"
         )
-    rows = [as_rows(path, view, f"{what} {key!r}") for key, view in zip(keys, views, strict=True)]
+    alone = len(keys) == 1
+    rows = [
+        as_rows(path, view, f"{what} {key!r}", keep_large=alone)
+        for key, view in zip(keys, views, strict=True)
+    ]
     data = rows[0] if len(rows) == 1 else np.hstack(rows)
     if len(rows) > 1:
         return data, None, " side by side"
     if issparse(views[0]):
-        return data, None, f" (sparse, {views[0].nnz / data.size:.2%} stored, made dense)"
+        how = "kept so" if issparse(data) else "made dense"
+        return data, None, f" (sparse, {views[0].nnz / math.prod(data.shape):.2%} stored, {how})"
     if views[0].ndim == 2:
         return data, None, ""
     return data, views[0], f", each of shape {' x '.join(map(str, views[0].shape[1:]))}"
@@ -144,8 +149,11 @@ def _move_points_first(values: Values, transpose: bool) -> Values:
     return csr_array(values.T) if issparse(values) else np.moveaxis(values, -1, 0)
 
 
-def as_rows(path: Path | str, values: Values, what: str) -> np.ndarray:
-    """Return points of finite numbers as rows of float32, or else of float64."""
+def as_rows(path: Path | str, values: Values, what: str, *, keep_large: bool = False) -> Values:
+    """Return points of finite numbers as rows of float32, or else of float64.
+
+    Sparse points become dense. With `keep_large` they stay a csr_array if that takes over 2 GiB.
+    """
     if values.ndim not in (2, 3, 4) or values.dtype.kind not in "biuf" or 0 in values.shape:
         raise ValueError(
             f"{path}: {what} must hold numbers in shape (n_samples, n_features), or as many images "
@@ -153,6 +161,8 @@ def as_rows(path: Path | str, values: Values, what: str) -> np.ndarray:
         )
     if issparse(values):
         n_bytes = 8 * math.prod(values.shape)
+        if n_bytes > _MOST_BYTES and keep_large:
+            return _as_sparse_rows(path, values, what)
         if n_bytes > _MOST_BYTES:
             raise ValueError(
                 f"{path}: {what} is sparse, and would take {n_bytes / 2**30:.0f} GiB as a dense "
@@ -162,7 +172,23 @@ def as_rows(path: Path | str, values: Values, what: str) -> np.ndarray:
     single = values.dtype == np.float32
     data = np.ascontiguousarray(image_rows(values), dtype=np.float32 if single else np.float64)
     for row, column in np.argwhere(~np.isfinite(data))[:1]:
-        raise ValueError(
-            f"{path}: {what} holds NaN or infinite values, first in row {row}, column {column}"
-        )
+        raise _not_finite(path, what, row, column)
     return data
+
+
+def _as_sparse_rows(path: Path | str, values: Values, what: str) -> csr_array:
+    rows = csr_array(values, dtype=np.float32 if values.dtype == np.float32 else np.float64)
+    rows.sum_duplicates()
+    kind = get_index_dtype(maxval=max(rows.nnz, *rows.shape))  # scikit-learn takes 32 bits
+    parts = rows.data, rows.indices.astype(kind), rows.indptr.astype(kind)
+    rows = csr_array(parts, shape=rows.shape)
+    for place in np.flatnonzero(~np.isfinite(rows.data))[:1]:
+        row = int(np.searchsorted(rows.indptr, place, side="right")) - 1
+        raise _not_finite(path, what, row, int(rows.indices[place]))
+    return rows
+
+
+def _not_finite(path: Path | str, what: str, row: int, column: int) -> ValueError:
+    return ValueError(
+        f"{path}: {what} holds NaN or infinite values, first in row {row}, column {column}"
+    )

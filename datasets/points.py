@@ -49,8 +49,9 @@ def load_points(
     Points are rows; in a MATLAB file, rows as MATLAB shows them. An array of images, of shape
     (n, height, width) or (n, height, width, channels), has a row for each; so have the trajectories
     in a file ``NAME_truth.mat`` of Hopkins 155, as in `fetch_hopkins155`. Sparse points become
-    dense, up to 2 GiB. Nothing in a file is executed: pickled objects are refused. HDF5 and MATLAB
-    files of version 7.3 need h5py, Parquet needs pandas and pyarrow.
+    dense, or stay a csr_array if that would take more than 2 GiB. Nothing in a file is executed:
+    pickled objects are refused. HDF5 and MATLAB files of version 7.3 need h5py, Parquet needs
+    pandas and pyarrow.
 
     The first line of a text table is its header if none of its fields is a number, if it counts
     three columns or more from 0, if one of its fields is `target_key` or in `drop`, or if its first
@@ -88,15 +89,16 @@ def load_points(
     Returns
     -------
     Bunch
-        ``data``: ndarray of shape (n_samples, n_features), float32 if the array in the file is,
-        else float64; ``target``: labels counted from 0, or None; ``target_names``: the different
-        labels in the file, sorted, or None (``target_names[target]`` are the labels of the
-        points); ``feature_names``: the header of a table for the features, or None;
-        ``found``: where points and labels were found, in words, with what bears a name of labels
-        and is none, what was left out, and features that may number the points; ``DESCR``: path of
-        the file, what was found and all it holds; ``images``, only if the file holds each point in
-        two axes or three: ndarray of shape (n_samples, height, width) or (n_samples, height, width,
-        channels), whose pixels ``data`` holds in row-major order.
+        ``data``: ndarray of shape (n_samples, n_features), or a csr_array if sparse and large,
+        float32 if the array in the file is, else float64; ``target``: labels counted from 0, or
+        None; ``target_names``: the different labels in the file, sorted, or None
+        (``target_names[target]`` are the labels of the points); ``feature_names``: the header of a
+        table for the features, or None; ``found``: where points and labels were found, in words,
+        with what bears a name of labels and is none, what was left out, and features that may
+        number the points; ``DESCR``: path of the file, what was found and all it holds; ``images``,
+        only if the file holds each point in two axes or three: ndarray of shape (n_samples, height,
+        width) or (n_samples, height, width, channels), whose pixels ``data`` holds in row-major
+        order.
 
     Raises
     ------

@@ -157,7 +157,7 @@ def choose_clusters(
     problem = found.problem(trial, seed)
     X = problem.X if is_costly(features) else features_of(features, problem)
     check_distinct(X, problem.n_clusters, "data")
-    ways, notes = _list_pipelines(methods, features, affinity, len(X))
+    ways, notes = _list_pipelines(methods, features, affinity, X.shape[0])
     table = run_pipelines(ways, list(jobs_of(found, [trial], ways, options)), options, labels=True)
     table = rank_candidates(table, table).sort_values("rank", kind="stable", ignore_index=True)
     if not (table["rank"] == 1).any():
@@ -168,7 +168,7 @@ def choose_clusters(
         )
     best = table.iloc[0]
     score = float(best.selection_score)
-    if warning := arbitrary_choice(score, problem.n_clusters, len(X)):
+    if warning := arbitrary_choice(score, problem.n_clusters, X.shape[0]):
         warnings.warn(warning, stacklevel=2)
     return ChosenClusters(
         np.array(best.labels),

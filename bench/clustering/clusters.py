@@ -246,7 +246,7 @@ def cluster_job(
     about = {
         "data": problem.name,
         "trial": problem.trial,
-        "n_points": len(X),
+        "n_points": X.shape[0],
         "n_features": X.shape[1],
         "n_clusters": problem.n_clusters,
         "features": points.features,
@@ -256,7 +256,7 @@ def cluster_job(
         "fit_seed": fit_seed,
     }
     try:
-        fitted, others = split_rows(len(X), n_fit_points, points.seed)
+        fitted, others = split_rows(X.shape[0], n_fit_points, points.seed)
         true, n_fit = problem.labels[[*fitted, *others]], len(fitted)
         case = _Case(way, X[fitted], true[:n_fit], problem.n_clusters, settings, X[others])
         if len(others) or keep is None:
@@ -287,16 +287,16 @@ class _Case:
 
     def fit(self, seed: int, directory: Path | None = None) -> Fitted:
         fitted = fit(self.way, self.X, self.n_clusters, seed, self.settings, directory)
-        if len(self.new):
+        if self.new.shape[0]:
             self.models[seed] = fitted.model
         return fitted
 
     def with_held_out(self, seed: int, found: Found) -> Found:
         """Append labels of the new points, by the fit of `seed`, to those of the fitted points."""
-        if not len(self.new):
+        if not self.new.shape[0]:
             return found
         others, seconds = held_out_labels(self.models[seed], self.new, [own for _, own in found])
-        ms = {"new_ms": 1000 * seconds / len(self.new)}
+        ms = {"new_ms": 1000 * seconds / self.new.shape[0]}
         return [
             (row | ms, np.concatenate([own, new]))
             for (row, own), new in zip(found, others, strict=True)
@@ -328,7 +328,7 @@ def _fit_and_embed(
     fitted = case.fit(seed, unfinished)
     about = quality(case.way, fitted, case.X, case.true)
     if fitted.coef is None and fitted.affinity is None:
-        if fitted.labels.shape != (len(case.X),):
+        if fitted.labels.shape != (case.X.shape[0],):
             raise ValueError(f"labels: must be one per point, got shape {fitted.labels.shape}")
         random = hasattr(fitted.model, "random_state")
         return [(about, {"labels": fitted.labels, "random": np.array(random)})]
@@ -338,7 +338,7 @@ def _fit_and_embed(
 
 def _embed_affinity(case: _Case, fitted: Fitted, chain: str) -> Part:
     """Embed the graph of a chain's affinity; a note instead if the chain is left out."""
-    if chain != OWN and is_dense(chain) and len(case.X) > DENSE_ROWS:
+    if chain != OWN and is_dense(chain) and case.X.shape[0] > DENSE_ROWS:
         note = f"left out above {DENSE_ROWS:,} points: needs a dense matrix"
         return {"affinity": chain, "note": note}, {}
     start = time.process_time()

@@ -203,7 +203,7 @@ class _OwnFile(DataSet):
 
     def make(self, data: Data, trial: str, seed: int) -> Problem:
         n_clusters, bunch = data.settings.get("n_clusters"), self.load(data)
-        labels = np.full(len(bunch.data), -1) if bunch.target is None else bunch.target
+        labels = np.full(bunch.data.shape[0], -1) if bunch.target is None else bunch.target
         if n_clusters is not None:
             n_clusters = check_integer(n_clusters, "n_clusters", minimum=1, maximum=len(labels))
         elif bunch.target is None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
+from sklearn.decomposition import TruncatedSVD
 from sklearn.preprocessing import normalize
 
 from ... import datasets
@@ -98,6 +100,10 @@ def _relative_scattering(problem: Problem) -> Array:
 
 def _principal(X: Array, dimension: int) -> Array:
     """Principal coordinates in float64: codes of float32 points need a second certificate."""
+    if issparse(X):
+        dimension = min(dimension, min(X.shape) - 1)
+        reduce = TruncatedSVD(dimension, algorithm="arpack", random_state=0)
+        return np.asarray(reduce.fit_transform(X.astype(np.float64)))
     return datasets.pca_features(X, min(dimension, *X.shape)).astype(np.float64)
 
 
@@ -171,4 +177,4 @@ def keep_costly_features(jobs: list[Job], options: Options, setup: Callable[[], 
 def keep_features(points: Points) -> list[dict[str, Any]]:
     """Compute and keep the features of one problem; return a row with their shape."""
     _, X = load_features(points)
-    return [{"n_points": len(X), "n_features": X.shape[1]}]
+    return [{"n_points": X.shape[0], "n_features": X.shape[1]}]

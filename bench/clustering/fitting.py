@@ -68,7 +68,7 @@ def fit(
     begun = False
     if isinstance(model, SubspaceClustering):
         model.set_params(affinity=make_empty_affinity)
-        if directory and len(X) > _LONG and "directory" in model.get_params():
+        if directory and X.shape[0] > _LONG and "directory" in model.get_params():
             begun = directory.exists()
             model.set_params(directory=directory)
 
@@ -106,7 +106,7 @@ def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str
     nonzeros = error = np.nan
     if fitted.coef is not None:
         count = fitted.coef.nnz if issparse(fitted.coef) else np.count_nonzero(fitted.coef)
-        nonzeros, error = count / len(X), subspace_error_of(fitted.coef, labels)
+        nonzeros, error = count / X.shape[0], subspace_error_of(fitted.coef, labels)
     costs = (fitted.seconds, fitted.memory_mib, objective.sum(), gap.max(), gap.mean())
     row = dict(zip(QUALITY, map(float, (*costs, nonzeros, error)), strict=True))
     return row | distance_to_certified(method, fitted.model, X)
@@ -114,14 +114,15 @@ def quality(method: Method, fitted: Fitted, X: Array, labels: Array) -> dict[str
 
 def distance_to_certified(method: Method, model: Any, X: Array) -> dict[str, float]:
     """ME-4 of the model's coefficients; NaN if the method approximates no solved problem."""
-    if method.problem is None or len(X) > DENSE_ROWS:
+    if method.problem is None or X.shape[0] > DENSE_ROWS:
         return dict.fromkeys((*_DISTANCES, "objective_gap"), np.nan)
     X = normalize(X) if method.unit_rows else X
     problem = method.problem(model, X)
     solution = sparse_self_expression(X, **problem)
     found = coefficient_distance(model.coef_, solution.coef)
     excess = lasso_objective(X, X, model.coef_, **problem) - solution.objective
-    squares = (X.astype(np.float64) ** 2).sum(axis=1)
+    double = X.astype(np.float64)
+    squares = np.asarray((double * double).sum(axis=1))
     gaps = excess / np.where(squares > 0, squares, 1)
     return {name: found[name] for name in _DISTANCES} | {"objective_gap": float(gaps.mean())}
 
@@ -169,9 +170,9 @@ def held_out_labels(model: Any, X: Array, labellings: list[Array]) -> tuple[list
 
     A clusterer without coefficients predicts once, whatever the labelling.
     """
-    found = [np.empty(len(X), dtype=int) for _ in labellings]
+    found = [np.empty(X.shape[0], dtype=int) for _ in labellings]
     seconds = 0.0
-    for batch in gen_batches(len(X), _BLOCK):
+    for batch in gen_batches(X.shape[0], _BLOCK):
         start = time.process_time()
         coded = hasattr(model, "coefficients")
         codes = model.coefficients(X[batch]) if coded else model.predict(X[batch])

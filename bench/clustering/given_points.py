@@ -41,7 +41,7 @@ def points_file(
         check_integer(n_clusters, "n_clusters", minimum=1, maximum=len(rows))
     check_distinct(rows, n_clusters, "X")
     content = BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]
+    np.savez(content, **arrays)
     digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
     with TemporaryDirectory() as temporary:
         path = (directory or Path(temporary)) / f"points-{digest}.npz"

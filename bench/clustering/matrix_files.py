@@ -1,5 +1,6 @@
 """Coefficients and affinities that were drawn, with the points behind them, as a file."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +57,9 @@ def write_matrices(
     order = np.argsort(labels, kind="stable")
     arrays = {"title": np.array(title), "word": np.array(word)}
     arrays |= {"numbers": problem.rows[order], "labels": labels[order]}
-    points = np.asarray(problem.X if problem.images is None else problem.images)
-    if points.size <= MOST_VALUES:
-        arrays["points"] = points[order].astype(np.float32)
+    points = problem.X if problem.images is None else problem.images
+    if math.prod(points.shape) <= MOST_VALUES:
+        arrays["points"] = np.asarray(points)[order].astype(np.float32)
     named = {
         f"{name}\n{kind}": matrix
         for name, both in matrices.items()

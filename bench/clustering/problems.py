@@ -17,12 +17,14 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 class Problem:
     """Points with the labels of their clusters; label -1 marks outliers.
 
+    X is a csr_array if the points are sparse and large.
+
     `rows` are the numbers of the points in the whole data set, from 0.
     """
 
     name: str
     trial: str
-    X: Array
+    X: Any
     labels: Array
     n_clusters: int
     rows: Array
@@ -34,11 +36,11 @@ class Problem:
 
 
 def problem_of(
-    X: Array, labels: Array, images: Array | None = None, n_clusters: int | None = None
+    X: Any, labels: Array, images: Array | None = None, n_clusters: int | None = None
 ) -> Problem:
     """A problem with `n_clusters`, or else as many clusters as there are labels."""
     n_clusters = n_clusters or len(np.unique(labels[labels >= 0]))
-    return Problem("", "", X, labels, n_clusters, np.arange(len(X)), images)
+    return Problem("", "", X, labels, n_clusters, np.arange(X.shape[0]), images)
 
 
 def take_part(
@@ -50,7 +52,7 @@ def take_part(
     n_points: Any = None,
 ) -> Problem:
     """Named classes, `n_classes` random ones of these, and `n_points` random points of these."""
-    rows = np.arange(len(problem.X))
+    rows = np.arange(problem.X.shape[0])
     if classes is not None or n_classes is not None:
         kept = _named_classes(problem, classes)
         if n_classes is not None:

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 from scipy.io import savemat
-from scipy.sparse import csc_array
+from scipy.sparse import csc_array, csr_array
 
 from twinsolve.datasets import array_points, load_points
 from twinsolve.datasets.matlab import read_mat
@@ -126,7 +126,16 @@ def test_sparse_matrices_are_made_dense_and_it_is_said(saved, monkeypatch):
     turned = load_points(saved(fea=csc_array(sparse.T), gnd=Y * 1.0), transpose=True)
     assert (turned.data == points.data).all()
     monkeypatch.setattr(array_points, "_MOST_BYTES", 8 * 18 - 1)
-    with pytest.raises(ValueError, match=r"'fea' is sparse, and would take .* GiB .* Reduce its f"):
+    kept = load_points(saved(fea=sparse, gnd=Y * 1.0))
+    assert isinstance(kept.data, csr_array)
+    assert (kept.data.toarray() == points.data).all()
+    assert kept.target.tolist() == points.target.tolist()
+    assert kept.found.startswith(f"points in array 'fea' (sparse, {share} stored, kept so), ")
+    broken = sparse.copy()
+    broken.data[-1] = np.nan  # the last of its column
+    path = saved(fea=broken, gnd=Y * 1.0)
+    place = f"row {broken.indices[-1]}, column {X.shape[1] - 1}"
+    with pytest.raises(ValueError, match=f"'fea' holds NaN or infinite values, first in {place}"):
         load_points(path)
 
 
