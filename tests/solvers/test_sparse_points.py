@@ -123,6 +123,7 @@ def test_estimators_take_sparse_points_as_dense_ones_or_refuse_them(name):
     assert_allclose(dense(coef), dense(expected.coefficients(new.toarray())), atol=1e-4)
     assert_array_equal(model.predict(new), expected.predict(new.toarray()))
     assert_array_equal(model.predict(new.toarray()), model.predict(new))
+    assert_array_equal(expected.predict(new), expected.predict(new.toarray()))
     assert_array_equal(model.assign(new, coef, model.labels_), model.predict(new))
     assert_array_equal(make(3, random_state=0).fit_predict(csr_matrix(X)), model.labels_)
     with pytest.raises(ValueError, match="599 features"):
