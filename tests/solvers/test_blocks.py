@@ -13,6 +13,7 @@ import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 
 from twinsolve import solvers
@@ -35,11 +36,13 @@ from twinsolve.solvers.clustering import nearest_rows_affinity
 from twinsolve.solvers.kernel_smoothing import nadaraya_watson_residual
 from twinsolve.solvers.nonlocal_energy import stationary_distribution
 from twinsolve.solvers.sparse_coding import denoise_ista, denoise_low_rank, lam_max
+from twinsolve.solvers.sparse_points import Coordinates
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((2, 26, 5))
 UNIT = X / np.linalg.norm(X, axis=1, keepdims=True)
 IMAGE = RNG.random((17, 13))
+TEXTS = csr_array(np.random.default_rng(1).random((26, 90)) ** 20)
 WALK = RNG.random((26, 26)) / 13
 WALK /= WALK.sum(axis=1, keepdims=True)
 WEIGHTS = np.exp(-cdist(X, X))
@@ -71,6 +74,13 @@ CASES = {
         {"_QUERIES": 50, "_KEYS": 40},
         lambda **jobs: bilateral_filter(IMAGE, sigma_color=0.2, sigma_spatial=np.inf, **jobs),
     ),
+    "image_filters.shifted_average": (
+        {"_SLAB": 1},
+        lambda **jobs: nonlocal_means(
+            IMAGE, patch_size=3, patch_distance=4, h=0.2, mask=IMAGE > 0.1, **jobs
+        ),
+    ),
+    "sparse_points": ({"_BLOCK_ROWS": 4}, lambda: Coordinates.build(TEXTS)[1]),
     "clustering.neighbors": (
         {"_BLOCK_ENTRIES": 4 * len(X)},
         lambda: ThresholdingSubspaceClustering(2, n_neighbors=3).fit(X).coef_.toarray(),

@@ -141,14 +141,6 @@ def test_without_holes_or_changes_all_forms_agree(image, channel_axis, smooth, o
     assert_array_equal(*several)
 
 
-def test_slabs_do_not_depend_on_the_number_of_jobs_and_do_not_show(monkeypatch):
-    options = {"patch_size": 3, "patch_distance": 2, "h": 0.3, "mask": holes(VOLUME.shape)}
-    expected = nonlocal_means(VOLUME, **options)
-    monkeypatch.setattr("twinsolve.solvers.image_filters.shifted_average._SLAB", 1)
-    for n_jobs in (1, 2):
-        assert_array_equal(nonlocal_means(VOLUME, n_jobs=n_jobs, **options), expected)
-
-
 def test_the_default_decay_follows_the_noise_of_each_pixel():
     sigma = np.where(rng.random(IMAGE.shape) < 0.5, 0.0, 0.2)
     h = np.where(sigma > 0, 0.8 * sigma, 0.1)
