@@ -37,7 +37,8 @@ def denoise_low_rank(
     or to zero if ``s^2 < 4 c``. The result is a stationary point of
     ``|Y - X|_F^2 / 2 + c sum_i log x_i``. Each pixel is the weighted mean over all patches of all
     groups, with the weight ``1 / (rank + 1)`` for a group. This is the first iteration of the
-    published method.
+    published method. There is no mask: of a matrix with missing entries the problem has no such
+    closed form.
 
     Parameters
     ----------
