@@ -327,8 +327,9 @@ class Energies:
         return np.divide(excess, self.norm, out=unbounded, where=self.norm > 0), scale
 
 
-def row_blocks(n: int, n_rows: int = _BLOCK_ROWS) -> Iterator[slice]:
+def row_blocks(n: int, n_rows: int | None = None) -> Iterator[slice]:
     """Yield blocks of at most `n_rows` rows, so that memory is needed for one block at a time."""
+    n_rows = n_rows or _BLOCK_ROWS
     return (slice(start, min(start + n_rows, n)) for start in range(0, n, n_rows))
 
 

@@ -120,6 +120,10 @@ CASES = {
             [lam_max(X, X, zero_diagonal=True), coded(sparse_self_expression(X, lam=0.3))]
         ),
     ),
+    "sparse_coding.lasso": (
+        {"_CERTIFIED_ROWS": 4},
+        lambda: coded(sparse_code(X, Y, lam=0.3, tol=1e-14)),
+    ),
     "sparse_coding.row_blocks": (
         {"_MOST_ROWS": 4},
         lambda **jobs: coded(sparse_code(X, Y, lam=0.3, tol=1e-14, **jobs)),
