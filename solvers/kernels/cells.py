@@ -27,7 +27,7 @@ from sklearn.exceptions import ConvergenceWarning
 from ..inputs import Array
 from .active_set import ZERO
 from .compiled import jit_reordered
-from .selection import beyond_rounding, bring_largest_first, smallest
+from .selection import beyond_rounding, bring_largest_first, holds, smallest
 from .slots import dot
 
 _CELL = 24  # approximate number of atoms in a cell
@@ -325,7 +325,7 @@ def violators(r, low, share, most, own, support, nonneg, atoms, cells, lengths, 
                     if v + cells.rest[place] * outside + cells.norm[c] * margin <= low:
                         continue
                     j = cells.atom[place]
-                    if j == own or _holds(support, j):
+                    if j == own or holds(support, support.size, j):
                         continue
                     v = dot(atoms[j], r)
                     v = v if nonneg else abs(v)
@@ -359,14 +359,6 @@ def strongest_in_cells(Y, own, atoms, cells, found, looked):
         )
         best = index[0] if n else best
         found[i] = beyond_rounding(y, atoms[best]) if best >= 0 else 0.0
-
-
-@jit_reordered
-def _holds(support, j):
-    for a in range(support.size):  # noqa: SIM110
-        if support[a] == j:
-            return True
-    return False
 
 
 @jit_reordered

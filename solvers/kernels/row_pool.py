@@ -7,22 +7,23 @@ Every row is a problem of its own (rows of ``D`` are the atoms)::
 In what follows ``h = lam r / 2``, ``ridge = lam (1 - r) / 2``, ``q = (y - c D) D^T - ridge c``. A
 pool of rows is solved together. Each round
 
-1. multiplies all residuals of the pool by all atoms (one float32 GEMM, with a rigorous bound on
-   its rounding);
+1. multiplies all residuals of the pool by all atoms (float32 GEMMs, one for each part of the atoms,
+   with a rigorous bound on their rounding);
 2. per row, certifies, or collects the atoms that violate optimality: exact float64 products for
    those that matter;
 3. per row, solves the Lasso on the support and the worst violators by the active-set method.
 
-Certified rows leave the pool, and new rows take their place. Memory is O(pool * n_atoms + nnz).
+Certified rows leave the pool, and new rows take their place. Memory is O(pool * part + nnz) besides
+the atoms, which may lie in a file. With a stored Gram matrix, it is O(n_atoms^2).
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from .active_set import Work, active_set, new_work
+from .active_set import ZERO, Work, active_set, new_work
 from .compiled import jit_counted, jit_uncounted
-from .selection import largest
+from .selection import add_largest, holds, keep_largest
 from .slots import (
     KEPT,
     Pool,
@@ -44,6 +45,7 @@ from .slots import (
 _EPS32 = 2.0**-23
 _TINY32 = 2.0**-126  # smaller numbers have larger relative rounding errors
 _SLOTS = 256  # rows in a pool
+_PART = 4096  # atoms that it multiplies at a time
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
 # These four affect only the speed: the number of atoms that join a working set in the first round
 # and in later rounds; the tolerance of early rounds; the share of the worst correlation from which
@@ -86,6 +88,16 @@ class _Found(NamedTuple):
     value: np.ndarray
 
 
+class _Search(NamedTuple):
+    """For each slot: what the parts of the atoms searched so far hold, in units of its `scale`."""
+
+    key: np.ndarray  # (slots, room) float32, absolute correlations that may be among the largest
+    index: np.ndarray  # (slots, room) their atoms
+    n: np.ndarray  # (slots,) their number
+    low: np.ndarray  # (slots,) float32, a bound on the others
+    top: np.ndarray  # (slots,) float32, the largest
+
+
 class _Out(NamedTuple):
     """For each row of the block: the counts of `Codes`, and the start of its codes in `found`."""
 
@@ -103,7 +115,7 @@ class _State(NamedTuple):
     ::
 
         rows of the block   start .. | solved | in the pool  | to come | .. stop
-        pool, P                               | slot 0 .. live |          a row a slot
+        pool, P, search                       | slot 0 .. live |          a row a slot
         out                          | start, nnz, ... |                  a row a row
         found               | codes, in the order of completion | fill .. room |
     """
@@ -112,21 +124,22 @@ class _State(NamedTuple):
     rule: _Rule
     pool: Pool
     work: Work  # of the row that is being solved
-    P: np.ndarray  # (slots, n_atoms) float32 correlations of the residuals, to within rounding
+    P: np.ndarray  # (slots, part) float32 correlations of the residuals, to within rounding
+    search: _Search
     out: _Out
     found: _Found
 
 
 @jit_uncounted
 def _advance(first, stop, fresh, row, B, fill, state):
-    """Run one or more rounds for the slots first .. stop - 1, whose correlations are in P.
+    """Run one or more rounds for the slots first .. stop - 1, which have searched all atoms.
 
     If `fresh`, run only new slots. B then holds the exact correlations of the signals row, row + 1,
     ..., and the Gram matrix is stored. A small support is multiplied by it at once; other rows wait
     for the next product of the whole pool.
     Returns (next slot, fill, capacity that the next slot needs).
     """
-    problem, rule, pool, work, P, out, found = state
+    problem, rule, pool, work, P, search, out, found = state
     D, G = problem.atoms, problem.gram
     for slot in range(first, stop):
         i = pool.row[slot]
@@ -134,7 +147,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
             continue
         if found.atom.size - fill < work.x.size:
             return slot, fill, 0
-        p, q, y = P[slot], work.q_all[:0], problem.signals[i]
+        q, y = work.q_all[:0], problem.signals[i]
         scale, slack = pool.scale[slot], rule.rounding
         if fresh:
             scale, slack = np.sqrt(dot(y, y)) * problem.largest, _TINY32
@@ -144,14 +157,14 @@ def _advance(first, stop, fresh, row, B, fill, state):
                 if pool.nnz[slot] > 0:
                     q = work.q_all
                     _minus_rows(B[i - row], G, pool.atom[slot], pool.value[slot], pool.nnz[slot], q)
-                scaled(q, scale, p)
-            n, rest = _violators(p, i, scale, slack, problem, rule, pool, slot, work)
+                scaled(q, scale, P[slot])
+                _begin_search(i, scale, slack, problem, slot, search)
+                _search_part(P[slot], 0, i, problem, rule, pool, slot, search)
+            n, rest = _violators(i, scale, slack, problem, rule, pool, slot, search, work)
             k = pool.nnz[slot]
             if k + n >= work.x.size:  # room for one more atom, which may tie with others
                 return slot, fill, k + n + 1
-            gap, inner, n, top = _certify(
-                p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work
-            )
+            gap, inner, n, top = _certify(q, i, n, rest, scale, rule, problem, pool, slot, work)
             pool.passes[slot] += not fresh or (pool.rounds[slot] == 0 and not problem.own_signals)
             pool.rounds[slot] += 1
             note_progress(i, gap, rule, problem, pool, slot)
@@ -201,30 +214,78 @@ def _minus_rows(b, G, index, value, k, q):
 
 
 @jit_uncounted
-def _violators(p, i, scale, slack, problem, rule, pool, slot, work):
+def _search_parts(live, start, state):
+    """Search the atoms start, start + 1, ..., whose correlations are in P, for the first slots."""
+    problem, rule, pool, search = state.problem, state.rule, state.pool, state.search
+    for slot in range(live):
+        i, p = pool.row[slot], state.P[slot]
+        if start == 0:
+            _begin_search(i, pool.scale[slot], rule.rounding, problem, slot, search)
+        _search_part(p, start, i, problem, rule, pool, slot, search)
+
+
+@jit_uncounted
+def _begin_search(i, scale, slack, problem, slot, search):
+    search.n[slot] = 0
+    search.top[slot] = 0.0
+    search.low[slot] = _least_violation(i, scale, slack, problem) if scale > 0.0 else np.inf
+
+
+@jit_uncounted
+def _search_part(p, start, i, problem, rule, pool, slot, search):
+    """Search the atoms start, start + 1, ... outside the support; p holds their correlations."""
+    own = problem.own[i] - start
+    if 0 <= own < p.size:
+        p[own] = 0.0
+    if problem.hidden.size:
+        for j in range(p.size):
+            if problem.hidden[i, start + j]:
+                p[j] = 0.0
+    for a in range(pool.nnz[slot]):
+        j = pool.atom[slot, a] - start
+        if 0 <= j < p.size:
+            p[j] = 0.0
+    search.n[slot], search.low[slot], search.top[slot] = add_largest(
+        p,
+        start,
+        search.n[slot],
+        search.low[slot],
+        search.top[slot],
+        problem.nonneg,
+        _most_added(rule, pool, slot),
+        rule.spread,
+        search.key[slot],
+        search.index[slot],
+    )
+
+
+@jit_uncounted
+def _most_added(rule, pool, slot):
+    """Number of atoms that may join the working set of a slot."""
+    return rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
+
+
+@jit_uncounted
+def _violators(i, scale, slack, problem, rule, pool, slot, search, work):
     """Write the worst atoms outside the support to work.candidate.
 
     Returns their number, and a bound on |q| for all other atoms.
     """
     if scale <= 0.0:
         return 0, 0.0
-    if problem.own[i] >= 0:
-        p[problem.own[i]] = 0.0
-    if problem.hidden.size:
-        for j in range(p.size):
-            if problem.hidden[i, j]:
-                p[j] = 0.0
-    for a in range(pool.nnz[slot]):
-        p[pool.atom[slot, a]] = 0.0
-    add = rule.first_add if pool.rounds[slot] == 0 and pool.nnz[slot] == 0 else rule.add
-    low = np.float32(_least_violation(i, scale, slack, problem))
-    n, bound = largest(p, low, problem.nonneg, add, rule.spread, work.key, work.candidate)
-    return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > low else 0.0
+    least = np.float32(_least_violation(i, scale, slack, problem))
+    low = max(search.low[slot], np.float32(rule.spread * search.top[slot]))
+    key, index, most = search.key[slot], search.index[slot], _most_added(rule, pool, slot)
+    n, bound = keep_largest(key, index, search.n[slot], low, most)
+    search.n[slot], search.low[slot] = n, bound
+    copy(key, work.key, n)
+    copy(index, work.candidate, n)
+    return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > least else 0.0
 
 
 @jit_uncounted
 def _least_violation(i, scale, slack, problem):
-    """Largest entry of P that cannot violate optimality for any rounding error."""
+    """Largest correlation that cannot violate optimality for any rounding error."""
     return (problem.half[i] / scale - slack) * (1.0 - _EPS32)
 
 
@@ -244,19 +305,20 @@ def load(a, j, c, v, i, problem, work):
 
 
 @jit_uncounted
-def _load_roughly(p, i, n, scale, problem, pool, slot, work):
-    """Load rounded correlations from P, and the support as if it were stationary."""
+def _load_roughly(i, n, problem, pool, slot, work):
+    """Load the candidates, and the support as if it were stationary."""
     h, ridge = problem.half[i], problem.ridge[i]
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
         load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
     for a in range(n):
         j = work.candidate[a]
-        load(pool.nnz[slot] + a, j, 0.0, p[j] * scale, i, problem, work)
+        v = dot(problem.atoms[j], pool.residual[slot])
+        load(pool.nnz[slot] + a, j, 0.0, v, i, problem, work)
 
 
 @jit_uncounted
-def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
+def _certify(q, i, n, rest, scale, rule, problem, pool, slot, work):
     """Load support and candidates; q holds the exact correlations, or is empty.
 
     Far from the optimum rounded correlations suffice, which certify nothing.
@@ -272,7 +334,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
             top = max(top, work.key[a] * scale)
         inner = gap_at(i, top, problem, pool, slot)
         if inner > _ROUGH * tol:
-            _load_roughly(p, i, n, scale, problem, pool, slot, work)
+            _load_roughly(i, n, problem, pool, slot, work)
             return gap_at(i, max(top, rest), problem, pool, slot), inner, n, np.inf
     top = problem.half[i]
     for a in range(k):
@@ -288,7 +350,7 @@ def _certify(p, q, i, n, rest, scale, slack, rule, problem, pool, slot, work):
     if inner <= tol < gap:
         # Only the bound on the other atoms (ties at the bound) prevents the certificate: compute
         # their correlations, and load the worst.
-        j, worst = _worst_left_out(p, i, k + n, scale, slack, problem, r, work)
+        j, worst = _worst_left_out(i, k + n, problem, r, work)
         bound = max(top, worst)
         gap = gap_at(i, bound, problem, pool, slot)
         if gap > tol:
@@ -312,17 +374,15 @@ def note_progress(i, gap, rule, problem, pool, slot):
 
 
 @jit_uncounted
-def _worst_left_out(p, i, w, scale, slack, problem, r, work):
-    for a in range(w):
-        p[work.atoms[a]] = np.nan
-    low, worst, at = _least_violation(i, scale, slack, problem), 0.0, 0
-    for j in range(p.size):
+def _worst_left_out(i, w, problem, r, work):
+    """The atom outside the working set with the largest correlation, and this correlation."""
+    worst, at = 0.0, ZERO
+    for j in range(len(problem.atoms)):
+        v = dot(problem.atoms[j], r)
+        v = v if problem.nonneg else abs(v)
         absent = j == problem.own[i] or (problem.hidden.size and problem.hidden[i, j])
-        if abs(p[j]) >= low and not absent:
-            v = dot(problem.atoms[j], r)
-            v = v if problem.nonneg else abs(v)
-            if v > worst:
-                worst, at = v, j
+        if v > worst and not absent and not holds(work.atoms, w, j):
+            worst, at = v, j
     return at, worst
 
 
@@ -423,7 +483,9 @@ class Block:
         largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())
         self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128
         self.slots = min(slots, n)
-        self.pool, self.work = new_pool(self.slots, self.cap, p), new_work(self.cap, m, self.room)
+        self.n_all = m if problem.gram.size else 0
+        self.pool = new_pool(self.slots, self.cap, p)
+        self.work = new_work(self.cap, self.n_all, self.room)
         self.out = _Out(
             first=start,
             start=np.zeros(n, np.int64),
@@ -439,7 +501,7 @@ class Block:
         """Enlarge the working sets to `need` atoms or, if these fit already, the room for codes."""
         if need > self.cap:
             self.cap = need + need // 2
-            self.work = new_work(self.cap, len(self.problem.atoms), self.room)
+            self.work = new_work(self.cap, self.n_all, self.room)
             self.pool = self.pool._replace(
                 atom=widen(self.pool.atom, self.cap), value=widen(self.pool.value, self.cap)
             )
@@ -477,7 +539,16 @@ class _PoolBlock(Block):
         self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
     ) -> None:
         super().__init__(start, stop, problem, tol, max_rounds, _SLOTS)
-        self.P = np.empty((self.slots, len(problem.atoms)), np.float32)
+        # With a stored Gram matrix, all correlations of a row are wanted at once.
+        width = len(problem.atoms) if problem.gram.size else min(len(problem.atoms), _PART)
+        self.P = np.empty((self.slots, width), np.float32)
+        self.search = _Search(
+            np.empty((self.slots, self.room + 1), np.float32),
+            np.empty((self.slots, self.room + 1), np.int64),
+            np.zeros(self.slots, np.int64),
+            np.empty(self.slots, np.float32),
+            np.empty(self.slots, np.float32),
+        )
 
     def solve(self) -> Codes:
         problem = self.problem
@@ -486,9 +557,22 @@ class _PoolBlock(Block):
             taken = self._refill(live, taken)
             live = compact(self.pool, live)
             if live:
-                np.matmul(self.pool.probe[:live], problem.atoms32.T, out=self.P[:live])
+                self._search_all(live)
                 self._advance(live, False, 0, problem.gram)
         return self.codes()
+
+    def _search_all(self, live: int) -> None:
+        atoms, width = self.problem.atoms32, self.P.shape[1]
+        for start in range(0, len(atoms), width):
+            part = atoms[start : start + width]
+            P = self.P.reshape(-1)[: live * len(part)].reshape(live, len(part))
+            np.matmul(self.pool.probe[:live], part.T, out=P)
+            _search_parts(live, start, self._state(P))
+
+    def _state(self, P: np.ndarray) -> _State:
+        return _State(
+            self.problem, self.rule, self.pool, self.work, P, self.search, self.out, self.found
+        )
 
     def _refill(self, live: int, taken: int) -> int:
         """Put the next rows into the free slots.
@@ -513,9 +597,7 @@ class _PoolBlock(Block):
     def _advance(self, live: int, fresh: bool, row: int, B: np.ndarray) -> None:
         slot = 0
         while True:
-            state = _State(
-                self.problem, self.rule, self.pool, self.work, self.P, self.out, self.found
-            )
+            state = self._state(self.P)
             slot, self.fill, need = _advance(slot, live, fresh, row, B, self.fill, state)
             if slot == live:
                 break

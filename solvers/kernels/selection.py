@@ -1,4 +1,4 @@
-"""The largest entries of a vector, in one pass."""
+"""The largest entries of a vector, in one pass over its parts."""
 
 import numpy as np
 
@@ -47,14 +47,16 @@ def _top(p, nonneg):
 
 
 @jit_uncounted
-def largest(p, low, nonneg, m, beta, key, index):
-    """Write the largest |p_j|, at most m, to key and their indices to index.
+def add_largest(p, first, n, low, top, nonneg, m, beta, key, index):
+    """Add the largest |p_j| of a part of a vector to the n in key, and their indices to index.
 
-    Only entries above `low` and above `beta` times the largest count. Returns their number, and a
-    bound on all other |p_j|.
+    The part starts at entry `first`; `top` is the largest |p_j| of the parts before. Only entries
+    above `low` and above `beta` times the largest count, and those beyond the m largest may be left
+    out. Returns their number, a bound on all |p_j| that were left out, and the new `top`.
     """
-    low = max(low, np.float32(beta * _top(p, nonneg)))
-    n, size = ZERO, key.size - 1
+    top = max(top, _top(p, nonneg))
+    low = max(low, np.float32(beta * top))
+    size = key.size - 1
     for start in range(0, p.size, 64):
         part = p[start : start + 64]
         hits = 0
@@ -69,17 +71,27 @@ def largest(p, low, nonneg, m, beta, key, index):
         if n + hits > size:
             bring_largest_first(key, index, n, m)
             n = m
-            low = smallest(key, m)
+            low = max(low, smallest(key, m))
         for j in range(part.size):
             v = part[j] if nonneg else abs(part[j])
             key[n] = v
-            index[n] = start + j
+            index[n] = first + start + j
             n += v > low
-    if n > m:
-        bring_largest_first(key, index, n, m)
-        n = m
-        low = smallest(key, m)
-    return n, low
+    return n, low, top
+
+
+@jit_uncounted
+def keep_largest(key, index, n, low, m):
+    """Keep the keys above `low`, at most the m largest; return their number and the new `low`."""
+    kept = ZERO
+    for a in range(n):
+        key[kept], index[kept] = key[a], index[a]
+        kept += key[a] > low
+    if kept > m:
+        bring_largest_first(key, index, kept, m)
+        low = max(low, smallest(key, m))
+        kept = m
+    return kept, low
 
 
 @jit_uncounted
@@ -88,6 +100,15 @@ def smallest(key, n):
     for j in range(1, n):
         v = min(v, key[j])
     return v
+
+
+@jit_uncounted
+def holds(index, n, j):
+    """Whether j is among the first n entries of `index`."""
+    for a in range(n):  # noqa: SIM110
+        if index[a] == j:
+            return True
+    return False
 
 
 @jit_uncounted

@@ -15,7 +15,7 @@ from ..sparse_points import dense_pair, dense_points
 from .penalty import Penalty
 
 TOL = 1e-6
-_BLOCK_ROWS = 256
+_BLOCK_ROWS, _PART_ATOMS = 256, 4096
 _SEEN = 1e-6  # share of the penalty from which the rounding of a correlation matters for a gap
 _SMALLEST, _LARGEST = 1e-140, 1e140
 
@@ -160,16 +160,27 @@ def lam_max(Y: ArrayLike, dictionary: ArrayLike, *, zero_diagonal: bool = False)
 def largest_correlations(Y: Array, D: Array, own_atom: Array) -> Array:
     """``max_j |y_i . d_j|`` over ``j != own_atom[i]``, zero where rounding alone can be left."""
     Y, D = (np.array(Z, dtype=np.float64, order="C") for Z in (Y, D))
-    norms, lengths = np.sqrt(_dots(Y, Y)), np.sqrt(_dots(D, D))
+    D32 = (D / (np.sqrt(_dots(D, D)).max() or 1)).astype(np.float32)
+    D.flags.writeable = False  # like atoms in a file, so that one kernel serves both
+    blocks = [largest_by_parts(Y[rows], D, D32, own_atom[rows]) for rows in row_blocks(len(Y))]
+    return np.concatenate(blocks)
+
+
+def largest_by_parts(Y: Array, D: Array, D32: Array, own_atom: Array) -> Array:
+    """`largest_correlations` of a block of rows; products with a part of the atoms at a time.
+
+    D32 holds the atoms in float32, scaled to length at most 1.
+    """
+    norms = np.sqrt(_dots(Y, Y))
     units = (Y / np.where(norms > 0, norms, 1)[:, None]).astype(np.float32)
-    atoms = (D / (lengths.max() or 1)).astype(np.float32)
-    products = np.empty((min(len(Y), _BLOCK_ROWS), len(D)), np.float32)
-    correlations = np.empty(len(Y))
-    for rows in row_blocks(len(Y)):
-        rough = products[: len(Y[rows])]
-        np.matmul(units[rows], atoms.T, out=rough)
-        correlations[rows] = strongest(rough, rounding32(D.shape[1]), own_atom[rows], Y[rows], D)
-    return correlations
+    found = np.zeros(len(Y))
+    for start in range(0, len(D), _PART_ATOMS):
+        part = slice(start, start + _PART_ATOMS)
+        rough = units @ D32[part].T
+        inside = (start <= own_atom) & (own_atom < start + rough.shape[1])
+        own = np.where(inside, own_atom - start, -1)
+        np.maximum(found, strongest(rough, rounding32(D.shape[1]), own, Y, D[part]), out=found)
+    return found
 
 
 def check_signals(

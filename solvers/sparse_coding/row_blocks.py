@@ -29,7 +29,7 @@ from .problem import largest_correlations
 Progress = Callable[[Iterable[Any], int], Iterable[Any]]
 
 MOST_STORED = 15_000  # atoms whose Gram matrix is stored
-_FEWEST_IN_CELLS = 25_000  # atoms; with fewer, products cost little more than making the cells
+FEWEST_IN_CELLS = 25_000  # atoms; with fewer, products cost little more than making the cells
 # Blocks depend only on the number of rows: the answer must not depend on the number of workers.
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
 # Cells are searched if on average they leave at most this share of the atoms to look at.
@@ -77,7 +77,7 @@ class Atoms:
     def cells(self, n_signals: int) -> Cells | None:
         """Return the cells of the atoms, or None if they cannot pay."""
         m = len(self.rows)
-        enough = m >= _FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
+        enough = m >= FEWEST_IN_CELLS and n_signals >= m // 4 and self.lengths.any()
         if self._cells is None and enough:
             with threadpool_limits(1):  # OpenMP's as well
                 self._cells = make_cells(self.rows)
@@ -158,7 +158,7 @@ def solve_rows(
         "nonneg": penalty.nonnegative,
     }
     cells = atoms.cells(n) if penalty.hidden is None else None
-    if cells is not None and _cells_serve(Problem(**options, **arrays), cells, tol, max_rounds):
+    if cells is not None and cells_serve(Problem(**options, **arrays), cells, tol, max_rounds):
         arrays |= {_CELLS + name: array for name, array in cells._asdict().items()}
     else:
         arrays["atoms32"] = atoms.scaled32
@@ -188,7 +188,7 @@ def solve_rows(
         raise ValueError(
             f"progress: must yield every block it is given, {missing} of {len(bounds)} are lost"
         )
-    return _join_blocks([codes_by_rows[rows] for rows in bounds], m)
+    return join_blocks([codes_by_rows[rows] for rows in bounds], m)
 
 
 def row_bounds(n: int) -> list[tuple[int, int]]:
@@ -207,7 +207,7 @@ def _solve_rows_of(
     *arrays: Array,
 ) -> tuple[tuple[int, int], Codes]:
     """Solve one block. Arrays are separate arguments, so that backends share them among tasks."""
-    fields: dict[str, Any] = dict(zip(names, map(_read_only, arrays), strict=True))
+    fields: dict[str, Any] = dict(zip(names, map(read_only, arrays), strict=True))
     problem = Problem(**options, **{name: fields[name] for name in fields if _CELLS not in name})
     if len(fields) + len(options) == len(problem):
         return rows, solve_block(*rows, problem, tol, max_rounds)
@@ -215,7 +215,7 @@ def _solve_rows_of(
     return rows, CellBlock(*rows, problem, cells, tol, max_rounds).solve()
 
 
-def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
+def cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> bool:
     """Whether searches in cells look at few of the atoms, by a trial on some rows."""
     n, m = len(problem.signals), len(problem.atoms)
     few, many = _PROBED
@@ -229,21 +229,19 @@ def _cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) ->
             start_at=np.zeros(len(some) + 1, np.int64),
             own_signals=False,
         )
-        block = CellBlock(
-            0, len(some), _freeze_arrays(probe), _freeze_arrays(cells), tol, max_rounds
-        )
+        block = CellBlock(0, len(some), freeze_arrays(probe), freeze_arrays(cells), tol, max_rounds)
         codes = block.solve()
         if codes.n_looked.sum() > max_share * m * codes.n_passes.sum():
             return False
     return True
 
 
-def _freeze_arrays(fields: Any) -> Any:
+def freeze_arrays(fields: Any) -> Any:
     """Return the named tuple with read-only arrays."""
-    return fields._make(_read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
+    return fields._make(read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
 
 
-def _read_only(array: Array) -> Array:
+def read_only(array: Array) -> Array:
     """Return a read-only view, as shared memory gives, so that kernels compile only once."""
     view = np.asarray(array).view()
     view.flags.writeable = False
@@ -255,11 +253,11 @@ def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
     inputs = {name: array for name, array in arrays.items() if name not in derived}
     choices = arrays["gram"].size > 0, derived[-1] in arrays
-    return str(joblib.hash((inputs, choices, rule, _hash_code())))
+    return str(joblib.hash((inputs, choices, rule, hash_code())))
 
 
 @cache
-def _hash_code() -> str:
+def hash_code() -> str:
     """Return a hash of the source of the kernels."""
     modules = (compiled, active_set, cell_rows, cells, row_pool, selection, slots)
     files = [Path(str(module.__file__)) for module in modules]
@@ -306,7 +304,7 @@ def _write_block(folder: Path | None, rows: tuple[int, int], codes: Codes) -> No
         unfinished.unlink(missing_ok=True)
 
 
-def _join_blocks(blocks: list[Codes], m: int) -> Rows:
+def join_blocks(blocks: list[Codes], m: int) -> Rows:
     """Join the codes of blocks to those of all rows."""
     joined = Codes(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
     indptr = np.concatenate([[0], np.cumsum(joined.nnz)])

@@ -155,7 +155,7 @@ def test_products_looked_at_are_counted_row_by_row(used, monkeypatch):
 def tried(monkeypatch):
     """The blocks that cells solved, which are tried for 300 atoms and more."""
     monkeypatch.setattr(row_blocks, "MOST_STORED", 300)
-    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 300)
+    monkeypatch.setattr(row_blocks, "FEWEST_IN_CELLS", 300)
     used = []
     block = row_blocks.CellBlock
 
@@ -196,7 +196,7 @@ def test_solution_is_certified_by_its_definition(used, monkeypatch, options, dty
     gaps = duality_gap(X, X, solution.coef, lam=0.1, zero_diagonal=True, **options)
     assert gaps.max() <= 1.001e-5
     monkeypatch.setattr(row_blocks, "MOST_STORED", 10**6)
-    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 10**6)
+    monkeypatch.setattr(row_blocks, "FEWEST_IN_CELLS", 10**6)
     stored = sparse_self_expression(X, lam=0.1, tol=1e-5, **options)
     objectives = [
         lasso_objective(X, X, s.coef, lam=0.1, l1_ratio=options.get("l1_ratio", 1.0))
@@ -258,7 +258,7 @@ def test_a_solve_that_was_stopped_goes_on_to_the_same_codes(used, tmp_path):
 def test_lam_max_by_cells_is_that_of_all_products(kind, monkeypatch):
     """Among rows are zeros, and one that is orthogonal to all atoms up to rounding."""
     X = draw(kind, 3)
-    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 1)
+    monkeypatch.setattr(row_blocks, "FEWEST_IN_CELLS", 1)
     monkeypatch.setattr(row_blocks, "_LEFT_BY_CELLS", 1)
     monkeypatch.setattr(row_blocks, "largest_correlations", count := Count(largest_correlations))
     own = Lasso(X, X, 1e-6, 100).lam_max(2, zero_diagonal=True)
@@ -271,7 +271,7 @@ def test_lam_max_by_cells_is_that_of_all_products(kind, monkeypatch):
 
 def test_lam_max_by_products_where_cells_exclude_little(monkeypatch):
     X = draw("random", 0, p=30)
-    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 1)
+    monkeypatch.setattr(row_blocks, "FEWEST_IN_CELLS", 1)
     monkeypatch.setattr(row_blocks, "largest_correlations", count := Count(largest_correlations))
     own = Lasso(X, X, 1e-6, 100).lam_max(None, zero_diagonal=True)
     assert count.rows == len(X)

@@ -16,7 +16,7 @@ def search(request, monkeypatch):
     """How atoms that violate optimality are found."""
     kind = request.param
     monkeypatch.setattr(row_blocks, "MOST_STORED", 15_000 if kind == "stored" else 0)
-    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 2 if kind == "cells" else 10**6)
+    monkeypatch.setattr(row_blocks, "FEWEST_IN_CELLS", 2 if kind == "cells" else 10**6)
     monkeypatch.setattr(row_blocks, "_LEFT_BY_CELLS", 1.0)
     return kind
 

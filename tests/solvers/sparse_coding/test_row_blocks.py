@@ -228,7 +228,7 @@ def test_all_that_an_answer_depends_on_makes_another_solve(X, tmp_path, solved, 
     ):
         assert solve(**changed) == 1, changed
         assert solve(**changed) == 0, changed
-    monkeypatch.setattr(row_blocks, "_hash_code", lambda: "another version of the solver")
+    monkeypatch.setattr(row_blocks, "hash_code", lambda: "another version of the solver")
     assert solve() == 1
 
 

@@ -204,7 +204,7 @@ def test_a_ridge_makes_codes_of_equal_atoms_unique():
 @pytest.mark.parametrize("kind", ["tiny penalty", "cells"])
 def test_hidden_atoms_stay_out_where_others_are_searched_for_differently(monkeypatch, kind):
     """Penalties below the rounding of correlations, and dictionaries that are split in cells."""
-    monkeypatch.setattr(row_blocks, "_FEWEST_IN_CELLS", 2 if kind == "cells" else 10**6)
+    monkeypatch.setattr(row_blocks, "FEWEST_IN_CELLS", 2 if kind == "cells" else 10**6)
     monkeypatch.setattr(row_blocks, "_LEFT_BY_CELLS", 1.0)
     codes = solved_lasso(X, A, lam=0.5 if kind == "cells" else 1e-8, mask=MASK)
     assert not codes[~MASK].any()
