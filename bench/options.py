@@ -96,6 +96,11 @@ Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, to se
 Jobs = Annotated[
     int, typer.Option(help="Processor cores to use; -1 is all of them.", callback=count_cores)
 ]
+DASK = typer.Option(
+    metavar="ADDRESS",
+    help="Cluster one large file on the workers of a Dask scheduler, or on local:N.",
+    show_default=False,
+)
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds; in each one all take turns.")]
 DTYPE = "float32, float64 or bfloat16."
 DATA = "Use this data set instead of the command's own."

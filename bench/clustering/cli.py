@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..options import (
+    DASK,
     DataHome,
     Jobs,
     ListAll,
@@ -62,6 +63,7 @@ def cluster(
         bool,
         typer.Option("--auto", help="Choose method, affinity steps and setting without labels."),
     ] = False,
+    dask: Annotated[str | None, DASK] = None,
     data_home: DataHome = None,
     output: Output = Path("results/cluster"),
     load: Load = None,
@@ -73,6 +75,7 @@ def cluster(
     twinsolve cluster --list
     twinsolve cluster digits:n_points=300 --method SSC --method k-means
     twinsolve cluster mine.csv --auto --n-clusters 6
+    twinsolve cluster large.npy --dask tcp://host:8786 --n-clusters 6
     ```
 
     A method represents each point by other points, with coefficients. Affinity steps turn the
@@ -118,9 +121,20 @@ def cluster(
     and, up to 2,000 points, matrices.png: the coefficients of the best candidate of each of three
     methods. Labels only serve to tell the error of the choice, and to sort the figure.
 
-    Without --auto, the command prints a row for each method, with the affinity steps of largest
-    score; with --affinity, a row for each chain. All rows are in clusters.csv. A row has the
-    clustering error in % (averaged over trials; mean, standard deviation and range over seeds),
+    **--dask** clusters the points of one .npy file, which need not fit into memory, by one
+    --method: SSC, SSC nonnegative or EnSC with fixed settings, by default SSC:gamma=50. ADDRESS is
+    that of a Dask scheduler, such as tcp://host:8786, or local:N, for N processes on this machine.
+    All machines must see the folder of --output under the same name. Workers read the points from
+    it in parts, so that their memory does not grow with the number of points. Start them
+    without a limit of memory, as Dask counts mapped files. If a worker is lost, another repeats
+    its task. If the command is stopped, the same command goes on. The affinity is that of
+    symmetrize, and k-means is mini-batched. The command prints time and private memory of each
+    step, with the error if a .npy file of labels lies beside the points. It writes labels.npy,
+    steps.csv and .tex, settings.json and summary.md; DIR/runs keeps all else.
+
+    Without --auto and --dask, the command prints a row for each method, with the affinity steps of
+    largest score; with --affinity, a row for each chain. All rows are in clusters.csv. A row has
+    the clustering error in % (averaged over trials; mean, standard deviation and range over seeds),
     NMI, ARI and ME-3 (the connectivity of the worst true cluster). The score needs no labels; it
     chooses one setting for all trials of a data set. A second table has time as a ratio to SSC in
     the same run, memory, certified gap and, for methods that approximate a solved problem, the
@@ -129,8 +143,8 @@ def cluster(
     DIR gets the table of each study, such as clusters.json.gz, its rows by all steps as .csv and
     .tex, settings.json, summary.md and figures as .png and .pdf: errors, and coefficients and
     affinities of the best methods, with points sorted by class. For `twinsolve report`,
-    matrices.npz keeps these. The default of DIR ends in -PRESET with --preset, and in -auto with
-    --auto. DIR/runs keeps finished jobs, so that an interrupted
+    matrices.npz keeps these. The default of DIR ends in -PRESET with --preset, in -auto with
+    --auto and in -dask with --dask. DIR/runs keeps finished jobs, so that an interrupted
     run can continue; DIR/runs/fits keeps fits, which serve any number of seeds. If a method fails
     on a problem, its row has the error in place of numbers, all other rows are complete, and the
     status is 1.
@@ -149,10 +163,18 @@ def cluster(
         _print_names()
         return
     name = preset or ("quick" if not data and not method else None)
-    kind = "auto" if auto else preset
+    kind = "dask" if dask else "auto" if auto else preset
     if kind and "output" not in given_names(context):
         output = output.with_name(f"cluster-{kind}")
     load_modules(load)
+    if dask:
+        others = {"auto", "preset", "seeds", "features", "affinity", "n_jobs", "data_home", "load"}
+        refuse_others(context, "--dask", others)
+        if data is None or len(data) != 1 or len(method or []) > 1:
+            reason = "needs one file of points, and at most one --method"
+            raise typer.BadParameter(reason, param_hint="--dask")
+        _cluster_filed(data[0], method, n_clusters, dask, seed, output)
+        return
     options = Options(seed, 1 if auto else seeds, n_jobs, data_home, output / "runs")
     if auto:
         refuse_others(context, "--auto", {"preset", "seeds"})
@@ -231,6 +253,45 @@ def _cluster_unseen(
             f"{known['error']:.2f} %, the best candidate of {known['smallest_error']:.2f} %."
         )
     console().print("\n".join([*sentences, f"Written to {folder}/"]), soft_wrap=False)
+
+
+def _cluster_filed(
+    data: str,
+    method: list[str] | None,
+    n_clusters: int | None,
+    address: str,
+    seed: int,
+    folder: Path,
+) -> None:
+    """Cluster one file of points on the workers of a Dask cluster."""
+    from ..tables import Results
+    from .filed_points import (
+        METHOD,
+        FiledPoints,
+        Watch,
+        cluster_filed,
+        dask_workers,
+        step_lines,
+        write_labels,
+    )
+
+    name = (method or [METHOD])[0]
+    with report_mistakes(TypeError):
+        points = FiledPoints.open(data)
+        with dask_workers(address, folder) as client, Watch(client) as watch:
+            labels, table = cluster_filed(points, name, n_clusters, seed, folder / "runs", watch)
+    write_labels(labels, folder)
+    settings = {
+        "data": data,
+        "method": name,
+        "n_clusters": n_clusters,
+        "dask": address,
+        "seed": seed,
+    }
+    results = Results("twinsolve cluster --dask", settings, folder)
+    results.add_table("Steps", step_lines(table), file="steps")
+    results.add_sentences(["labels.npy holds the cluster of each point, in the order of the file."])
+    results.write()
 
 
 def _print_names() -> None:

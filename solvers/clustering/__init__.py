@@ -12,6 +12,7 @@ from .affinity import (
     unit_rows,
 )
 from .closed_form import LeastSquaresSubspaceClustering, LowRankSubspaceClustering
+from .filed import FiledClustering
 from .k_subspaces import KSubspaces
 from .low_rank import LowRankRepresentationClustering, LowRankSparseSubspaceClustering
 from .motion import MotionSegmentation
@@ -31,6 +32,7 @@ __all__ = [
     "ChosenClusterer",
     "ChosenSettings",
     "ElasticNetSubspaceClustering",
+    "FiledClustering",
     "KSubspaces",
     "LeastSquaresSubspaceClustering",
     "LocallyLinearSubspaceClustering",

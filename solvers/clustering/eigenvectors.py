@@ -1,6 +1,7 @@
 """Leading eigenvectors of the normalised affinity of a graph."""
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from scipy.sparse import csr_array, diags_array
@@ -10,7 +11,7 @@ from sklearn.preprocessing import normalize
 
 from ..inputs import Array
 from ..symmetric import leading_eigh
-from .krylov import EigenPairs, basis_size, residuals_of, search_eigenpairs
+from .krylov import EigenPairs, LinearMap, basis_size, residuals_of, search_eigenpairs
 
 _ALL_AT_ONCE = {"sparse": 500, "dense": 2000}  # rows up to which LAPACK is faster than a search
 _SPARSE = 0.1  # share of nonzero entries below which a dense graph is treated as sparse
@@ -47,9 +48,16 @@ def leading_eigenpairs(A: Array | csr_array, k: int) -> EigenPairs:
         M = diags_array(scale) @ A @ diags_array(scale)
     else:
         M = scale[:, None] * A * scale
+    return eigenpairs_of(M, degree, k, lambda: components(A))
+
+
+def eigenpairs_of(
+    M: LinearMap, degree: Array, k: int, find_components: Callable[[], Array]
+) -> EigenPairs:
+    """`leading_eigenpairs` of a graph with the normalised affinity M, whose products suffice."""
     if _is_small(M, k):
         return _all_at_once(M, k)
-    part = components(A)
+    part = find_components()
     n, n_parts = len(part), part.max() + 1
     known = normalize(csr_array((np.sqrt(degree), (np.arange(n), part))), axis=0)
     if k <= n_parts:
@@ -57,29 +65,29 @@ def leading_eigenpairs(A: Array | csr_array, k: int) -> EigenPairs:
     pairs = search_eigenpairs(M, k - n_parts, known.todense())  # fewer columns than eigenvectors
     if pairs.certified:
         return pairs
-    if n <= _MADE_DENSE or not isinstance(M, csr_array):
+    if n <= _MADE_DENSE or isinstance(M, np.ndarray):
         return _all_at_once(M, k)
     warnings.warn(
         f"affinity: the {k} leading eigenvectors of {n} points have residuals of "
         f"{pairs.error:.1e}, the gap behind them is {pairs.values[-1] - pairs.behind:.1e}, and one "
         "may be missed. Take another number of clusters or more neighbours",
         ConvergenceWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     return pairs
 
 
-def _is_small(M: Array | csr_array, k: int) -> bool:
+def _is_small(M: LinearMap, k: int) -> bool:
     """Whether M is so small that all its eigenpairs cost no more than a search for k."""
     n = M.shape[0]
-    max_size = _ALL_AT_ONCE["sparse" if isinstance(M, csr_array) else "dense"]
+    max_size = _ALL_AT_ONCE["dense" if isinstance(M, np.ndarray) else "sparse"]
     return n <= max_size or 2 * basis_size(k) >= n
 
 
-def _all_at_once(M: Array | csr_array, k: int) -> EigenPairs:
+def _all_at_once(M: LinearMap, k: int) -> EigenPairs:
     """Return the leading eigenpairs, computed by LAPACK."""
     n = M.shape[0]
-    dense = M.toarray() if isinstance(M, csr_array) else M
+    dense = M if isinstance(M, np.ndarray) else M @ np.eye(n)
     values, vectors = leading_eigh(dense, min(k + 1, n))
     error = residuals_of(dense, values[:k], vectors[:, :k]).max()
     behind = values[k] if k < n else -np.inf

@@ -1,7 +1,7 @@
 """Leading eigenpairs of a large symmetric matrix, with a certificate that none was missed."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import qr
@@ -27,6 +27,15 @@ _NEARLY = 0.01  # cosine that one more projection takes to rounding
 Operator = Callable[[Array], Array]
 
 
+class LinearMap(Protocol):
+    """A symmetric matrix: an array, a csr_array, or what else multiplies vectors."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __matmul__(self, X: Array) -> Array: ...
+
+
 class EigenPairs(NamedTuple):
     """Leading eigenpairs and what is known about them.
 
@@ -45,7 +54,7 @@ def basis_size(k: int) -> int:
     return k + _BLOCK * (_DEPTH + 2)
 
 
-def search_eigenpairs(M: Array | csr_array, k: int, known: Array) -> EigenPairs:
+def search_eigenpairs(M: LinearMap, k: int, known: Array) -> EigenPairs:
     """Eigenpairs of a symmetric M with eigenvalues in [-1, 1]: those of 1, and the next k.
 
     The columns of `known`, orthonormal, are all eigenvectors of eigenvalue 1 that need no search.
@@ -72,7 +81,7 @@ def search_eigenpairs(M: Array | csr_array, k: int, known: Array) -> EigenPairs:
                 return pairs
     degree = max(2, int(np.arccosh(_GAIN) / np.arccosh((3 - cut) / (1 + cut))))
     n_cycles = _CYCLES["filter"]
-    if not isinstance(M, csr_array):
+    if isinstance(M, np.ndarray):
         n_cycles = min(n_cycles, len(M) // (_LAPACK * degree))
     return _search(M, k, known, _chebyshev_filter(M, cut, degree), n_cycles) if n_cycles else pairs
 
@@ -94,7 +103,7 @@ def _inverse(M: csr_array, shift: float) -> Operator:
     return lambda X: factor.solve(X)
 
 
-def _chebyshev_filter(M: Array | csr_array, cut: float, degree: int) -> Operator:
+def _chebyshev_filter(M: LinearMap, cut: float, degree: int) -> Operator:
     """Return a function that multiplies by ``T_degree(x(M))``, large beyond `cut`."""
     centre, half = (cut - 1) / 2, (cut + 1) / 2
 
@@ -107,9 +116,7 @@ def _chebyshev_filter(M: Array | csr_array, cut: float, degree: int) -> Operator
     return product
 
 
-def _search(
-    M: Array | csr_array, k: int, known: Array, operator: Operator, n_cycles: int
-) -> EigenPairs:
+def _search(M: LinearMap, k: int, known: Array, operator: Operator, n_cycles: int) -> EigenPairs:
     """Find eigenpairs of M orthogonal to `known`, in Krylov spaces of a function of M."""
     rng = np.random.RandomState(0)
     kept, max_basis = k + 2 * _BLOCK, basis_size(k)
@@ -187,7 +194,7 @@ def _orthonormal(W: Array, V: Array, rng: np.random.RandomState) -> tuple[Array,
     return Q, inside, R
 
 
-def _rayleigh_ritz(M: Array | csr_array, U: Array) -> tuple[Array, Array, Array]:
+def _rayleigh_ritz(M: LinearMap, U: Array) -> tuple[Array, Array, Array]:
     """Return Ritz values of M in the span of U, descending, vectors, and residual norms."""
     image = M @ U
     values, S = np.linalg.eigh(U.T @ image)

@@ -222,6 +222,11 @@ def embed_graph(affinity: ArrayLike | csr_array, n_clusters: int | None) -> Embe
     if k == 0 or part.max() + 1 >= k:
         return EmbeddedGraph(k, connected, None, part)
     pairs = leading_eigenpairs(A, k) if pairs is None else pairs
+    return embed_by(pairs, k, connected, part)
+
+
+def embed_by(pairs: EigenPairs, k: int, connected: Array, part: Array) -> EmbeddedGraph:
+    """Embed the connected points, of components `part`, by the first k eigenpairs."""
     tied = _warn_of_ties(pairs, k, "Take another number of clusters")
     return EmbeddedGraph(k, connected, pairs.vectors[:, :k], part, tied)
 
@@ -238,7 +243,7 @@ def _warn_of_ties(pairs: EigenPairs | None, k: int, remedy: str) -> bool:
             f"residuals of {pairs.error:.1e}: nothing tells which of them separates clusters. "
             f"{remedy}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return tied
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from .active_set import ZERO, Work, active_set, new_work
 from .compiled import jit_counted, jit_uncounted
-from .selection import add_largest, holds, keep_largest
+from .selection import add_largest, holds, keep_largest_keys
 from .slots import (
     KEPT,
     Pool,
@@ -92,7 +92,7 @@ class _Search(NamedTuple):
     """For each slot: what the parts of the atoms searched so far hold, in units of its `scale`."""
 
     key: np.ndarray  # (slots, room) float32, absolute correlations that may be among the largest
-    index: np.ndarray  # (slots, room) their atoms
+    atom: np.ndarray  # (slots, room)
     n: np.ndarray  # (slots,) their number
     low: np.ndarray  # (slots,) float32, a bound on the others
     top: np.ndarray  # (slots,) float32, the largest
@@ -255,7 +255,7 @@ def _search_part(p, start, i, problem, rule, pool, slot, search):
         _most_added(rule, pool, slot),
         rule.spread,
         search.key[slot],
-        search.index[slot],
+        search.atom[slot],
     )
 
 
@@ -275,11 +275,11 @@ def _violators(i, scale, slack, problem, rule, pool, slot, search, work):
         return 0, 0.0
     least = np.float32(_least_violation(i, scale, slack, problem))
     low = max(search.low[slot], np.float32(rule.spread * search.top[slot]))
-    key, index, most = search.key[slot], search.index[slot], _most_added(rule, pool, slot)
-    n, bound = keep_largest(key, index, search.n[slot], low, most)
+    key, atom, most = search.key[slot], search.atom[slot], _most_added(rule, pool, slot)
+    n, bound = keep_largest_keys(key, atom, search.n[slot], low, most)
     search.n[slot], search.low[slot] = n, bound
     copy(key, work.key, n)
-    copy(index, work.candidate, n)
+    copy(atom, work.candidate, n)
     return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > least else 0.0
 
 

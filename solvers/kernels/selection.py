@@ -81,7 +81,7 @@ def add_largest(p, first, n, low, top, nonneg, m, beta, key, index):
 
 
 @jit_uncounted
-def keep_largest(key, index, n, low, m):
+def keep_largest_keys(key, index, n, low, m):
     """Keep the keys above `low`, at most the m largest; return their number and the new `low`."""
     kept = ZERO
     for a in range(n):

@@ -8,6 +8,7 @@ import ast
 import importlib
 from inspect import signature
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import joblib
 import numpy as np
@@ -18,6 +19,7 @@ from scipy.spatial.distance import cdist
 
 from twinsolve import solvers
 from twinsolve.solvers import (
+    SparseSubspaceClustering,
     ThresholdingSubspaceClustering,
     anisotropic_nonlocal_means,
     bilateral_filter,
@@ -32,7 +34,7 @@ from twinsolve.solvers import (
     sparse_code,
     sparse_self_expression,
 )
-from twinsolve.solvers.clustering import nearest_rows_affinity
+from twinsolve.solvers.clustering import FiledClustering, nearest_rows_affinity
 from twinsolve.solvers.kernel_smoothing import nadaraya_watson_residual
 from twinsolve.solvers.nonlocal_energy import stationary_distribution
 from twinsolve.solvers.sparse_coding import denoise_ista, denoise_low_rank, lam_max
@@ -50,6 +52,13 @@ WEIGHTS = np.exp(-cdist(X, X))
 
 def coded(found):
     return np.column_stack([found.coef.toarray(), found.objective, found.gap])
+
+
+def clustered_in_files(n_jobs=None):
+    model = SparseSubspaceClustering(2, gamma=9.0, tol=1e-12, random_state=0, n_jobs=n_jobs)
+    with TemporaryDirectory() as folder:
+        job = FiledClustering(model, X, folder)
+        return np.column_stack([job.codes()["gap"], job.embedding.embedding, job.labels()])
 
 
 CASES = {
@@ -114,8 +123,12 @@ CASES = {
         {"_BLOCK_ROWS": 4},
         lambda **jobs: omp_self_expression(X, n_nonzero=3, **jobs).toarray(),
     ),
+    "sparse_coding.filed_atoms": (
+        {"_PIECE": 8 * 5 * 4},
+        lambda **jobs: clustered_in_files(**jobs),
+    ),
     "sparse_coding.problem": (
-        {"_BLOCK_ROWS": 4},
+        {"_BLOCK_ROWS": 4, "_PART_ATOMS": 8},
         lambda: np.column_stack(
             [lam_max(X, X, zero_diagonal=True), coded(sparse_self_expression(X, lam=0.3))]
         ),
@@ -128,9 +141,9 @@ CASES = {
         {"_MOST_ROWS": 4},
         lambda **jobs: coded(sparse_code(X, Y, lam=0.3, tol=1e-14, **jobs)),
     ),
-    "kernels.row_pool": (
-        {"_SLOTS": 4},
-        lambda: coded(sparse_code(X, Y, lam=0.3, tol=1e-14)),
+    "kernels.row_pool": (  # with a stored Gram matrix, and for few signals without one
+        {"_SLOTS": 2, "_PART": 8},
+        lambda: np.vstack([coded(sparse_code(x, Y, lam=0.3, tol=1e-14)) for x in (X, X[:5])]),
     ),
     "sparse_coding.patch_groups": (
         {"_BLOCK_GROUPS": 5},

@@ -1,0 +1,247 @@
+"""One file of points, clustered on the workers of a Dask cluster: `twinsolve cluster --dask`."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+from uuid import uuid4
+
+import joblib
+import numpy as np
+import pandas as pd
+from sklearn.preprocessing import normalize
+
+from ...datasets.files import naming, whole_file
+from ...datasets.labels import count_labels
+from ...datasets.numpy_files import files_beside
+from ...solvers.clustering import FiledClustering
+from ...solvers.inputs import Array
+from ..tables import Lines, number
+from ..terminal import progress
+from ..timing import resident
+from .fitting import scores
+from .methods import find_method
+
+METHOD = "SSC:gamma=50"
+_PATIENCE = 10  # seconds that a scheduler or a worker has to answer
+_MEMORY, _BETWEEN_LOOKS = ("worker_mib", "caller_mib"), 0.5
+_LOCAL = re.compile(r"local:([1-9]\d*)")
+
+
+@dataclass(frozen=True, eq=False)
+class FiledPoints:
+    """Points of a file, scaled to unit norm where they are read, and their labels if known."""
+
+    path: Path
+    X: Array
+    y: Array | None
+
+    @classmethod
+    def open(cls, name: str) -> "FiledPoints":
+        """Map the points of a ``.npy`` file, and read the labels of the file beside it.
+
+        Raises
+        ------
+        ValueError
+            If this is no such file, or there is not one label for each point.
+        """
+        path = Path(name)
+        if path.suffix != ".npy" or not path.is_file():
+            raise ValueError(f"data: --dask takes the path of one .npy file of points, got {name}")
+        with naming(path, "NumPy file"):
+            X = np.load(path, mmap_mode="r")
+        found = files_beside(path, None)
+        y = np.load(found[0]) if len(found) == 1 else None
+        if y is not None and y.shape != X.shape[:1]:
+            raise ValueError(f"{found[0]}: must hold a label for each of the {len(X)} points")
+        return cls(path, X, None if y is None else count_labels(str(found[0]), y)[1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.X.shape
+
+    def __getitem__(self, rows: slice) -> Array:
+        piece: Array = normalize(self.X[rows])
+        return piece
+
+
+def cluster_filed(
+    points: FiledPoints,
+    method: str,
+    n_clusters: int | None,
+    seed: int,
+    folder: Path,
+    watch: Callable[[], dict[str, float]],
+) -> tuple[Array, pd.DataFrame]:
+    """Cluster points on the workers of the active joblib backend; return labels and steps.
+
+    A row of the table has a step, its seconds, what `watch` returns after it, and what it found.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `FiledClustering`.
+    """
+    k = n_clusters
+    if k is None:
+        if points.y is None:
+            raise ValueError("n_clusters: say how many clusters to look for, by --n-clusters")
+        k = int(points.y.max()) + 1
+    way = find_method(method)
+    model = way.make(n_clusters=k, random_state=seed, n_jobs=None, **way.settings[0])
+    job, rows = FiledClustering(model, points, folder), []
+
+    def step(name: str, run: Any, about: Any) -> Any:
+        start = time.perf_counter()
+        found = run()
+        seconds = time.perf_counter() - start
+        rows.append({"step": name, "seconds": seconds} | watch() | about(found))
+        return found
+
+    step("points", lambda: job.points, lambda _: dict(zip(("n", "p"), points.shape, strict=True)))
+    step("codes", lambda: job.codes(progress("blocks")), _describe_codes)
+    step("graph", lambda: job.graph, lambda graph: {"components": int(graph.part.max()) + 1})
+    step("embedding", lambda: job.embedding, lambda found: {"tied": found.tied})
+    labels = step("labels", job.labels, lambda found: _describe_labels(points.y, found))
+    return labels, pd.DataFrame(rows)
+
+
+def _describe_codes(found: dict[str, Array]) -> dict[str, Any]:
+    return {
+        "gap": float(found["gap"].max()),
+        "nonzeros": float(found["nnz"].mean()),
+        "passes": float(found["n_passes"].mean()),
+        "looked": float(found["n_looked"].sum() / max(found["n_passes"].sum(), 1)),
+    }
+
+
+def _describe_labels(true: Array | None, found: Array) -> dict[str, Any]:
+    return {} if true is None else {"error": 100 * (1 - scores(true, found)["accuracy"])}
+
+
+def step_lines(table: pd.DataFrame) -> Lines:
+    """Headings and cells of the table of steps."""
+    words = {
+        "gap": ("largest gap", ".1e"), "nonzeros": ("non-zeros a row", ".1f"),
+        "passes": ("passes a row", ".1f"), "looked": ("atoms a pass", ",.0f"),
+        "components": ("components", ".0f"), "error": ("error, %", ".2f"),
+    }  # fmt: skip
+    lines: list[tuple[str, ...]] = []
+    for row in table.to_dict("records"):
+        costs = [number(row[n], ",.1f") for n in ("seconds", "processor_seconds", *_MEMORY)]
+        known = [(word, number(row.get(name), form)) for name, (word, form) in words.items()]
+        found = "; ".join(f"{word} {value}" for word, value in known if value != "-")
+        lines.append((row["step"], *costs, found))
+    return ("step", "s", "processor s", "MiB of a worker", "MiB here", "found"), lines
+
+
+def write_labels(labels: Array, folder: Path) -> None:
+    """Write the label of each point to ``labels.npy``."""
+    with whole_file(folder / "labels.npy") as file:
+        np.save(file, labels)
+
+
+class Watch:
+    """Watches processor time and private memory of workers and of this process.
+
+    Mapped files do not count as memory.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client, self._most = client, dict.fromkeys(_MEMORY, 0.0)
+        self._ended, self._busy = Event(), dict[str, float]()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def __call__(self) -> dict[str, float]:
+        """Return seconds of all processors, and the peaks in MiB, since the last call."""
+        self._look()
+        busy = self._client.run(time.process_time, on_error="ignore") | {"": time.process_time()}
+        seconds = sum(busy[name] - self._busy.get(name, 0.0) for name in busy)
+        found, self._most = self._most, dict.fromkeys(_MEMORY, 0.0)
+        self._busy = busy
+        return {"processor_seconds": seconds} | found
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_BETWEEN_LOOKS):
+            self._look()
+
+    def _look(self) -> None:
+        workers = self._client.run(resident, "RssAnon", on_error="ignore").values()
+        now = {"worker_mib": max(workers, default=0.0), "caller_mib": resident("RssAnon")}
+        most = self._most
+        most.update({name: max(most[name], value) for name, value in now.items()})
+
+
+@contextmanager
+def dask_workers(address: str, folder: Path) -> Iterator[Any]:
+    """Let joblib use the workers of a scheduler, or of ``local:N``: N processes started here.
+
+    Yields the client.
+
+    Raises
+    ------
+    ValueError
+        If `distributed` is missing, no scheduler or worker answers, or a worker does not see the
+        folder.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise ValueError("dask: --dask needs distributed: pip install distributed") from error
+    local = _LOCAL.fullmatch(address)
+    if not local and not re.fullmatch(r"\w+://\S+:\d+", address):
+        raise ValueError(
+            f"dask: must be local:N for N processes, or the address of a scheduler such as "
+            f"tcp://host:8786; got {address!r}"
+        )
+    if local:
+        # Mapped files count as memory of a worker, though the system can drop them: no limit.
+        with (
+            LocalCluster(
+                n_workers=int(local[1]), threads_per_worker=1, memory_limit=0,
+                dashboard_address="localhost:0",
+            ) as cluster,
+            Client(cluster) as client,
+        ):  # fmt: skip
+            yield from _use(client, folder)
+        return
+    try:
+        client = Client(address, timeout=_PATIENCE)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"dask: no scheduler answers at {address} ({error})") from error
+    with client:
+        yield from _use(client, folder)
+
+
+def _use(client: Any, folder: Path) -> Iterator[Any]:
+    try:
+        client.wait_for_workers(1, timeout=_PATIENCE)
+    except TimeoutError as error:
+        raise ValueError("dask: the scheduler has no workers") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    sign = folder.resolve() / f"{uuid4().hex}.part"
+    sign.touch()
+    try:
+        blind = [worker for worker, sees in client.run(sign.is_file).items() if not sees]
+    finally:
+        sign.unlink()
+    if blind:
+        raise ValueError(
+            f"dask: the worker at {blind[0]} does not see {folder.resolve()}: all machines must "
+            "share the folder of --output, under the same name"
+        )
+    with joblib.parallel_config("dask"):
+        yield client

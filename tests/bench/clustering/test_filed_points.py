@@ -1,0 +1,126 @@
+"""`twinsolve cluster --dask`: one file of points, on the workers of a Dask cluster."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.preprocessing import normalize
+
+from twinsolve.bench.clustering.filed_points import FiledPoints, dask_workers, step_lines
+from twinsolve.datasets import make_union_of_subspaces
+from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
+
+from ..command import run
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X, y = make_union_of_subspaces(100, n_subspaces=3, noise=0.1, random_state=0)
+    np.save("points.npy", 5 * X)
+    (tmp_path / "labelled").mkdir()
+    np.save("labelled/points.npy", 5 * X)
+    np.save("labelled/y.npy", np.array(["a", "b", "c"])[y])
+    return tmp_path
+
+
+def test_a_command_clusters_a_file_on_processes(folder):
+    pytest.importorskip("distributed")
+    said = run("cluster labelled/points.npy", "--dask", "local:2", "--output", "out")
+    assert "error, % 0.00" in said
+    X = np.load("points.npy")
+    labels = np.load("out/labels.npy")
+    model = SparseSubspaceClustering(3, gamma=50.0, random_state=0).fit(normalize(X))
+    assert clustering_accuracy(model.labels_, labels) == 1
+    steps = pd.read_csv("out/steps.csv")
+    assert steps.step.tolist() == ["points", "codes", "graph", "embedding", "labels"]
+    assert (steps[["MiB of a worker", "MiB here"]] > 0).all(axis=None)
+    assert steps["processor s"].sum() > 0
+    assert (folder / "out/summary.md").is_file()
+    assert not list((folder / "out").glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["points.npy"], "n_clusters: say how many clusters to look for, by --n-clusters"),
+        (["points.npy", "--n-clusters", "400"], "n_clusters: must be at most n_samples=300"),
+        (["digits", "--n-clusters", "3"], "data: --dask takes the path of one .npy file of points"),
+        (["a.npy", "b.npy"], "needs one file of points, and at most one --method"),
+        (["points.npy", "--seeds", "3"], "cannot be combined with --seeds"),
+        (["points.npy", "--n-clusters", "3", "--method", "LSR"], "model: must be a SparseSubspace"),
+        (["points.npy", "--n-clusters", "3", "--method", "SSC affine"], "model: in files needs"),
+    ],
+)
+def test_what_the_command_refuses(folder, monkeypatch, arguments, words):
+    class Nothing:
+        def __init__(self, *_, **__):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr("twinsolve.bench.clustering.filed_points.dask_workers", Nothing)
+    monkeypatch.setattr("twinsolve.bench.clustering.filed_points.Watch", Nothing)
+    assert words in run("cluster", *arguments, "--dask", "local:2", "--output", "out", code=2)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("local", r"^dask: must be local:N for N processes, or the address .* got 'local'"),
+        ("local:0", "^dask: must be local:N"),
+        ("host", "^dask: must be local:N"),
+        ("tcp://127.0.0.1:9", "^dask: no scheduler answers at tcp://127.0.0.1:9"),
+    ],
+)
+def test_addresses_that_nobody_answers(folder, monkeypatch, address, words):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("twinsolve.bench.clustering.filed_points._PATIENCE", 1)
+    with pytest.raises(ValueError, match=words), dask_workers(address, folder):
+        pass
+
+
+def test_a_worker_that_does_not_see_the_folder_is_named(folder):
+    from twinsolve.bench.clustering.filed_points import _use
+
+    class Blind:
+        def wait_for_workers(self, *_, **__):
+            pass
+
+        def run(self, sees):
+            return {"tcp://one": sees(), "tcp://two": False}
+
+    with pytest.raises(ValueError, match=r"^dask: the worker at tcp://two does not see .*/runs"):
+        next(_use(Blind(), folder / "runs"))
+    assert not list((folder / "runs").iterdir())
+
+
+def test_labels_must_fit_the_points(folder):
+    points = FiledPoints.open("labelled/points.npy")
+    assert points.y.tolist() == [ord(word) - ord("a") for word in np.load("labelled/y.npy")]
+    np.testing.assert_allclose(np.linalg.norm(points[5:9], axis=1), 1)
+    np.save("labelled/y.npy", np.zeros(7))
+    with pytest.raises(ValueError, match=r"y\.npy: must hold a label for each of the 300 points"):
+        FiledPoints.open("labelled/points.npy")
+    (folder / "broken.npy").write_bytes(os.urandom(100))
+    with pytest.raises(ValueError, match=r"^broken\.npy: truncated, corrupted or no NumPy file"):
+        FiledPoints.open("broken.npy")
+
+
+def test_cells_of_the_table():
+    table = pd.DataFrame(
+        [
+            {"step": "codes", "seconds": 1.0, "processor_seconds": 2.0, "worker_mib": 3.0,
+             "caller_mib": 4.0, "gap": 1e-4, "looked": 5000.0},
+            {"step": "labels", "seconds": 1.0, "processor_seconds": 2.0, "worker_mib": 3.0,
+             "caller_mib": 4.0, "error": 2.5},
+        ]
+    )  # fmt: skip
+    assert [line[-1] for line in step_lines(table)[1]] == [
+        "largest gap 1.0e-04; atoms a pass 5,000", "error, % 2.50",
+    ]  # fmt: skip
