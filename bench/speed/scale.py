@@ -54,7 +54,7 @@ def time_scale(
     ----------
     cases : iterable of str, optional
         Among ``subspaces-50``, ``subspaces-200`` and ``noisy-50`` (20 subspaces of dimension 6 in
-        50 or 200 dimensions; ``noisy-50`` has noise of 0.05 per coordinate), and ``mnist``
+        50 or 200 dimensions; ``noisy-50`` has noise of 0.05 times their norm), and ``mnist``
         (scattering features on 200 principal directions). None is all cases, in this order up to
         1,000,000, 300,000, 100,000 and 30,000 rows.
     sizes : sequence of int, optional

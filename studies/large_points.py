@@ -1,0 +1,91 @@
+"""Clustering on Dask workers by number of noisy points: time, memory and error of each step.
+
+``python studies/large_points.py --points 1000000`` makes points on 20 subspaces of dimension 6 in
+50 dimensions, with noise of 0.3 times their norm, and clusters them as ``twinsolve cluster --dask``
+does.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+from shared.script import run_script, write_found
+
+from twinsolve.bench.clustering.filed_points import (
+    FiledPoints,
+    Watch,
+    cluster_filed,
+    dask_workers,
+    step_lines,
+)
+from twinsolve.bench.jobs import Options
+from twinsolve.bench.options import DASK, Output
+from twinsolve.bench.study import Study
+from twinsolve.bench.tables import Lines, number
+from twinsolve.datasets import make_union_of_subspaces
+
+METHOD = "SSC:gamma=50,tol=0.0001"
+NOTE = (
+    "Growth: the exponent of the number of points by which processor seconds grew from the number "
+    "above. MiB: peak of private memory, that of Python and its libraries included; mapped files "
+    "do not count. All points are of unit norm."
+)
+
+
+def write_points(n_points: int, noise: float, folder: Path) -> Path:
+    """Write points and labels, in random order."""
+    X, y = make_union_of_subspaces(
+        n_points // 20, n_subspaces=20, n_features=50, dimension=6, noise=noise, random_state=0
+    )
+    order = np.random.default_rng(0).permutation(len(X))
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "points.npy", X[order])
+    np.save(folder / "labels.npy", y[order])
+    return folder / "points.npy"
+
+
+def growth_lines(table: pd.DataFrame) -> Lines:
+    """The steps of each number of points, with their growth."""
+    table = table.sort_values("points", kind="stable")
+    logs = np.log(table[["processor_seconds", "points"]]).groupby(table.step).diff()
+    growth = logs.processor_seconds / logs.points
+    head, lines = step_lines(table)
+    added = [
+        (f"{n:,}", *line[:3], number(exponent, ".2f", ""), *line[3:])
+        for n, line, exponent in zip(table.points, lines, growth, strict=True)
+    ]
+    return ("points", *head[:3], "growth", *head[3:]), added
+
+
+def main(
+    points: Annotated[
+        list[int] | None,
+        typer.Option(min=2000, help="A number of points [10,000 and 30,000]; may be given again."),
+    ] = None,
+    noise: Annotated[float, typer.Option(min=0, help="Norm of the noise.")] = 0.3,
+    dask: Annotated[str, DASK] = "local:2",
+    output: Output = Path("results/large-points"),
+) -> None:
+    """Cluster each number of points once."""
+    sizes = sorted(points or [10_000, 30_000])
+
+    def run(options: Options) -> pd.DataFrame:
+        tables = []
+        assert options.directory
+        for n in sizes:
+            folder = options.directory / f"{n}"
+            found = FiledPoints.open(str(write_points(n, noise, folder)))
+            with dask_workers(dask, folder) as client, Watch(client) as watch:
+                _, table = cluster_filed(found, METHOD, 20, 0, folder, watch)
+            tables.append(table.assign(points=n, noise=noise))
+        return pd.concat(tables, ignore_index=True)
+
+    title = "Steps of clustering in files"
+    study = Study("", title, run, growth_lines, notes=lambda table: [NOTE])
+    write_found(__file__, [study], {"points": sizes, "noise": noise, "dask": dask}, output)
+
+
+if __name__ == "__main__":
+    run_script(__file__)
