@@ -225,8 +225,8 @@ def remarks(table: pd.DataFrame) -> list[str]:
 
 
 CHECKED = (
-    "network", "layers", "deviation", "tolerance", "passed", "certified distance", "lam",
-    "at start", "no gradient of its Lasso", "own energy falls",
+    "network", "noise", "layers", "deviation", "tolerance", "passed", "certified distance",
+    "lam", "at start", "no gradient of its Lasso", "own energy falls",
 )  # fmt: skip
 _SIDE = 48  # pixels of a side of the crops for solvers
 
@@ -265,8 +265,8 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Cells of the table with headings `CHECKED`."""
     return [
         (
-            row["network"].removesuffix(", trained"), str(row["layers"]), f"{row['deviation']:.1e}",
-            f"{row['tolerance']:.0e}",
+            row["network"].removesuffix(", trained"), number(row["sigma"], "g"),
+            str(row["layers"]), f"{row['deviation']:.1e}", f"{row['tolerance']:.0e}",
             "yes" if row["passed"] else "NO",
             number(row["distance"], ".1e"),
             number(row.get("lam"), ".3f"), number(row.get("lam_start"), ".3f"),
