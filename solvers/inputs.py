@@ -248,3 +248,50 @@ def check_lam(lam: float | ArrayLike, n_rows: int) -> Array:
     if not (values > 0).all():
         raise ValueError(f"lam: must be finite and > 0, got {lam!r}")
     return values
+
+
+def as_array(values: ArrayLike, name: str) -> Array:
+    """Return `values` as an array.
+
+    Raises
+    ------
+    ValueError
+        If rows differ in length; the message starts with `name`.
+    """
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def fill_holes(
+    values: Array, mask: ArrayLike | None, name: str, channel_axis: int | None = None
+) -> tuple[Array, Array | None]:
+    """Return values with zeros in holes, and the mask, or None if all are valid.
+
+    Raises
+    ------
+    ValueError
+        On NaN or infinity at valid places, and on a mask of another shape, without any valid place
+        or of anything but bool.
+    """
+    if mask is not None:
+        shape = values.shape if channel_axis is None else np.delete(values.shape, channel_axis)
+        mask = _check_mask(mask, tuple(map(int, shape)))
+        valid = mask if channel_axis is None else np.expand_dims(mask, channel_axis)
+        values = np.where(valid, values, values.dtype.type(0))
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name}: must not hold NaN or infinity, but where mask is False")
+    return values, None if mask is None or mask.all() else mask
+
+
+def _check_mask(mask: ArrayLike, shape: tuple[int, ...]) -> Array:
+    valid = as_array(mask, "mask")
+    if valid.dtype != bool or valid.shape != shape:
+        raise ValueError(
+            f"mask: must be an array of bool of shape {shape}, True at valid pixels; got "
+            f"{valid.dtype} of shape {valid.shape}"
+        )
+    if not valid.any():
+        raise ValueError("mask: must be True at one pixel or more")
+    return valid

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.ndimage import correlate1d
 
-from ..inputs import Array
+from ..inputs import Array, as_array
 from ..kernels.window_average import WindowAverage, extend
 from .images import (
     Planes,
-    as_array,
     check_image,
     check_image_or_volume,
     check_side,

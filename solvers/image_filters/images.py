@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
-from ..inputs import Array, as_numbers
+from ..inputs import Array, as_array, as_numbers, fill_holes
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,39 +93,6 @@ def check_image_or_volume(
 _FEWEST_VOXELS = 5  # along each axis; fewer are channels whose axis was not named
 
 
-def fill_holes(
-    values: Array, mask: ArrayLike | None, name: str, channel_axis: int | None = None
-) -> tuple[Array, Array | None]:
-    """Return values with zeros in holes, and the mask, or None if all are valid.
-
-    Raises
-    ------
-    ValueError
-        On NaN or infinity at valid places, and on a mask of another shape, without any valid place
-        or of anything but bool.
-    """
-    if mask is not None:
-        shape = values.shape if channel_axis is None else np.delete(values.shape, channel_axis)
-        mask = _check_mask(mask, tuple(map(int, shape)))
-        valid = mask if channel_axis is None else np.expand_dims(mask, channel_axis)
-        values = np.where(valid, values, values.dtype.type(0))
-    if not np.isfinite(values).all():
-        raise ValueError(f"{name}: must not hold NaN or infinity, but where mask is False")
-    return values, None if mask is None or mask.all() else mask
-
-
-def _check_mask(mask: ArrayLike, shape: tuple[int, ...]) -> Array:
-    valid = as_array(mask, "mask")
-    if valid.dtype != bool or valid.shape != shape:
-        raise ValueError(
-            f"mask: must be an array of bool of shape {shape}, True at valid pixels; got "
-            f"{valid.dtype} of shape {valid.shape}"
-        )
-    if not valid.any():
-        raise ValueError("mask: must be True at one pixel or more")
-    return valid
-
-
 def _check_pixels(image: ArrayLike, channel_axis: int | None, allowed: tuple[int, ...]) -> Array:
     """Return real pixels in an allowed number of dimensions, in float32 or float64."""
     pixels = as_array(image, "image")
@@ -154,20 +121,6 @@ def _unit(largest: float, width: float, limits: np.finfo) -> float:
     if width < largest:
         exponent = max(math.frexp(width)[1] - 1, exponent - limits.maxexp + 40)
     return 2.0 ** max(exponent, limits.minexp)
-
-
-def as_array(values: ArrayLike, name: str) -> Array:
-    """Return `values` as an array.
-
-    Raises
-    ------
-    ValueError
-        If rows differ in length; the message starts with `name`.
-    """
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
 
 
 def check_side(side: int, name: str) -> int:

@@ -164,7 +164,9 @@ def _advance(first, stop, fresh, row, B, fill, state):
             k = pool.nnz[slot]
             if k + n >= work.x.size:  # room for one more atom, which may tie with others
                 return slot, fill, k + n + 1
-            gap, inner, n, top = _certify(q, i, n, rest, scale, rule, problem, pool, slot, work)
+            gap, inner, n, top = _certify(
+                P[slot], q, i, n, rest, scale, rule, problem, pool, slot, work
+            )
             pool.passes[slot] += not fresh or (pool.rounds[slot] == 0 and not problem.own_signals)
             pool.rounds[slot] += 1
             note_progress(i, gap, rule, problem, pool, slot)
@@ -305,20 +307,21 @@ def load(a, j, c, v, i, problem, work):
 
 
 @jit_uncounted
-def _load_roughly(i, n, problem, pool, slot, work):
-    """Load the candidates, and the support as if it were stationary."""
+def _load_roughly(p, i, n, scale, problem, pool, slot, work):
+    """Load the candidates, by P if it holds all atoms, and the support as if it were stationary."""
     h, ridge = problem.half[i], problem.ridge[i]
     for a in range(pool.nnz[slot]):
         c = pool.value[slot, a]
         load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
     for a in range(n):
         j = work.candidate[a]
-        v = dot(problem.atoms[j], pool.residual[slot])
+        whole = p.size == len(problem.atoms)
+        v = p[j] * scale if whole else dot(problem.atoms[j], pool.residual[slot])
         load(pool.nnz[slot] + a, j, 0.0, v, i, problem, work)
 
 
 @jit_uncounted
-def _certify(q, i, n, rest, scale, rule, problem, pool, slot, work):
+def _certify(p, q, i, n, rest, scale, rule, problem, pool, slot, work):
     """Load support and candidates; q holds the exact correlations, or is empty.
 
     Far from the optimum rounded correlations suffice, which certify nothing.
@@ -334,7 +337,7 @@ def _certify(q, i, n, rest, scale, rule, problem, pool, slot, work):
             top = max(top, work.key[a] * scale)
         inner = gap_at(i, top, problem, pool, slot)
         if inner > _ROUGH * tol:
-            _load_roughly(i, n, problem, pool, slot, work)
+            _load_roughly(p, i, n, scale, problem, pool, slot, work)
             return gap_at(i, max(top, rest), problem, pool, slot), inner, n, np.inf
     top = problem.half[i]
     for a in range(k):

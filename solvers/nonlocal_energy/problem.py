@@ -9,8 +9,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, cg
 
 from ...validation import check_positive
-from ..image_filters.images import fill_holes
-from ..inputs import Array, as_numbers, check_matrix, rounding_error
+from ..inputs import Array, as_numbers, check_matrix, fill_holes, rounding_error
 from ..solution import Certify
 from .differences import EPS
 from .weights import Weights, check_weights, common_dtype

@@ -42,7 +42,7 @@ FUNCTIONS = {
 OF_COMMANDS = {
     "--output", "--load", "--list", "--quick", "--help", "--preset", "--auto", "--n-clusters",
     "--noisy", "--save", "--all", "--package", "--own-weights", "--instructions", "--attack",
-    "--corruptions",
+    "--corruptions", "--dask",
 }  # fmt: skip
 
 
