@@ -134,11 +134,14 @@ def _write(values: pd.Series) -> pd.Series:
 
 
 def _order(words: pd.Series) -> list[str]:
-    """The different words: numbers by size, else as they come."""
-    every = list(dict.fromkeys(words))
-    sizes = pd.to_numeric(pd.Series(every).str.replace(",", ""), errors="coerce")
-    numbers = sizes.notna() | (pd.Series(every) == "-")
-    return [every[i] for i in np.argsort(sizes, kind="stable")] if numbers.all() else every
+    """The different words: numbers, and settings such as "gamma=5", by size; else as they come."""
+    every = pd.Series(list(dict.fromkeys(words)))
+    named = every.str.extract(r"^(?:(\w+)=)?(.*)$")
+    sizes = pd.to_numeric(named[1].str.replace(",", ""), errors="coerce")
+    if not (sizes.notna() | (every == "-")).all():
+        return list(every)
+    order = named.assign(size=sizes).sort_values([0, "size"], kind="stable", na_position="last")
+    return list(every[order.index])
 
 
 _UPDATE = """

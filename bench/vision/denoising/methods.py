@@ -501,7 +501,7 @@ def list_entries(
             levels = ", ".join(f"{level:g}" for level in entry.list_levels() or []) or "none"
             raise ValueError(
                 f"methods: no weights of {entry.method} for a noise of {missing[0]:g}; there are "
-                f"for {levels}"
+                f"for {levels}. NoiseLevelDiffusionDenoiser, trained, serves every noise"
             )
     return entries
 

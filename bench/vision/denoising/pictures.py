@@ -1,6 +1,7 @@
 """Denoise pictures that are noisy already, at a noise level that is given or estimated."""
 
 import math
+import numbers
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -110,6 +111,8 @@ def denoise_image(
         finite or far from [0, 1]; if sigma is out of range; if the method is unknown, takes no
         holes where there are some, or returns another shape or levels that are not finite; if the
         mask has another shape; or if a file is damaged or is no picture of 8 or 16 bits.
+    TypeError
+        If sigma is no number.
     FileNotFoundError
         If there is no such file.
 
@@ -127,10 +130,16 @@ def denoise_image(
     """
     chosen = method or (_FOR_HOLES if mask is not None else _USUAL)
     entry = find_entry(check_name(chosen, "method"))
-    if sigma is not None and not NO_NOISE <= sigma < math.inf:
-        raise ValueError(
-            f"sigma: must be {NO_NOISE} or more, in grey levels of 255, and finite; got {sigma}"
-        )
+    if sigma is not None:
+        if not isinstance(sigma, numbers.Real):
+            raise TypeError(
+                "sigma: must be a number, in grey levels of 255; nonlocal_means and the network "
+                f"noise-level-diffusion take one for each pixel; got {type(sigma).__name__}"
+            )
+        if not NO_NOISE <= sigma < math.inf:
+            raise ValueError(
+                f"sigma: must be {NO_NOISE} or more, in grey levels of 255, and finite; got {sigma}"
+            )
     given = read_picture(image).pixels if isinstance(image, str | os.PathLike) else image
     pixels, valid = _fill_holes(np.asarray(given), mask)
     pixels = _check_pixels(pixels)
@@ -202,9 +211,11 @@ def _fill_holes(
         return pixels, None
     valid = read_mask(mask) if isinstance(mask, str | os.PathLike) else np.asarray(mask)
     if valid.dtype != bool or valid.shape != pixels.shape[:2] or not valid.any():
+        found = "no True" if valid.dtype == bool and not valid.any() else f"{valid.dtype}"
         raise ValueError(
-            f"mask: must be an array of bool of shape {pixels.shape[:2]} with at least one True, "
-            f"or such a picture; got {valid.dtype} of shape {valid.shape}"
+            f"mask: must be an array of bool of shape {pixels.shape[:2]}, True at valid pixels, of "
+            "which there must be one, or the path of a picture; got "
+            f"{found} of shape {valid.shape}; of grey levels, pass mask > 127"
         )
     if valid.all():
         return pixels, None

@@ -147,6 +147,22 @@ def test_a_chart_has_errors_in_percent_against_the_settings_in_words():
     assert charts.draw_chart(table[["method"]]) is None
 
 
+@pytest.mark.parametrize(
+    ("words", "ordered"),
+    [
+        (["1,000", "-", "50", "2e-3"], ["2e-3", "50", "1,000", "-"]),
+        (
+            ["lam=0.5", "gamma=50", "gamma=5", "-", "lam=0.1"],
+            ["gamma=5", "gamma=50", "lam=0.1", "lam=0.5", "-"],
+        ),
+        (["softmax", "ALiBi"], ["softmax", "ALiBi"]),
+        (["k=3, sigma=2", "k=1"], ["k=3, sigma=2", "k=1"]),
+    ],
+)
+def test_settings_are_in_order_of_size(words, ordered):
+    assert charts._order(pd.Series(words)) == ordered
+
+
 def test_numbers_are_in_order_of_size_and_many_rows_are_means(monkeypatch):
     table = pd.DataFrame({"sigma": [25.0, 5.0] * 2, "seed": [0, 0, 1, 1], "psnr": [30, 40, 32, 41]})
     axes = charts.draw_chart(table).select({"type": LinearAxis})

@@ -189,6 +189,11 @@ def test_what_cannot_be_denoised_is_named(image, options, message):
         denoise_image(image, **options)
 
 
+def test_a_map_of_noise_is_refused_by_the_name_of_what_takes_it():
+    with pytest.raises(TypeError, match="sigma: must be a number.*noise-level-diffusion"):
+        denoise_image(FINE, sigma=np.full(FINE.shape, 20.0))
+
+
 def test_networks_load_by_name_or_the_error_lists_them():
     network = load_denoiser("filter-diffusion", sigma=50)
     assert not network.training
