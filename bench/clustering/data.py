@@ -211,8 +211,8 @@ class _OwnFile(DataSet):
                 f"{self.path}: holds no labels: name them by target_key, or say how many clusters "
                 f"to look for by n_clusters, as in {self.path}:n_clusters=3. {bunch.DESCR}. "
                 "Labels are known as "
-                f"{', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}, in capitals or not; those of "
-                "a .npy file are another one beside it, as in target_key=labels.npy"
+                f"{', '.join(TARGET_NAMES[:-1])} or {TARGET_NAMES[-1]}, in capitals or not. For a "
+                ".npy file they stand in another file beside it: target_key=labels.npy"
             )
         found = problem_of(bunch.data, labels, bunch.get("images"), n_clusters)
         check_distinct(found.X, found.n_clusters, self.path)

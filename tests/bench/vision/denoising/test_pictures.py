@@ -190,7 +190,7 @@ def test_what_cannot_be_denoised_is_named(image, options, message):
 
 
 def test_a_map_of_noise_is_refused_by_the_name_of_what_takes_it():
-    with pytest.raises(TypeError, match="sigma: must be a number.*noise-level-diffusion"):
+    with pytest.raises(TypeError, match=r"sigma: must be a number.*noise-level-diffusion"):
         denoise_image(FINE, sigma=np.full(FINE.shape, 20.0))
 
 
