@@ -1,6 +1,7 @@
 """One file of points, clustered on the workers of a Dask cluster: `twinsolve cluster --dask`."""
 
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -216,6 +217,7 @@ def dask_workers(address: str, folder: Path) -> Iterator[Any]:
             ) as cluster,
             Client(cluster) as client,
         ):  # fmt: skip
+            client.run(_ignore_interrupts)
             yield from _use(client, folder)
         return
     try:
@@ -224,6 +226,11 @@ def dask_workers(address: str, folder: Path) -> Iterator[Any]:
         raise ValueError(f"dask: no scheduler answers at {address} ({error})") from error
     with client:
         yield from _use(client, folder)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C in a terminal reaches all processes: the caller alone stops, and then its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _use(client: Any, folder: Path) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """`twinsolve cluster --dask`: one file of points, on the workers of a Dask cluster."""
 
 import os
+import signal
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,12 @@ def folder(tmp_path, monkeypatch):
     np.save("labelled/points.npy", 5 * X)
     np.save("labelled/y.npy", np.array(["a", "b", "c"])[y])
     return tmp_path
+
+
+def test_an_interrupt_in_a_terminal_stops_the_caller_alone(tmp_path):
+    pytest.importorskip("distributed")
+    with dask_workers("local:1", tmp_path) as client:
+        assert set(client.run(signal.getsignal, signal.SIGINT).values()) == {signal.SIG_IGN}
 
 
 def test_a_command_clusters_a_file_on_processes(folder):
