@@ -277,7 +277,7 @@ def fill_holes(
     """
     if mask is not None:
         shape = values.shape if channel_axis is None else np.delete(values.shape, channel_axis)
-        mask = _check_mask(mask, tuple(map(int, shape)))
+        mask = check_mask(mask, tuple(map(int, shape)))
         valid = mask if channel_axis is None else np.expand_dims(mask, channel_axis)
         values = np.where(valid, values, values.dtype.type(0))
     if not np.isfinite(values).all():
@@ -285,12 +285,19 @@ def fill_holes(
     return values, None if mask is None or mask.all() else mask
 
 
-def _check_mask(mask: ArrayLike, shape: tuple[int, ...]) -> Array:
+def check_mask(mask: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """Return a mask of valid places as an array of bool.
+
+    Raises
+    ------
+    ValueError
+        On another shape, on anything but bool, and if no place is valid.
+    """
     valid = as_array(mask, "mask")
     if valid.dtype != bool or valid.shape != shape:
         raise ValueError(
-            f"mask: must be an array of bool of shape {shape}, True at valid pixels; got "
-            f"{valid.dtype} of shape {valid.shape}"
+            f"mask: must be an array of bool of shape {shape}, True at valid pixels, as "
+            f"mask > 127 gives it; got {valid.dtype} of shape {valid.shape}"
         )
     if not valid.any():
         raise ValueError("mask: must be True at one pixel or more")

@@ -180,6 +180,9 @@ def _denoise_picture(
             raise typer.BadParameter("give one with --noisy", param_hint=option)
     if not path.is_file():
         raise typer.BadParameter(f"{path} is not a picture file", param_hint="IMAGES")
+    if mask is not None and mask.is_dir():
+        reason = f"with --noisy it is one picture, but {mask} is a folder"
+        raise typer.BadParameter(reason, param_hint="--mask")
     options: dict[str, Any] = {"method": methods[0]} if methods else {}
     with report_mistakes():
         found, seconds, written = denoise_file(

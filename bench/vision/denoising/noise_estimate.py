@@ -9,6 +9,7 @@ from ....solvers.inputs import Array
 _SIDE = 12  # pixels of a block: wide beside what cameras smooth, narrow beside what they show
 _FEWEST = 80  # blocks; of fewer, too few are flat
 _SHARE, _FEWEST_FLAT = 0.05, 8  # of the blocks, those that are flat, and how many at least
+_BOX = Wavelet("box", filter_bank=[[1.0] * 4] * 4)  # as long as db2
 _CLIPPED = 0.02  # of its pixels: a block with more at an end of the levels does not count
 
 
@@ -97,6 +98,3 @@ def _estimate_white(plane: Array, seen: Array) -> float:
     details = np.abs(dwtn(np.where(seen, plane, 0), "db2")["dd"][~reaches])
     found = details[details > 0]
     return float(np.median(found) / norm.ppf(0.75)) if found.size else 0.0
-
-
-_BOX = Wavelet("box", filter_bank=[[1.0] * 4] * 4)  # as long as db2

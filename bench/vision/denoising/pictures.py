@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ....solvers.inputs import Array
+from ....solvers.inputs import Array, check_mask
 from ....unrolled.users_code import reporting
 from ...names import check_name
 from .methods import Entry, check_takes_holes, find_entry
@@ -209,14 +209,8 @@ def _fill_holes(
     """
     if mask is None:
         return pixels, None
-    valid = read_mask(mask) if isinstance(mask, str | os.PathLike) else np.asarray(mask)
-    if valid.dtype != bool or valid.shape != pixels.shape[:2] or not valid.any():
-        found = "no True" if valid.dtype == bool and not valid.any() else f"{valid.dtype}"
-        raise ValueError(
-            f"mask: must be an array of bool of shape {pixels.shape[:2]}, True at valid pixels, of "
-            "which there must be one, or the path of a picture; got "
-            f"{found} of shape {valid.shape}; of grey levels, pass mask > 127"
-        )
+    given = read_mask(mask) if isinstance(mask, str | os.PathLike) else mask
+    valid = check_mask(given, pixels.shape[:2])
     if valid.all():
         return pixels, None
     filled = pixels.copy()

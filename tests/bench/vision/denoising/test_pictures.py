@@ -362,15 +362,18 @@ def test_the_command_fills_holes_of_a_picture(tmp_path):
     assert "non-local means" in said
     written = np.asarray(Image.open(tmp_path / "a-denoised.png"))
     np.testing.assert_array_equal(written, denoise_image(given, mask=mask).image)
+    said = run("denoise", tmp_path / "a.png", "--noisy", "--mask", tmp_path, code=2)
+    assert "with --noisy it is one picture" in said
 
 
 def test_masks_that_do_not_fit_are_named(tmp_path):
     given = noisy_photograph(0)
     Image.fromarray(np.full((40, 40), 255, np.uint8)).save(tmp_path / "small.png")
-    for mask in (np.ones((40, 51), bool), np.ones(given.shape), tmp_path / "small.png",
-                 np.zeros(given.shape, bool)):  # fmt: skip
+    for mask in (np.ones((40, 51), bool), np.ones(given.shape), tmp_path / "small.png"):
         with pytest.raises(ValueError, match=r"mask: must be an array of bool of shape \(40, 52\)"):
             denoise_image(given, mask=mask)
+    with pytest.raises(ValueError, match="mask: must be True at one pixel or more"):
+        denoise_image(given, mask=np.zeros(given.shape, bool))
     with pytest.raises(ValueError, match=r"filter-diffusion|FilterDiffusion.*takes no holes"):
         denoise_image(given, method="filter-diffusion", mask=mask_of(given.shape))
     board = np.indices(given.shape).sum(axis=0) % 2 == 0
