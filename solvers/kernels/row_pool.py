@@ -11,7 +11,8 @@ pool of rows is solved together. Each round
    with a rigorous bound on their rounding);
 2. per row, certifies, or collects the atoms that violate optimality: exact float64 products for
    those that matter;
-3. per row, solves the Lasso on the support and the worst violators by the active-set method.
+3. per row, solves the Lasso on the support and the worst violators by the active-set method. If
+   the atoms are many, it goes on with those whose correlations were largest in step 1.
 
 Certified rows leave the pool, and new rows take their place. Memory is O(pool * part + nnz) besides
 the atoms, which may lie in a file. With a stored Gram matrix, it is O(n_atoms^2).
@@ -47,7 +48,7 @@ _TINY32 = 2.0**-126  # smaller numbers have larger relative rounding errors
 _SLOTS = 256  # rows in a pool
 _PART = 4096  # atoms that it multiplies at a time
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
-# These four affect only the speed: the number of atoms that join a working set in the first round
+# The others affect only the speed: the number of atoms that join a working set in the first round
 # and in later rounds; the tolerance of early rounds; the share of the worst correlation from which
 # atoms join; and supports of at most n_features / _LOCAL atoms are multiplied by the stored Gram
 # matrix at once.
@@ -55,6 +56,10 @@ _ADD = (40, 30)
 _LOOSE = 0.003
 _SPREAD = 0.35
 _LOCAL = 8
+# Atoms are near if their correlation is at least this share of h; a row stays with those of one
+# search for so many rounds at most.
+_REACH = 0.9
+_ROUNDS = 20
 
 
 class Codes(NamedTuple):
@@ -79,6 +84,8 @@ class _Rule(NamedTuple):
     # A round need not solve its working set to less than this share of the present gap.
     loose: float
     local: int  # largest support that is multiplied by the stored Gram matrix at once
+    near: int  # atoms that are kept from a search, or 0
+    reach: float  # multiple of h above which they are kept
 
 
 class _Found(NamedTuple):
@@ -158,7 +165,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
                     q = work.q_all
                     _minus_rows(B[i - row], G, pool.atom[slot], pool.value[slot], pool.nnz[slot], q)
                 scaled(q, scale, P[slot])
-                _begin_search(i, scale, slack, problem, slot, search)
+                _begin_search(i, scale, slack, problem, rule, slot, search)
                 _search_part(P[slot], 0, i, problem, rule, pool, slot, search)
             n, rest = _violators(i, scale, slack, problem, rule, pool, slot, search, work)
             k = pool.nnz[slot]
@@ -177,11 +184,49 @@ def _advance(first, stop, fresh, row, B, fill, state):
                 break
             k = improve(i, n, inner, problem, rule, pool, slot, work)
             norm = residual(y, D, pool, slot)
+            if rule.near:
+                norm = _improve_on_near(i, inner, norm, problem, rule, pool, slot, search, work)
             if not fresh or k > rule.local or k + rule.add >= work.x.size:
                 pool.scale[slot] = norm * problem.largest
                 scaled(pool.residual[slot], norm, pool.probe[slot])
                 break
     return stop, fill, 0
+
+
+@jit_uncounted
+def _improve_on_near(i, gap, norm, problem, rule, pool, slot, search, work):
+    """Repeat the round on the atoms that the last search kept; returns the norm of the residual."""
+    D, h, r, near = problem.atoms, problem.half[i], pool.residual[slot], search.atom[slot]
+    ridge, goal = problem.ridge[i], max(0.3 * rule.tol, rule.loose * gap)
+    for _ in range(_ROUNDS):
+        k, n = pool.nnz[slot], ZERO
+        if k + rule.add >= work.x.size:
+            break
+        for a in range(search.n[slot]):
+            v = dot(D[near[a]], r)
+            v = v if problem.nonneg else abs(v)
+            if v > h and not holds(pool.atom[slot], k, near[a]):
+                work.key[n], work.candidate[n] = v, near[a]
+                n += 1
+        if n == 0:
+            break
+        n, _ = keep_largest_keys(work.key, work.candidate, n, np.float32(0.0), rule.add)
+        top = work.key[0]
+        for a in range(n):
+            top = max(top, work.key[a])
+        inner = gap_at(i, top, problem, pool, slot)
+        if inner <= goal:
+            break
+        for a in range(k):
+            c = pool.value[slot, a]
+            load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
+            work.support[a] = a
+        for a in range(n):
+            j = work.candidate[a]
+            load(k + a, j, 0.0, dot(D[j], r), i, problem, work)
+        improve(i, n, inner, problem, rule, pool, slot, work)
+        norm = residual(problem.signals[i], D, pool, slot)
+    return norm
 
 
 @jit_uncounted
@@ -222,15 +267,16 @@ def _search_parts(live, start, state):
     for slot in range(live):
         i, p = pool.row[slot], state.P[slot]
         if start == 0:
-            _begin_search(i, pool.scale[slot], rule.rounding, problem, slot, search)
+            _begin_search(i, pool.scale[slot], rule.rounding, problem, rule, slot, search)
         _search_part(p, start, i, problem, rule, pool, slot, search)
 
 
 @jit_uncounted
-def _begin_search(i, scale, slack, problem, slot, search):
+def _begin_search(i, scale, slack, problem, rule, slot, search):
     search.n[slot] = 0
     search.top[slot] = 0.0
-    search.low[slot] = _least_violation(i, scale, slack, problem) if scale > 0.0 else np.inf
+    least = _least_violation(i, scale, slack, problem) if scale > 0.0 else np.inf
+    search.low[slot] = least * rule.reach
 
 
 @jit_uncounted
@@ -254,7 +300,7 @@ def _search_part(p, start, i, problem, rule, pool, slot, search):
         search.low[slot],
         search.top[slot],
         problem.nonneg,
-        _most_added(rule, pool, slot),
+        max(_most_added(rule, pool, slot), rule.near),
         rule.spread,
         search.key[slot],
         search.atom[slot],
@@ -278,10 +324,12 @@ def _violators(i, scale, slack, problem, rule, pool, slot, search, work):
     least = np.float32(_least_violation(i, scale, slack, problem))
     low = max(search.low[slot], np.float32(rule.spread * search.top[slot]))
     key, atom, most = search.key[slot], search.atom[slot], _most_added(rule, pool, slot)
-    n, bound = keep_largest_keys(key, atom, search.n[slot], low, most)
+    n, bound = keep_largest_keys(key, atom, search.n[slot], low, max(most, rule.near))
     search.n[slot], search.low[slot] = n, bound
     copy(key, work.key, n)
     copy(atom, work.candidate, n)
+    if rule.near:
+        n, bound = keep_largest_keys(work.key, work.candidate, n, max(bound, least), most)
     return n, (bound * (1.0 + _EPS32) + slack) * scale if bound > least else 0.0
 
 
@@ -478,13 +526,30 @@ class Block:
     """Memory for the rows start .. stop - 1, of which `slots` are solved at a time."""
 
     def __init__(
-        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int, slots: int
+        self,
+        start: int,
+        stop: int,
+        problem: Problem,
+        tol: float,
+        max_rounds: int,
+        slots: int,
+        near: int = 0,
     ) -> None:
         (m, p), n = problem.atoms.shape, stop - start
-        self.rule = _Rule(tol, rounding32(p), max_rounds, *_ADD, _SPREAD, _LOOSE, p // _LOCAL)
+        self.rule = _Rule(
+            tol,
+            rounding32(p),
+            max_rounds,
+            *_ADD,
+            _SPREAD,
+            _LOOSE,
+            p // _LOCAL,
+            near,
+            _REACH if near else 1.0,
+        )
         self.start, self.stop, self.problem = start, stop, problem
         largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())
-        self.cap, self.room = 128 + largest_start, 8 * max(_ADD) + 128
+        self.cap, self.room = 128 + largest_start, max(8 * max(_ADD), 2 * near) + 128
         self.slots = min(slots, n)
         self.n_all = m if problem.gram.size else 0
         self.pool = new_pool(self.slots, self.cap, p)
@@ -535,13 +600,17 @@ class Block:
         return self.out.n_passes * len(self.problem.atoms)
 
 
-class _PoolBlock(Block):
-    """A block of rows that one thread solves with one pool."""
+class PoolBlock(Block):
+    """The rows start .. stop - 1, which one thread solves with one pool.
+
+    A row is finished if its gap is at most `tol` or no longer decreases, or after `max_rounds`
+    products with all atoms. Each of these leaves up to `near` atoms, on which the row goes on.
+    """
 
     def __init__(
-        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int
+        self, start: int, stop: int, problem: Problem, tol: float, max_rounds: int, near: int = 0
     ) -> None:
-        super().__init__(start, stop, problem, tol, max_rounds, _SLOTS)
+        super().__init__(start, stop, problem, tol, max_rounds, _SLOTS, near)
         # With a stored Gram matrix, all correlations of a row are wanted at once.
         width = len(problem.atoms) if problem.gram.size else min(len(problem.atoms), _PART)
         self.P = np.empty((self.slots, width), np.float32)
@@ -606,12 +675,3 @@ class _PoolBlock(Block):
                 break
             self.make_room(need)
         self.widen_factors(live)
-
-
-def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
-    """Codes of the rows start .. stop - 1.
-
-    A row is finished if its gap is at most `tol` or no longer decreases, or after `max_rounds`
-    working sets.
-    """
-    return _PoolBlock(start, stop, problem, tol, max_rounds).solve()

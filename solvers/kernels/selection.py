@@ -54,8 +54,6 @@ def add_largest(p, first, n, low, top, nonneg, m, beta, key, index):
     above `low` and above `beta` times the largest count, and those beyond the m largest may be left
     out. Returns their number, a bound on all |p_j| that were left out, and the new `top`.
     """
-    top = max(top, _top(p, nonneg))
-    low = max(low, np.float32(beta * top))
     size = key.size - 1
     for start in range(0, p.size, 64):
         part = p[start : start + 64]
@@ -77,6 +75,8 @@ def add_largest(p, first, n, low, top, nonneg, m, beta, key, index):
             key[n] = v
             index[n] = first + start + j
             n += v > low
+            top = max(top, v)
+        low = max(low, np.float32(beta * top))
     return n, low, top
 
 

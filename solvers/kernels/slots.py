@@ -1,6 +1,6 @@
 """The rows in progress: one slot each, with its codes, residual and factor."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -212,3 +212,15 @@ def widen(a: np.ndarray, cap: int) -> np.ndarray:
     b = np.empty((a.shape[0], cap), a.dtype)
     b[:, : a.shape[1]] = a
     return b
+
+
+def freeze_arrays(fields: Any) -> Any:
+    """Return the named tuple with read-only arrays."""
+    return fields._make(read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a read-only view, as shared memory gives, so that kernels compile only once."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view

@@ -15,11 +15,12 @@ from ..filed_arrays import give_name, read_array, read_arrays, write_arrays
 from ..inputs import Array, check_matrix
 from ..kernels.cell_rows import CellBlock
 from ..kernels.cells import Cells, make_cells, strongest_in_cells
-from ..kernels.row_pool import Codes, solve_block
-from ..kernels.slots import Problem
+from ..kernels.many_atoms import solve_block
+from ..kernels.row_pool import Codes
+from ..kernels.slots import Problem, freeze_arrays
 from .penalty import Penalty
 from .problem import Energies, check_range, largest_by_parts
-from .row_blocks import FEWEST_IN_CELLS, Atoms, cells_serve, freeze_arrays, join_blocks
+from .row_blocks import FEWEST_IN_CELLS, Atoms, cells_serve, join_blocks
 
 PenaltyOf = Callable[[Array, Array], Penalty]  # of largest correlations, and of the rows' numbers
 
@@ -138,7 +139,7 @@ class FiledAtoms(Atoms):
                 own=own,
                 hidden=np.empty((0, 0), np.bool_),
                 start_at=np.zeros(n + 1, np.int64),
-                start_atom=np.empty(0, np.int32),
+                start_atom=np.empty(0, np.int64),
                 start_value=np.empty(0),
                 largest=self.largest,
                 own_signals=False,

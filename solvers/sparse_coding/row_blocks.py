@@ -17,11 +17,21 @@ from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from ..inputs import Array, check_folder, narrow
-from ..kernels import active_set, cell_rows, cells, compiled, row_pool, selection, slots
+from ..kernels import (
+    active_set,
+    cell_rows,
+    cells,
+    compiled,
+    many_atoms,
+    row_pool,
+    selection,
+    slots,
+)
 from ..kernels.cell_rows import CellBlock
 from ..kernels.cells import Cells, make_cells, strongest_in_cells
-from ..kernels.row_pool import Codes, solve_block
-from ..kernels.slots import Problem
+from ..kernels.many_atoms import solve_block
+from ..kernels.row_pool import Codes
+from ..kernels.slots import Problem, freeze_arrays, read_only
 from ..kernels.workers import one_blas_thread, spread
 from .penalty import Penalty
 from .problem import largest_correlations
@@ -236,18 +246,6 @@ def cells_serve(problem: Problem, cells: Cells, tol: float, max_rounds: int) -> 
     return True
 
 
-def freeze_arrays(fields: Any) -> Any:
-    """Return the named tuple with read-only arrays."""
-    return fields._make(read_only(x) if isinstance(x, np.ndarray) else x for x in fields)
-
-
-def read_only(array: Array) -> Array:
-    """Return a read-only view, as shared memory gives, so that kernels compile only once."""
-    view = np.asarray(array).view()
-    view.flags.writeable = False
-    return view
-
-
 def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
     """Return a hash of all that a solve's blocks depend on, including the source code."""
     derived = ("atoms32", "gram", *(_CELLS + name for name in Cells._fields))
@@ -259,7 +257,7 @@ def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
 @cache
 def hash_code() -> str:
     """Return a hash of the source of the kernels."""
-    modules = (compiled, active_set, cell_rows, cells, row_pool, selection, slots)
+    modules = (compiled, active_set, cell_rows, cells, many_atoms, row_pool, selection, slots)
     files = [Path(str(module.__file__)) for module in modules]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

@@ -23,7 +23,7 @@ from twinsolve.solvers import (
 from twinsolve.solvers.clustering import FiledClustering, filed, filed_graph, symmetric_affinity
 from twinsolve.solvers.clustering.spectral import embed_graph
 from twinsolve.solvers.filed_arrays import write_arrays
-from twinsolve.solvers.kernels import row_pool
+from twinsolve.solvers.kernels import many_atoms, row_pool
 from twinsolve.solvers.sparse_coding import (
     duality_gap,
     filed_atoms,
@@ -187,6 +187,8 @@ def test_a_killed_worker_changes_nothing(points, serial, tmp_path, monkeypatch):
 
 def test_memory_of_a_task_does_not_grow_with_the_points(tmp_path, monkeypatch):
     monkeypatch.undo()
+    monkeypatch.setattr(many_atoms, "_SAMPLE", 1000)
+    monkeypatch.setattr(many_atoms, "_FEWEST", 10_000)
     peaks = []
     for n in (10_000, 40_000):
         X = normalize(np.random.default_rng(0).standard_normal((n, 20)))

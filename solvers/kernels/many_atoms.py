@@ -1,0 +1,68 @@
+"""The Lassos of `row_pool` with few products with all atoms, where these are many.
+
+Rows start from their codes in a sample of the atoms. After each product with all atoms they go on
+with those of large correlations.
+"""
+
+import numpy as np
+
+from .row_pool import Codes, PoolBlock
+from .slots import Problem, read_only
+
+# All of these affect only the speed. The sample has every step-th of at least _FEWEST atoms: some
+# _SAMPLE, with a step of at least _STEP. Its codes are solved to _COARSE times the tolerance.
+_FEWEST = 16_384
+_STEP = 8
+_SAMPLE = 32_768
+_COARSE = 10.0
+_NEAR = 384  # atoms that a product with all atoms leaves
+# Fewer products do not pay if the active set takes longer: if a row has k nonzeros, by the mean of
+# the first _TRIED rows, and k^3 times _COSTLY exceeds the number of entries of the atoms.
+_TRIED = 16
+_COSTLY = 20.0
+
+
+def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
+    """Codes of the rows start .. stop - 1, by `PoolBlock`."""
+    step = max(_STEP, len(problem.atoms) // _SAMPLE)
+    rule = _COARSE * tol, max_rounds
+    if not _pays(start, stop, problem, step, *rule):
+        return PoolBlock(start, stop, problem, tol, max_rounds).solve()
+    rough = PoolBlock(start, stop, _sample(problem, step), *rule).solve()
+    started = _start_from(rough, start, step, problem)
+    codes = PoolBlock(start, stop, started, tol, max_rounds, _NEAR).solve()
+    return codes._replace(
+        n_iter=codes.n_iter + rough.n_iter, n_looked=codes.n_looked + rough.n_looked
+    )
+
+
+def _pays(start: int, stop: int, problem: Problem, step: int, tol: float, max_rounds: int) -> bool:
+    if len(problem.atoms) < _FEWEST or problem.gram.size:
+        return False
+    if problem.hidden.size or problem.start_atom.size:
+        return False
+    some = start, min(start + _TRIED, stop)
+    nnz = PoolBlock(*some, _sample(problem, step), tol, max_rounds).solve().nnz.mean()
+    return bool(_COSTLY * nnz**3 <= problem.atoms.size)
+
+
+def _sample(problem: Problem, step: int) -> Problem:
+    """The problem with every `step`-th atom."""
+    own = problem.own
+    return problem._replace(
+        atoms=read_only(np.ascontiguousarray(problem.atoms[::step])),
+        atoms32=read_only(np.ascontiguousarray(problem.atoms32[::step])),
+        own=read_only(np.where((own >= 0) & (own % step == 0), own // step, -1)),
+        own_signals=False,
+    )
+
+
+def _start_from(codes: Codes, first: int, step: int, problem: Problem) -> Problem:
+    """The problem whose rows `first`, `first` + 1, ... start from codes in the sample."""
+    counts = np.zeros(len(problem.signals) + 1, np.int64)
+    counts[first + 1 : first + 1 + len(codes.nnz)] = codes.nnz
+    return problem._replace(
+        start_at=read_only(np.cumsum(counts)),
+        start_atom=read_only(codes.atom * step),
+        start_value=read_only(codes.value),
+    )
