@@ -77,8 +77,8 @@ def main(
         for n in sizes:
             folder = options.directory / f"{n}"
             found = FiledPoints.open(str(write_points(n, noise, folder)))
-            with dask_workers(dask, folder) as client, Watch(client) as watch:
-                _, table = cluster_filed(found, METHOD, 20, 0, folder, watch)
+            with dask_workers(dask, folder) as client:
+                _, table = cluster_filed(found, METHOD, 20, 0, folder, Watch(client))
             tables.append(table.assign(points=n, noise=noise))
         return pd.concat(tables, ignore_index=True)
 

@@ -278,8 +278,9 @@ def _cluster_filed(
     name = (method or [METHOD])[0]
     with report_mistakes(TypeError):
         points = FiledPoints.open(data)
-        with dask_workers(address, folder) as client, Watch(client) as watch:
-            labels, table = cluster_filed(points, name, n_clusters, seed, folder / "runs", watch)
+        with dask_workers(address, folder) as client:
+            watch, runs = Watch(client), folder / "runs"
+            labels, table = cluster_filed(points, name, n_clusters, seed, runs, watch)
     write_labels(labels, folder)
     settings = {
         "data": data,

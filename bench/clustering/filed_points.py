@@ -1,14 +1,15 @@
 """One file of points, clustered on the workers of a Dask cluster: `twinsolve cluster --dask`."""
 
+import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import joblib
@@ -29,7 +30,7 @@ from .methods import find_method
 
 METHOD = "SSC:gamma=50"
 _PATIENCE = 10  # seconds that a scheduler or a worker has to answer
-_MEMORY, _BETWEEN_LOOKS = ("worker_mib", "caller_mib"), 0.5
+_COSTS, _BETWEEN_LOOKS = ("seconds", "processor_seconds", "worker_mib", "caller_mib"), 0.5
 _LOCAL = re.compile(r"local:([1-9]\d*)")
 
 
@@ -76,11 +77,12 @@ def cluster_filed(
     n_clusters: int | None,
     seed: int,
     folder: Path,
-    watch: Callable[[], dict[str, float]],
+    watch: "Watch",
 ) -> tuple[Array, pd.DataFrame]:
     """Cluster points on the workers of the active joblib backend; return labels and steps.
 
-    A row of the table has a step, its seconds, what `watch` returns after it, and what it found.
+    A row of the table has a step, its costs and what it found. The costs of an interrupted job
+    count too.
 
     Raises
     ------
@@ -97,13 +99,13 @@ def cluster_filed(
     job, rows = FiledClustering(model, points, folder), []
 
     def step(name: str, run: Any, about: Any) -> Any:
-        start = time.perf_counter()
-        found = run()
-        seconds = time.perf_counter() - start
-        rows.append({"step": name, "seconds": seconds} | watch() | about(found))
+        with watch.step(name):
+            found = run()
+        rows.append({"step": name} | watch.costs[name] | about(found))
         return found
 
     step("points", lambda: job.points, lambda _: dict(zip(("n", "p"), points.shape, strict=True)))
+    watch.go_on(job.folder / "costs.json")
     step("codes", lambda: job.codes(progress("blocks")), _describe_codes)
     step("graph", lambda: job.graph, lambda graph: {"components": int(graph.part.max()) + 1})
     step("embedding", lambda: job.embedding, lambda found: {"tied": found.tied})
@@ -133,7 +135,7 @@ def step_lines(table: pd.DataFrame) -> Lines:
     }  # fmt: skip
     lines: list[tuple[str, ...]] = []
     for row in table.to_dict("records"):
-        costs = [number(row[n], ",.1f") for n in ("seconds", "processor_seconds", *_MEMORY)]
+        costs = [number(row[n], ",.1f") for n in _COSTS]
         known = [(word, number(row.get(name), form)) for name, (word, form) in words.items()]
         found = "; ".join(f"{word} {value}" for word, value in known if value != "-")
         lines.append((row["step"], *costs, found))
@@ -147,43 +149,73 @@ def write_labels(labels: Array, folder: Path) -> None:
 
 
 class Watch:
-    """Watches processor time and private memory of workers and of this process.
+    """Watches seconds, processor seconds and private memory of steps, on workers and here.
 
     Mapped files do not count as memory.
     """
 
     def __init__(self, client: Any) -> None:
-        self._client, self._most = client, dict.fromkeys(_MEMORY, 0.0)
-        self._ended, self._busy = Event(), dict[str, float]()
-        self._thread = Thread(target=self._watch, daemon=True)
+        self.costs: dict[str, dict[str, float]] = {}
+        self._client = client
+        self._file: Path | None = None
+        self._seen = self._now()
 
-    def __enter__(self) -> "Watch":
-        self()
-        self._thread.start()
-        return self
+    def go_on(self, file: Path) -> None:
+        """Add to the costs that the file holds, and keep it up to date."""
+        if file.is_file():
+            self.costs |= json.loads(file.read_text())
+        self._file = file
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Count what happens inside as costs of a step."""
+        costs = self.costs.setdefault(name, dict.fromkeys(_COSTS, 0.0))
+        self._seen = self._now()
+        ended = Event()
+        thread = Thread(target=self._watch, args=(costs, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._count(costs)
 
-    def __call__(self) -> dict[str, float]:
-        """Return seconds of all processors, and the peaks in MiB, since the last call."""
-        self._look()
-        busy = self._client.run(time.process_time, on_error="ignore") | {"": time.process_time()}
-        seconds = sum(busy[name] - self._busy.get(name, 0.0) for name in busy)
-        found, self._most = self._most, dict.fromkeys(_MEMORY, 0.0)
-        self._busy = busy
-        return {"processor_seconds": seconds} | found
+    def _watch(self, costs: dict[str, float], ended: Event) -> None:
+        while not ended.wait(_BETWEEN_LOOKS):
+            self._count(costs)
 
-    def _watch(self) -> None:
-        while not self._ended.wait(_BETWEEN_LOOKS):
-            self._look()
+    def _count(self, costs: dict[str, float]) -> None:
+        before, now = self._seen, self._now()
+        self._seen = now
+        costs["seconds"] += now.at - before.at
+        costs["processor_seconds"] += sum(
+            seconds - before.busy.get(name, 0.0) for name, seconds in now.busy.items()
+        )
+        costs["worker_mib"] = max(costs["worker_mib"], now.worker_mib)
+        costs["caller_mib"] = max(costs["caller_mib"], now.caller_mib)
+        if self._file:
+            with whole_file(self._file) as file:
+                file.write(json.dumps(self.costs, indent=1).encode())
 
-    def _look(self) -> None:
-        workers = self._client.run(resident, "RssAnon", on_error="ignore").values()
-        now = {"worker_mib": max(workers, default=0.0), "caller_mib": resident("RssAnon")}
-        most = self._most
-        most.update({name: max(most[name], value) for name, value in now.items()})
+    def _now(self) -> "_Look":
+        workers = self._client.run(_look, on_error="ignore")
+        busy = {name: seconds for name, (seconds, _) in workers.items()}
+        mib = max((memory for _, memory in workers.values()), default=0.0)
+        seconds, memory = _look()
+        return _Look(time.perf_counter(), busy | {"": seconds}, mib, memory)
+
+
+class _Look(NamedTuple):
+    at: float
+    busy: dict[str, float]  # processor seconds of each process until now
+    worker_mib: float
+    caller_mib: float
+
+
+def _look() -> tuple[float, float]:
+    """Processor seconds and private memory of this process."""
+    return time.process_time(), resident("RssAnon")
 
 
 @contextmanager

@@ -132,8 +132,8 @@ class FiledClustering:
         return aim(self.model.tol, np.float64)
 
     @cached_property
-    def _folder(self) -> Path:
-        """The folder of the codes; its name is a digest of what they depend on."""
+    def folder(self) -> Path:
+        """The folder of all but the points; its name is a digest of what the codes depend on."""
         model = self.model
         about = model.gamma, model.l1_ratio, model.nonnegative, model.tol, model.max_iter
         name = joblib.hash((self.points.name, about, hash_code()))
@@ -162,15 +162,15 @@ class FiledClustering:
             If a row ends with a gap above the tolerance of the model.
         """
         blocks = row_bounds(self.n_points)
-        missing = [block for block in blocks if not _codes_folder(self._folder, block).is_dir()]
+        missing = [block for block in blocks if not _codes_folder(self.folder, block).is_dir()]
         if missing:
             common = self._has_cells, self._penalty_of, self._tol, self.model.max_iter
-            tasks = [(self.points, self._folder, block, *common) for block in missing]
+            tasks = [(self.points, self.folder, block, *common) for block in missing]
             finished = spread(_solve_codes, tasks, self.model.n_jobs, in_order=False)
             with one_blas_thread:
                 for _ in progress(finished, len(tasks)) if progress else finished:
                     pass
-        folders = [_codes_folder(self._folder, block) for block in blocks]
+        folders = [_codes_folder(self.folder, block) for block in blocks]
         rows = {
             name: np.concatenate([np.load(folder / f"{name}.npy") for folder in folders])
             for name in _KNOWN
@@ -187,7 +187,7 @@ class FiledClustering:
     @cached_property
     def _has_cells(self) -> bool:
         """Whether searches in cells pay, by a trial that is made once."""
-        plan = self._folder / "plan"
+        plan = self.folder / "plan"
         if not plan.is_dir():
             rule = self._penalty_of, self._tol, self.model.max_iter
             with one_blas_thread:
@@ -200,12 +200,12 @@ class FiledClustering:
         """The graph of the codes, written at first use."""
         self.codes()
         with one_blas_thread:
-            return FiledGraph(self._folder, self.n_points, self.model.n_jobs)
+            return FiledGraph(self.folder, self.n_points, self.model.n_jobs)
 
     @cached_property
     def embedding(self) -> EmbeddedGraph:
         """The embedded graph, as `spectral_labels` embeds it."""
-        folder = self._folder / f"embedding-{self.n_clusters}"
+        folder = self.folder / f"embedding-{self.n_clusters}"
         if not folder.is_dir():
             with one_blas_thread:
                 write_arrays(folder, **_embed(self.graph, self.n_clusters).arrays())

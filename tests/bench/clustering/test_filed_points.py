@@ -8,7 +8,12 @@ import pandas as pd
 import pytest
 from sklearn.preprocessing import normalize
 
-from twinsolve.bench.clustering.filed_points import FiledPoints, dask_workers, step_lines
+from twinsolve.bench.clustering.filed_points import (
+    FiledPoints,
+    Watch,
+    dask_workers,
+    step_lines,
+)
 from twinsolve.datasets import make_union_of_subspaces
 from twinsolve.solvers import SparseSubspaceClustering, clustering_accuracy
 
@@ -46,6 +51,28 @@ def test_a_command_clusters_a_file_on_processes(folder):
     assert steps["processor s"].sum() > 0
     assert (folder / "out/summary.md").is_file()
     assert not list((folder / "out").glob("*.part"))
+
+
+def test_costs_of_an_interrupted_step_count(tmp_path):
+    class Workers:
+        spent = 0.0
+
+        def run(self, *_, **__):
+            self.spent += 1.0
+            return {"tcp://one": (self.spent, 7.0)}
+
+    for costs in ("costs.json", "of other codes.json"):
+        watch = Watch(Workers())
+        watch.go_on(tmp_path / costs)
+        with pytest.raises(KeyboardInterrupt), watch.step("codes"):
+            raise KeyboardInterrupt
+    watch = Watch(Workers())
+    watch.go_on(tmp_path / "costs.json")
+    with watch.step("codes"):
+        pass
+    assert 2 <= watch.costs["codes"]["processor_seconds"] < 3
+    assert watch.costs["codes"]["worker_mib"] == 7
+    assert 0 < watch.costs["codes"]["seconds"] < 1
 
 
 @pytest.mark.parametrize(

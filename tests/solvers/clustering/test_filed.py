@@ -62,7 +62,7 @@ def serial(points, tmp_path_factory):
 
 
 def read_codes(job):
-    return filed_graph.codes_of(job._folder, (0, job.n_points), job.n_points)
+    return filed_graph.codes_of(job.folder, (0, job.n_points), job.n_points)
 
 
 @pytest.mark.parametrize("kind", ["products", "cells", "elastic net", "nonnegative"])
@@ -171,7 +171,7 @@ def test_a_killed_worker_changes_nothing(points, serial, tmp_path, monkeypatch):
     ):
         job = FiledClustering(model(), points[0], tmp_path)
         codes = job.codes(kill)
-        copytree(job._folder, several)
+        copytree(job.folder, several)
         product = filed_graph.FiledGraph(several, 880, None) @ vectors
         monkeypatch.setattr(filed_graph, "_BLOCKS", 32)
         embedding, labels = job.embedding, job.labels()

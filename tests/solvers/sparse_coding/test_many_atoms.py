@@ -26,7 +26,8 @@ def _many(monkeypatch, **constants):
 
 @pytest.mark.parametrize("near", [1, 7, 200])
 @pytest.mark.parametrize(
-    "options", [{}, {"nonnegative": True}, {"l1_ratio": 0.7}, {"l1_ratio": 0.4, "nonnegative": True}]
+    "options",
+    [{}, {"nonnegative": True}, {"l1_ratio": 0.7}, {"l1_ratio": 0.4, "nonnegative": True}],
 )
 @pytest.mark.parametrize("lam", [0.3, 0.02, 1e-7])
 def test_codes_are_certified_and_those_of_few_atoms(X, monkeypatch, lam, options, near):
