@@ -1,9 +1,7 @@
-"""Writes a page for each folder of `results/` before a build: its summary, settings, versions."""
+"""Writes a page for each folder of `results/` before a build: its summary."""
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from api_pages import replace_folder
 from sphinx.application import Sphinx
@@ -21,10 +19,6 @@ html_theme.sidebar_secondary.remove: true
 :relative-docs: scripts
 :start-after: "{command}"
 ```
-
-## How it was run
-
-{rows}
 """
 
 
@@ -41,25 +35,12 @@ def link_pages(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _page(folder: Path) -> str:
-    run = json.loads((folder / "settings.json").read_text())
-    facts = {
-        "Settings": _listed(run["settings"]),
-        "Versions": _listed(run["versions"]),
-        "Machine": run["machine"],
-        "Instruction sets": run.get("instructions"),
-    }
-    rows = [f"{name}\n: {value}\n" for name, value in facts.items() if value]
     heading = (folder / "summary.md").read_text().split("\n", 1)[0]
     return _PAGE.format(
         name=folder.name,
         title=folder.name.replace("-", " ").capitalize(),
         command=heading.removeprefix("# "),
-        rows="\n".join(rows),
     )
-
-
-def _listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"`{key} {value}`" for key, value in values.items() if value is not None)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -53,7 +53,7 @@ class FiledClustering:
 
     1. `points` writes the points in float64, and scaled in float32.
     2. `codes` solves blocks of up to 1,024 rows to the certified gap of the model. Products with
-       all points are made in parts of 4,096 points. From 25,000 to 4,000,000 points cells replace
+       all points are made in parts of 1,024 points. From 25,000 to 4,000,000 points cells replace
        them, if they exclude most of the points.
     3. `graph` makes the affinity ``|C| + |C|^T`` in parts of 32 blocks.
     4. `embedding` is that of `spectral_labels`. The workers multiply the graph by blocks of

@@ -46,7 +46,7 @@ from .slots import (
 _EPS32 = 2.0**-23
 _TINY32 = 2.0**-126  # smaller numbers have larger relative rounding errors
 _SLOTS = 256  # rows in a pool
-_PART = 4096  # atoms that it multiplies at a time
+_PART = 1024  # atoms that it multiplies at a time
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
 # The others affect only the speed: the number of atoms that join a working set in the first round
 # and in later rounds; the tolerance of early rounds; the share of the worst correlation from which
