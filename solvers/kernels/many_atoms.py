@@ -31,9 +31,7 @@ def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds:
     rough = PoolBlock(start, stop, _sample(problem, step), *rule).solve()
     started = _start_from(rough, start, step, problem)
     codes = PoolBlock(start, stop, started, tol, max_rounds, _NEAR).solve()
-    return codes._replace(
-        n_iter=codes.n_iter + rough.n_iter, n_looked=codes.n_looked + rough.n_looked
-    )
+    return codes._replace(n_iter=codes.n_iter + rough.n_iter)
 
 
 def _pays(start: int, stop: int, problem: Problem, step: int, tol: float, max_rounds: int) -> bool:
