@@ -46,8 +46,8 @@ class Solution:
         Quantities recorded in each iteration, if the solver was asked for them.
     n_passes : ndarray of shape (n_rows,), optional
         Number of passes of a working-set solver over the atoms: products of the residual of the row
-        with all atoms, or searches for the atoms that matter. Those over a sample of the atoms, from
-        whose codes a row starts, do not count.
+        with all atoms, or searches for the atoms that matter. Passes over a sample of the atoms, to
+        start from, do not count.
     objective_gap : ndarray of shape (n_rows,), optional
         The same gap relative to the objective, ``(objective - dual objective) / objective``: from 0
         to 1 unless constraints are violated, and 0 where both vanish. Near 1, the objective may be
