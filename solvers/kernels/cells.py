@@ -15,28 +15,20 @@ close to the signals that they represent, and nearly all products if residuals a
 with the penalty.
 """
 
-import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from sklearn.cluster import KMeans, MiniBatchKMeans
-from sklearn.exceptions import ConvergenceWarning
 
 from ..inputs import Array
 from .active_set import ZERO
 from .compiled import jit_reordered
 from .selection import beyond_rounding, bring_largest_first, holds, smallest
 from .slots import dot
+from .spans import MOST_DIRECTIONS, cluster, find_spans, fit_basis, members_of
 
 _CELL = 24  # approximate number of atoms in a cell
-_MOST_SPANS = 256
-_MOST_DIRECTIONS = 16  # largest number of directions in a basis
-_LEFT = 0.001  # share of the squares that may lie outside a basis
-_SHARED = 0.01  # share of a cluster's squares that may lie outside a basis that it shares
-_AS_WELL = 1.5  # a shared basis may leave this multiple of what the best basis leaves of an atom
-_FIT = 64  # number of atoms to which a centre is fitted
 _ROOM = 512  # atoms that a search for the strongest holds
 _NEAR_GROUPS, _NEAR_CELLS = 3, 4  # numbers of the nearest, which give a signal its first atoms
 
@@ -50,7 +42,7 @@ class Cells(NamedTuple):
     span_norm: np.ndarray  # (spans,) the largest |d|
     group: np.ndarray  # (spans + 1,) a span's first group
     begin: np.ndarray  # (groups + 1,) its first cap: that of all its atoms, before its cells'
-    centre: np.ndarray  # (caps, _MOST_DIRECTIONS) of unit length, in the span's coordinates
+    centre: np.ndarray  # (caps, MOST_DIRECTIONS) of unit length, in the span's coordinates
     cosine: np.ndarray  # (caps,) of the angle alpha, rounded down
     left: np.ndarray  # (caps,) the largest |e|
     norm: np.ndarray  # (caps,) the largest |d|
@@ -66,7 +58,7 @@ def make_cells(atoms: Array) -> Cells:
     norms = np.sqrt(np.einsum("ij,ij->i", atoms, atoms))
     present = np.flatnonzero(norms)
     units, norms = atoms[present] / norms[present, None], norms[present]
-    spans = [_make_span(units, norms, rows) for rows in _spans(units)]
+    spans = [_make_span(units, norms, rows) for rows in find_spans(units)]
     joined = {name: np.concatenate([span[name] for span in spans]) for name in spans[0]}
     before = _starts([span["atom"].size for span in spans])
     n_caps = [span["norm"].size for span in spans]
@@ -84,44 +76,13 @@ def make_cells(atoms: Array) -> Cells:
     )
 
 
-def _spans(units: Array) -> list[Array]:
-    """Rows of each span: atoms in a basis that clusters share, or the other atoms of a cluster."""
-    clusters = _members(_cluster(units, min(round(len(units) ** 0.5), _MOST_SPANS)))
-    bases = [_basis(units[rows]) for rows in clusters]
-    shared = _choose_bases(bases)
-    if not shared:
-        return clusters
-    first = _starts(map(len, shared))[:-1]
-    labels = np.empty(len(units), np.int64)
-    for label, (rows, (own, _)) in enumerate(zip(clusters, bases, strict=True), len(shared)):
-        inside = np.square(units[rows] @ np.concatenate([*shared, own]).T)
-        left = 1 - np.add.reduceat(inside, np.append(first, len(inside.T) - len(own)), axis=1)
-        in_shared = left[:, :-1] <= _AS_WELL * left.min(axis=1, keepdims=True) + _LEFT
-        labels[rows] = np.where(in_shared.any(axis=1), in_shared.argmax(axis=1), label)
-    return _members(np.unique(labels, return_inverse=True)[1])
-
-
-def _choose_bases(found: list[tuple[Array, Array]]) -> list[Array]:
-    """Choose bases that nearly span another cluster too, trying the smallest bases first."""
-    bases: list[Array] = []
-    joined: list[bool] = []
-    for basis, shares in sorted(found, key=lambda pair: len(pair[0])):
-        held = [shares @ np.square(basis @ b.T).sum(axis=1) >= 1 - _SHARED for b in bases]
-        if any(held):
-            joined[held.index(True)] = True
-        else:
-            bases.append(basis)
-            joined.append(False)
-    return [basis for basis, shared in zip(bases, joined, strict=True) if shared]
-
-
 def _make_span(units: Array, norms: Array, rows: Array) -> dict[str, Array]:
     """Basis, groups, caps and atoms of a span; atoms are numbered from the first of the span."""
-    basis, _ = _basis(units[rows])
+    basis, _ = fit_basis(units[rows])
     inside = units[rows] @ basis.T
     groups = [
-        [group[cell] for cell in _members(_cluster(inside[group], len(group) // _CELL))]
-        for group in _members(_cluster(inside, round((len(rows) / _CELL) ** 0.5)))
+        [group[cell] for cell in members_of(cluster(inside[group], len(group) // _CELL))]
+        for group in members_of(cluster(inside, round((len(rows) / _CELL) ** 0.5)))
     ]
     cells = [cell for group in groups for cell in group]
     order = np.concatenate(cells)
@@ -155,41 +116,9 @@ def _starts(counts: Iterable[int]) -> Array:
     return np.append(0, np.cumsum(np.fromiter(counts, np.int64)))
 
 
-def _members(labels: Array) -> list[Array]:
-    """Indices of each label; the labels are 0, 1, ... without gaps."""
-    order = np.argsort(labels, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(labels))[:-1])
-
-
-def _cluster(points: Array, n_cells: int) -> Array:
-    """Cluster directions; the labels are 0, 1, ... without gaps."""
-    if n_cells <= 1:
-        return np.zeros(len(points), np.int64)
-    settings: dict[str, Any] = {"n_init": 1, "max_iter": 10, "random_state": 0}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than cells
-        if len(points) > _FIT * n_cells:
-            model = MiniBatchKMeans(n_cells, batch_size=4096, **settings)
-            chosen = np.random.default_rng(0).choice(len(points), _FIT * n_cells, replace=False)
-            labels = model.fit(points[chosen]).predict(points)
-        else:
-            labels = KMeans(n_cells, **settings).fit_predict(points)
-    return np.unique(labels, return_inverse=True)[1]
-
-
-def _basis(units: Array) -> tuple[Array, Array]:
-    """Right singular vectors with nearly all of the squares, and the share of each."""
-    values, vectors = np.linalg.eigh(units.T @ units)
-    shares = values[::-1] / len(units)
-    n_directions = min(
-        int((np.cumsum(shares) < 1 - _LEFT).sum()) + 1, _MOST_DIRECTIONS, len(values)
-    )
-    return np.ascontiguousarray(vectors.T[::-1][:n_directions]), shares[:n_directions]
-
-
 def _centres(directions: Array, starts: Array) -> Array:
     centres = _normalize_rows(np.add.reduceat(directions, starts))
-    return np.pad(centres, ((0, 0), (0, _MOST_DIRECTIONS - centres.shape[1])))
+    return np.pad(centres, ((0, 0), (0, MOST_DIRECTIONS - centres.shape[1])))
 
 
 def _cosines(directions: Array, starts: Array) -> Array:

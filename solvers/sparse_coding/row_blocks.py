@@ -26,6 +26,7 @@ from ..kernels import (
     row_pool,
     selection,
     slots,
+    spans,
 )
 from ..kernels.cell_rows import CellBlock
 from ..kernels.cells import Cells, make_cells, strongest_in_cells
@@ -257,7 +258,9 @@ def _name_solve(arrays: dict[str, Array], *rule: Any) -> str:
 @cache
 def hash_code() -> str:
     """Return a hash of the source of the kernels."""
-    modules = (compiled, active_set, cell_rows, cells, many_atoms, row_pool, selection, slots)
+    modules = (
+        compiled, active_set, cell_rows, cells, many_atoms, row_pool, selection, slots, spans,
+    )  # fmt: skip
     files = [Path(str(module.__file__)) for module in modules]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
