@@ -44,7 +44,7 @@ FEWEST_IN_CELLS = 25_000  # atoms; with fewer, products cost little more than ma
 # Blocks depend only on the number of rows: the answer must not depend on the number of workers.
 _MOST_ROWS, _FEWEST_ROWS, _BLOCKS = 1024, 128, 8
 # Cells are searched if on average they leave at most this share of the atoms to look at.
-_LEFT_BY_CELLS = 1 / 16
+_LEFT_BY_CELLS = 1 / 20
 # Rows on which this is tried; the first few suffice where half of the atoms are left.
 _PROBED = (4, 64)
 _CELLS = "cells "
