@@ -15,7 +15,9 @@ _FEWEST = 16_384
 _STEP = 8
 _SAMPLE = 32_768
 _COARSE = 10.0
-_NEAR = 384  # atoms that a product with all atoms leaves
+# A product with all atoms leaves so many, or fewer, so that the cache holds all their entries.
+_NEAR = 384
+_CACHED = 98_304
 # Fewer products do not pay if the active set takes longer: if a row has k nonzeros, by the mean of
 # the first _TRIED rows, and k^3 times _COSTLY exceeds the number of entries of the atoms.
 _TRIED = 16
@@ -30,7 +32,8 @@ def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds:
         return PoolBlock(start, stop, problem, tol, max_rounds).solve()
     rough = PoolBlock(start, stop, _sample(problem, step), *rule).solve()
     started = _start_from(rough, start, step, problem)
-    codes = PoolBlock(start, stop, started, tol, max_rounds, _NEAR).solve()
+    near = min(_NEAR, max(_CACHED // problem.atoms.shape[1], 1))
+    codes = PoolBlock(start, stop, started, tol, max_rounds, near).solve()
     return codes._replace(n_iter=codes.n_iter + rough.n_iter)
 
 
