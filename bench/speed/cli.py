@@ -242,7 +242,8 @@ def scale(
 
     - subspaces-50, up to 1,000,000, and subspaces-200, up to 300,000: 20 subspaces of dimension 6
       in 50 or 200 dimensions
-    - noisy-50, up to 100,000: the same in 50 dimensions with noise of 0.05 of the norm
+    - many-50 and many-200, up to 100,000: 100 subspaces of dimension 5 in 50 or 200 dimensions
+    - noisy-50, up to 100,000: subspaces-50 with noise of 0.05 of the norm
     - mnist, up to 30,000: scattering features on 200 principal directions, if the environment
       variable TWINSOLVE_DATA names a folder with its files
 

@@ -54,9 +54,10 @@ def time_scale(
     ----------
     cases : iterable of str, optional
         Among ``subspaces-50``, ``subspaces-200`` and ``noisy-50`` (20 subspaces of dimension 6 in
-        50 or 200 dimensions; ``noisy-50`` has noise of 0.05 times their norm), and ``mnist``
-        (scattering features on 200 principal directions). None is all cases, in this order up to
-        1,000,000, 300,000, 100,000 and 30,000 rows.
+        50 or 200 dimensions; ``noisy-50`` has noise of 0.05 times their norm), ``many-50`` and
+        ``many-200`` (100 subspaces of dimension 5), and ``mnist`` (scattering features on 200
+        principal directions). None is all cases: subspaces-50 up to 1,000,000 rows, subspaces-200
+        up to 300,000, mnist up to 30,000, the others up to 100,000.
     sizes : sequence of int, optional
         Numbers of rows; None is 10,000 to 1,000,000.
     n_jobs : int, default=1
@@ -156,14 +157,9 @@ class _Ours(Entrant):
         }
 
 
-def _subspaces(n: int, seed: int, *, n_features: int, noise: float = 0.0) -> Array:
+def _subspaces(n: int, seed: int, *, n_subspaces: int = 20, **made: Any) -> Array:
     X, _ = make_union_of_subspaces(
-        -(-n // 20),
-        n_subspaces=20,
-        n_features=n_features,
-        dimension=6,
-        noise=noise,
-        random_state=seed,
+        -(-n // n_subspaces), n_subspaces=n_subspaces, random_state=seed, **made
     )
     return np.random.default_rng(seed).permutation(X)[:n]
 
@@ -177,9 +173,12 @@ def _digits(n: int, seed: int) -> Array:
     return pca_features(scattering_features(framed), 200)
 
 
+_many = partial(_subspaces, n_subspaces=100, dimension=5)
 POINTS = {
-    "subspaces-50": Points(partial(_subspaces, n_features=50), 1_000_000),
-    "subspaces-200": Points(partial(_subspaces, n_features=200), 300_000),
-    "noisy-50": Points(partial(_subspaces, n_features=50, noise=0.05), 100_000),
+    "subspaces-50": Points(partial(_subspaces, n_features=50, dimension=6), 1_000_000),
+    "subspaces-200": Points(partial(_subspaces, n_features=200, dimension=6), 300_000),
+    "many-50": Points(partial(_many, n_features=50), 100_000),
+    "many-200": Points(partial(_many, n_features=200), 100_000),
+    "noisy-50": Points(partial(_subspaces, n_features=50, dimension=6, noise=0.05), 100_000),
     "mnist": Points(_digits, 30_000, partial(fetch_mnist, subset="all")),
 }

@@ -75,7 +75,8 @@ def test_large_numbers_of_rows_are_left_to_cases_that_afford_them(monkeypatch):
     table = time_scale(sizes=(10_000, 300_000))
     counts = table.groupby("points").n_rows.max()
     assert counts.to_dict() == {
-        "subspaces-50": 300_000, "subspaces-200": 300_000, "noisy-50": 10_000, "mnist": 10_000,
+        "subspaces-50": 300_000, "subspaces-200": 300_000, "many-50": 10_000,
+        "many-200": 10_000, "noisy-50": 10_000, "mnist": 10_000,
     }  # fmt: skip
     assert time_scale(cases=["noisy-50"], sizes=[300_000]).n_rows.tolist() == [300_000]
 
