@@ -118,7 +118,7 @@ def self_expression(peer: Peers = None, rounds: Rounds = 3) -> None:
 
 @_times("sparse")
 def sparse_coding(peer: Peers = None, rounds: Rounds = 3) -> None:
-    """Code 1,000 signals in a random dictionary of 1,024 atoms, at a certified gap of 1e-6.
+    """Code signals in a random dictionary, at a certified gap of 1e-6.
 
     ```
     twinsolve speed sparse-coding --case dictionary-10
@@ -127,8 +127,9 @@ def sparse_coding(peer: Peers = None, rounds: Rounds = 3) -> None:
     Times are measured as by twinsolve speed self-expression. SPAMS, like our solver, computes its
     own Gram matrix.
 
-    **Cases**: dictionary-10 and dictionary-50. Each signal has a smallest penalty at which its
-    code is zero. The penalty of a case is the mean of these, divided by 10 or 50.
+    **Cases**: dictionary-10 and dictionary-50, of 1,000 signals and 1,024 atoms, and patches-5, of
+    5,000 signals and 256 atoms in 64 dimensions. Each signal has a smallest penalty at which its
+    code is zero. The penalty of a case is the mean of these, divided by 10, 50 or 5.
 
     **Peers**: scikit-learn-cd and scikit-learn-lars (sparse_encode), celer, skglm, spams (LARS).
 

@@ -70,15 +70,17 @@ def _mnist(seed: int, n_points: int) -> SparseProblem:
     return _self_expression(features_of("relative-scattering-500", digits), 200)
 
 
-def _random_dictionary(seed: int, share: int) -> SparseProblem:
-    """1,000 signals of 12 atoms each and 5 % noise, in 1,024 atoms of 256 features."""
+def _random_dictionary(
+    seed: int, share: int, n_signals: int, n_atoms: int, n_features: int, n_used: int
+) -> SparseProblem:
+    """Signals of some atoms each, and 5 % noise."""
     rng = np.random.default_rng(seed)
-    D = normalize(rng.standard_normal((1024, 256)))
-    C = np.zeros((1000, 1024))
+    D = normalize(rng.standard_normal((n_atoms, n_features)))
+    C = np.zeros((n_signals, n_atoms))
     for code in C:
-        code[rng.choice(1024, 12, replace=False)] = rng.standard_normal(12)
+        code[rng.choice(n_atoms, n_used, replace=False)] = rng.standard_normal(n_used)
     Y = normalize(C @ D)
-    Y = normalize(Y + 0.05 / np.sqrt(256) * rng.standard_normal(Y.shape))
+    Y = normalize(Y + 0.05 / np.sqrt(n_features) * rng.standard_normal(Y.shape))
     return SparseProblem(Y, D, np.full(len(Y), lam_max(Y, D).mean() / share))
 
 
@@ -96,10 +98,14 @@ SELF_EXPRESSION = {
     "mnist-5000": SparseCase("lam_max / 200", partial(_mnist, n_points=5000)),
     "large": _synthetic(70_000, 500, tol=1e-4, alone=True),
 }
+_DICTIONARY = {"n_signals": 1000, "n_atoms": 1024, "n_features": 256, "n_used": 12}
+_PATCHES = {"n_signals": 5000, "n_atoms": 256, "n_features": 64, "n_used": 4}
 SPARSE_CODING = {
-    f"dictionary-{n}": SparseCase(f"mean lam_max / {n}", partial(_random_dictionary, share=n))
-    for n in (10, 50)
-}
+    f"{name}-{n}": SparseCase(f"mean lam_max / {n}", partial(_random_dictionary, share=n, **sizes))
+    for name, n, sizes in (
+        ("dictionary", 10, _DICTIONARY), ("dictionary", 50, _DICTIONARY), ("patches", 5, _PATCHES),
+    )
+}  # fmt: skip
 
 
 _TARGET = 1e-6
@@ -192,14 +198,15 @@ def time_sparse_coding(
 ) -> pd.DataFrame:
     """Time sparse coding in a random dictionary beside its peers, at equal certified gap.
 
-    The 1,000 signals of unit norm are sums of 12 of 1,024 atoms and 5 % noise, in 256 dimensions.
-    All share one penalty. Rounds, samples and tolerances are as in `time_self_expression`.
+    Signals of unit norm are sums of atoms and 5 % noise: 1,000 signals of 12 out of 1,024 atoms in
+    256 dimensions, or as many as patches have, 5,000 signals of 4 out of 256 atoms in 64. All share
+    one penalty. Rounds, samples and tolerances are as in `time_self_expression`.
 
     Parameters
     ----------
     cases : iterable of str, optional
-        Among ``dictionary-10`` and ``dictionary-50``, whose penalty is the mean of `lam_max` over
-        the signals, divided by 10 or 50. None is both.
+        Among ``dictionary-10``, ``dictionary-50`` and ``patches-5``, whose penalty is the mean of
+        `lam_max` over the signals, divided by that number. None is all.
     peers : iterable of str, optional
         Among ``scikit-learn-cd``, ``scikit-learn-lars``, ``celer``, ``skglm`` and ``spams``. None
         is all peers.
