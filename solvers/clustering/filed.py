@@ -62,7 +62,7 @@ class FiledClustering:
        10,000 random points.
 
     **Memory.** Besides mapped files, which the system drops when it needs room, a worker holds a
-    hundred bytes for each coefficient of a part, and some 30 MB. Mapping is no copy, but counts as
+    hundred bytes for each coefficient of a part, and some 200 MB. Mapping is no copy, but counts as
     a worker's memory in Dask: give its workers no limit. The caller holds about ``9 k + 100``
     numbers for each point with k clusters. Making cells takes about three copies of the points.
 
