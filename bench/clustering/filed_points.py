@@ -30,7 +30,8 @@ from .methods import find_method
 
 METHOD = "SSC:gamma=50"
 _PATIENCE = 10  # seconds that a scheduler or a worker has to answer
-_COSTS, _BETWEEN_LOOKS = ("seconds", "processor_seconds", "worker_mib", "caller_mib"), 0.5
+_COSTS, _FINISHED = ("seconds", "processor_seconds", "worker_mib", "caller_mib"), "finished"
+_BETWEEN_LOOKS = 0.5  # seconds
 _LOCAL = re.compile(r"local:([1-9]\d*)")
 
 
@@ -81,8 +82,8 @@ def cluster_filed(
 ) -> tuple[Array, pd.DataFrame]:
     """Cluster points on the workers of the active joblib backend; return labels and steps.
 
-    A row of the table has a step, its costs and what it found. The costs of an interrupted job
-    count too.
+    A row of the table has a step, its costs and what it found. The costs of an interrupted step
+    count too, and those of a finished step are those of its first run.
 
     Raises
     ------
@@ -98,18 +99,21 @@ def cluster_filed(
     model = way.make(n_clusters=k, random_state=seed, n_jobs=None, **way.settings[0])
     job, rows = FiledClustering(model, points, folder), []
 
-    def step(name: str, run: Any, about: Any) -> Any:
-        with watch.step(name):
+    def step(name: str, run: Any, about: Any, *parameters: int) -> Any:
+        key = " ".join(map(str, (name, *parameters)))
+        with watch.step(key):
             found = run()
-        rows.append({"step": name} | watch.costs[name] | about(found))
+        rows.append(
+            {"step": name} | {cost: watch.costs[key][cost] for cost in _COSTS} | about(found)
+        )
         return found
 
     step("points", lambda: job.points, lambda _: dict(zip(("n", "p"), points.shape, strict=True)))
-    watch.go_on(job.folder / "costs.json")
+    watch.go_on(job.folder / "costs" / "steps.json")
     step("codes", lambda: job.codes(progress("blocks")), _describe_codes)
     step("graph", lambda: job.graph, lambda graph: {"components": int(graph.part.max()) + 1})
-    step("embedding", lambda: job.embedding, lambda found: {"tied": found.tied})
-    labels = step("labels", job.labels, lambda found: _describe_labels(points.y, found))
+    step("embedding", lambda: job.embedding, lambda found: {"tied": found.tied}, k)
+    labels = step("labels", job.labels, lambda found: _describe_labels(points.y, found), k, seed)
     return labels, pd.DataFrame(rows)
 
 
@@ -168,14 +172,18 @@ class Watch:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Count what happens inside as costs of a step."""
-        costs = self.costs.setdefault(name, dict.fromkeys(_COSTS, 0.0))
+        """Count what happens inside as costs of a step, unless it has been finished before."""
+        costs = self.costs.setdefault(name, dict.fromkeys((*_COSTS, _FINISHED), 0.0))
+        if costs[_FINISHED]:
+            yield
+            return
         self._seen = self._now()
         ended = Event()
         thread = Thread(target=self._watch, args=(costs, ended), daemon=True)
         thread.start()
         try:
             yield
+            costs[_FINISHED] = 1.0
         finally:
             ended.set()
             thread.join()

@@ -4,6 +4,8 @@ Rows start from their codes in a sample of the atoms. After each product with al
 with those of large correlations.
 """
 
+from functools import partial
+
 import numpy as np
 
 from .row_pool import Codes, PoolBlock
@@ -26,25 +28,21 @@ _COSTLY = 20.0
 
 def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds: int) -> Codes:
     """Codes of the rows start .. stop - 1, by `PoolBlock`."""
-    step = max(_STEP, len(problem.atoms) // _SAMPLE)
-    rule = _COARSE * tol, max_rounds
-    if not _pays(start, stop, problem, step, *rule):
-        return PoolBlock(start, stop, problem, tol, max_rounds).solve()
-    rough = PoolBlock(start, stop, _sample(problem, step), *rule).solve()
+    plain = partial(PoolBlock, start, stop, problem, tol, max_rounds)
+    others = problem.gram, problem.hidden, problem.start_atom
+    m, p = problem.atoms.shape
+    if m < _FEWEST or any(array.size for array in others):
+        return plain().solve()
+    step, rule = max(_STEP, m // _SAMPLE), (_COARSE * tol, max_rounds)
+    sample = _sample(problem, step)
+    tried = PoolBlock(start, min(start + _TRIED, stop), sample, *rule).solve()
+    if _COSTLY * tried.nnz.mean() ** 3 > m * p:
+        return plain().solve()
+    rough = PoolBlock(start, stop, sample, *rule).solve()
     started = _start_from(rough, start, step, problem)
-    near = min(_NEAR, max(_CACHED // problem.atoms.shape[1], 1))
+    near = min(_NEAR, max(_CACHED // p, 1))
     codes = PoolBlock(start, stop, started, tol, max_rounds, near).solve()
     return codes._replace(n_iter=codes.n_iter + rough.n_iter)
-
-
-def _pays(start: int, stop: int, problem: Problem, step: int, tol: float, max_rounds: int) -> bool:
-    if len(problem.atoms) < _FEWEST or problem.gram.size:
-        return False
-    if problem.hidden.size or problem.start_atom.size:
-        return False
-    some = start, min(start + _TRIED, stop)
-    nnz = PoolBlock(*some, _sample(problem, step), tol, max_rounds).solve().nnz.mean()
-    return bool(_COSTLY * nnz**3 <= problem.atoms.size)
 
 
 def _sample(problem: Problem, step: int) -> Problem:

@@ -48,7 +48,7 @@ _TINY32 = 2.0**-126  # smaller numbers have larger relative rounding errors
 _SLOTS = 256  # rows in a pool
 _PART = 1024  # atoms that it multiplies at a time
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
-# The others affect only the speed: the number of atoms that join a working set in the first round
+# These four affect only the speed: the number of atoms that join a working set in the first round
 # and in later rounds; the tolerance of early rounds; the share of the worst correlation from which
 # atoms join; and supports of at most n_features / _LOCAL atoms are multiplied by the stored Gram
 # matrix at once.
@@ -56,8 +56,8 @@ _ADD = (40, 30)
 _LOOSE = 0.003
 _SPREAD = 0.35
 _LOCAL = 8
-# Atoms are near if their correlation is at least this share of h; a row stays with those of one
-# search for so many rounds at most.
+# So do these: atoms are near if their correlation is at least this share of h, and a row stays with
+# those of one search for so many rounds at most.
 _REACH = 0.9
 _ROUNDS = 20
 
@@ -85,7 +85,6 @@ class _Rule(NamedTuple):
     loose: float
     local: int  # largest support that is multiplied by the stored Gram matrix at once
     near: int  # atoms that are kept from a search, or 0
-    reach: float  # multiple of h above which they are kept
 
 
 class _Found(NamedTuple):
@@ -197,7 +196,7 @@ def _advance(first, stop, fresh, row, B, fill, state):
 def _improve_on_near(i, gap, norm, problem, rule, pool, slot, search, work):
     """Repeat the round on the atoms that the last search kept; returns the norm of the residual."""
     D, h, r, near = problem.atoms, problem.half[i], pool.residual[slot], search.atom[slot]
-    ridge, goal = problem.ridge[i], max(0.3 * rule.tol, rule.loose * gap)
+    goal = max(0.3 * rule.tol, rule.loose * gap)
     for _ in range(_ROUNDS):
         k, n = pool.nnz[slot], ZERO
         if k + rule.add >= work.x.size:
@@ -218,12 +217,8 @@ def _improve_on_near(i, gap, norm, problem, rule, pool, slot, search, work):
         if inner <= goal:
             break
         for a in range(k):
-            c = pool.value[slot, a]
-            load(a, pool.atom[slot, a], c, h * np.sign(c) + ridge * c, i, problem, work)
             work.support[a] = a
-        for a in range(n):
-            j = work.candidate[a]
-            load(k + a, j, 0.0, dot(D[j], r), i, problem, work)
+        _load_roughly(search.key[slot, :0], i, n, 1.0, problem, pool, slot, work)
         improve(i, n, inner, problem, rule, pool, slot, work)
         norm = residual(problem.signals[i], D, pool, slot)
     return norm
@@ -276,7 +271,7 @@ def _begin_search(i, scale, slack, problem, rule, slot, search):
     search.n[slot] = 0
     search.top[slot] = 0.0
     least = _least_violation(i, scale, slack, problem) if scale > 0.0 else np.inf
-    search.low[slot] = least * rule.reach
+    search.low[slot] = least * (_REACH if rule.near else 1.0)
 
 
 @jit_uncounted
@@ -545,7 +540,6 @@ class Block:
             _LOOSE,
             p // _LOCAL,
             near,
-            _REACH if near else 1.0,
         )
         self.start, self.stop, self.problem = start, stop, problem
         largest_start = int(np.diff(problem.start_at[start : stop + 1]).max())

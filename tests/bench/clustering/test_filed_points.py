@@ -73,6 +73,11 @@ def test_costs_of_an_interrupted_step_count(tmp_path):
     assert 2 <= watch.costs["codes"]["processor_seconds"] < 3
     assert watch.costs["codes"]["worker_mib"] == 7
     assert 0 < watch.costs["codes"]["seconds"] < 1
+    known, again = dict(watch.costs["codes"]), Watch(Workers())
+    again.go_on(tmp_path / "costs.json")
+    with again.step("codes"):
+        pass
+    assert again.costs["codes"] == known, "a finished step costs what its first run did"
 
 
 @pytest.mark.parametrize(
