@@ -4,8 +4,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ..inputs import Array, narrow
-from ..kernels.compiled import jit_reordered
-from ..kernels.slots import dot, scaled
+from ..kernels.compiled import jit_reordered, jit_uncounted
+from ..kernels.slots import copy, dot, scaled
 from ..kernels.workers import one_blas_thread, spread
 from .row_blocks import MOST_STORED
 
@@ -45,9 +45,10 @@ def pursue_rows(
     blocks = [slice(start, start + size) for start in range(0, n, size)]
     pays = m <= MOST_STORED and n * (max_nonzero - 1) >= m
     with one_blas_thread:
-        atoms32 = _scale(D if pays else D[:0], np.linalg.norm(D, axis=1).max())
-        gram = atoms32 @ atoms32.T
-        tasks = [(Y[rows], D, atoms32, gram, own_atom[rows], max_nonzero, tol) for rows in blocks]
+        norms = np.linalg.norm(D, axis=1)
+        atoms32 = _scale(D if pays else D[:0], norms.max())
+        shared = D, norms, atoms32, atoms32 @ atoms32.T, max_nonzero, tol
+        tasks = [(Y[rows], own_atom[rows], *shared) for rows in blocks]
         by_block = list(spread(_pursue, tasks, n_jobs))
     support, values, counts = (np.concatenate(parts) for parts in zip(*by_block, strict=True))
     stored = np.arange(max_nonzero) < counts[:, None]
@@ -63,10 +64,17 @@ def _scale(rows: Array, lengths: Array | float) -> Array:
 
 
 def _pursue(
-    Y: Array, D: Array, atoms32: Array, gram: Array, own: Array, most: int, tol: float
+    Y: Array,
+    own: Array,
+    D: Array,
+    norms: Array,
+    atoms32: Array,
+    gram: Array,
+    most: int,
+    tol: float,
 ) -> tuple[Array, Array, Array]:
     """Return support, coefficients and number of atoms of each row; row i avoids atom own[i]."""
-    norms, sizes = np.linalg.norm(D, axis=1), np.linalg.norm(Y, axis=1)
+    sizes = np.linalg.norm(Y, axis=1)
     basis = np.empty((len(Y), most, D.shape[1]))
     triangle = np.empty((len(Y), most, most))
     support = np.empty((len(Y), most), dtype=np.intp)
@@ -121,7 +129,7 @@ def _grow(
     return go_on
 
 
-@jit_reordered
+@jit_uncounted
 def _add(
     d: Array, norm: float, r: Array, basis: Array, triangle: Array, k: int
 ) -> tuple[bool, float]:
@@ -130,7 +138,7 @@ def _add(
     Returns whether anything of d was left, and ``q . r``.
     """
     q = basis[k]
-    q[:] = d
+    copy(d, q, d.size)
     for i in range(k):
         triangle[i, k] = dot(basis[i], q)
         _subtract(triangle[i, k], basis[i], q)
@@ -138,7 +146,8 @@ def _add(
     if distance <= _DEPENDENT * norm:
         return False, 0.0
     triangle[k, k] = distance
-    q /= distance
+    for j in range(q.size):
+        q[j] /= distance
     taken = dot(q, r)
     _subtract(taken, q, r)
     return True, taken
@@ -168,6 +177,7 @@ def _grow_to_end(
     """
     most, largest = triangle.shape[1], norms.max()
     products, unsure = np.empty((most, len(D)), np.float32), np.empty(most)
+    tops = np.empty(_LANES, np.float32)
     rounding = (D.shape[1] + 6 * most + 8) * _UNIT
     for a in range(active.size):
         b, alpha = active[a], correlations[a]
@@ -175,12 +185,12 @@ def _grow_to_end(
         least = max(tol, _NO_CORRELATION / 2 * size)  # what is less has no correlation
         _exclude(alpha, own[b], support[b, :0])
         for k in range(most):
-            top = _top(alpha)
+            top = _top(alpha, tops)
             if not error <= _MOST_ERROR * top:
                 _correlate(D, r, 1 / (largest * size), alpha)
                 _exclude(alpha, own[b], support[b, :k])
                 error = rounding * left / size
-                top = _top(alpha)
+                top = _top(alpha, tops)
             new, score = _strongest(D, r, alpha, top - 3 * error)
             if new < 0 or score <= _NO_CORRELATION * norms[new] * size:
                 break
@@ -200,13 +210,13 @@ def _grow_to_end(
             _update(alpha, products, gram[new], largest, T, k, taken / size)
 
 
-@jit_reordered
+@jit_uncounted
 def _correlate(D: Array, r: Array, scale: float, alpha: Array) -> None:
     for j in range(alpha.size):
         alpha[j] = dot(D[j], r) * scale
 
 
-@jit_reordered
+@jit_uncounted
 def _update(
     alpha: Array, products: Array, own: Array, largest: float, T: Array, k: int, c: float
 ) -> None:
@@ -220,7 +230,7 @@ def _update(
         _subtract(np.float32(c), p, alpha[start:end])
 
 
-@jit_reordered
+@jit_uncounted
 def _exclude(alpha: Array, own: int, support: Array) -> None:
     """Set alpha to NaN, which no search finds, at `own` and `support`."""
     if own >= 0:
@@ -229,19 +239,28 @@ def _exclude(alpha: Array, own: int, support: Array) -> None:
         alpha[i] = np.nan
 
 
-@jit_reordered
-def _top(alpha: Array) -> float:
+@jit_uncounted
+def _top(alpha: Array, tops: Array) -> float:
     """``max_j |alpha_j|``, by running maxima, which the compiler vectorises."""
-    tops = np.zeros(_LANES, np.float32)
+    for j in range(_LANES):
+        tops[j] = 0.0
     for start in range(0, alpha.size, _LANES):
-        part = alpha[start : start + _LANES]
-        for j in range(part.size):
-            v = abs(part[j])
-            tops[j] = v if v > tops[j] else tops[j]
-    return tops.max()
+        _raise(tops, alpha[start : start + _LANES])
+    half = _LANES // 2
+    while half:
+        _raise(tops, tops[half : 2 * half])
+        half //= 2
+    return tops[0]
 
 
-@jit_reordered
+@jit_uncounted
+def _raise(tops: Array, values: Array) -> None:
+    for j in range(values.size):
+        v = abs(values[j])
+        tops[j] = v if v > tops[j] else tops[j]
+
+
+@jit_uncounted
 def _strongest(D: Array, r: Array, alpha: Array, low: float) -> tuple[int, float]:
     """Return the atom of largest ``|d_j . r|`` among those with ``|alpha_j| >= low``, and this."""
     new, score, least = -1, -1.0, np.float32(low)
@@ -257,7 +276,7 @@ def _strongest(D: Array, r: Array, alpha: Array, low: float) -> tuple[int, float
     return new, score
 
 
-@jit_reordered
+@jit_uncounted
 def _subtract(c: float, b: Array, out: Array) -> None:
     """out <- out - c b; as a loop it compiles much faster than on arrays."""
     for j in range(out.size):
