@@ -110,6 +110,8 @@ def cluster_filed(
 
     step("points", lambda: job.points, lambda _: dict(zip(("n", "p"), points.shape, strict=True)))
     watch.go_on(job.folder / "costs" / "steps.json")
+    step("cells", lambda: job.cells, lambda serve: {"cells": "serve" if serve else "do not serve"})
+    step("lam_max", lambda: job.lam_max(progress("blocks")), lambda _: {})
     step("codes", lambda: job.codes(progress("blocks")), _describe_codes)
     step("graph", lambda: job.graph, lambda graph: {"components": int(graph.part.max()) + 1})
     step("embedding", lambda: job.embedding, lambda found: {"tied": found.tied}, k)
@@ -133,9 +135,10 @@ def _describe_labels(true: Array | None, found: Array) -> dict[str, Any]:
 def step_lines(table: pd.DataFrame) -> Lines:
     """Headings and cells of the table of steps."""
     words = {
-        "gap": ("largest gap", ".1e"), "nonzeros": ("non-zeros a row", ".1f"),
-        "passes": ("passes a row", ".1f"), "looked": ("atoms a pass", ",.0f"),
-        "components": ("components", ".0f"), "error": ("error, %", ".2f"),
+        "cells": ("cells", ""), "gap": ("largest gap", ".1e"),
+        "nonzeros": ("non-zeros a row", ".1f"), "passes": ("passes a row", ".1f"),
+        "looked": ("atoms a pass", ",.0f"), "components": ("components", ".0f"),
+        "error": ("error, %", ".2f"),
     }  # fmt: skip
     lines: list[tuple[str, ...]] = []
     for row in table.to_dict("records"):

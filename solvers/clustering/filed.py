@@ -45,20 +45,22 @@ _KNOWN = ("gap", "objective", "nnz", "n_passes", "n_looked", "n_iter")  # of eac
 class FiledClustering:
     """Sparse subspace clustering of points in files; the steps are spread over workers.
 
-    The steps are `points`, `codes`, `graph`, `embedding` and `labels`. Each needs those before, and
-    writes files to `directory`, from which an interrupted job goes on. Workers get names of files
-    and read what they need, so that all machines must see the folder under the same name. They are
-    threads, unless ``joblib.parallel_config`` names another backend, such as Dask. The answer does
-    not depend on the workers. One job at a time may use a folder.
+    The steps are `points`, `cells`, `lam_max`, `codes`, `graph`, `embedding` and `labels`. Each
+    needs those before, and writes files to `directory`, from which an interrupted job goes on.
+    Workers get names of files and read what they need, so that all machines must see the folder
+    under the same name. They are threads, unless ``joblib.parallel_config`` names another backend,
+    such as Dask. The answer does not depend on the workers. One job at a time may use a folder.
 
     1. `points` writes the points in float64, and scaled in float32.
-    2. `codes` solves blocks of up to 1,024 rows to the certified gap of the model. Products with
-       all points are made in parts of 1,024 points. From 25,000 to 4,000,000 points cells replace
-       them, if they exclude most of the points.
-    3. `graph` makes the affinity ``|C| + |C|^T`` in parts of 32 blocks.
-    4. `embedding` is that of `spectral_labels`. The workers multiply the graph by blocks of
+    2. `cells` sorts 25,000 to 4,000,000 points, if searches in cells exclude most of them. Other
+       searches are products with all points, in parts of 1,024 points.
+    3. `lam_max` finds the penalty from which on the code of a row is zero, in blocks of up to 1,024
+       rows.
+    4. `codes` solves these blocks to the certified gap of the model.
+    5. `graph` makes the affinity ``|C| + |C|^T`` in parts of 32 blocks.
+    6. `embedding` is that of `spectral_labels`. The workers multiply the graph by blocks of
        vectors; the search for eigenvectors never factors the graph.
-    5. `labels` are those of mini-batch k-means, from the best centres of 20 restarts of k-means on
+    7. `labels` are those of mini-batch k-means, from the best centres of 20 restarts of k-means on
        10,000 random points.
 
     **Memory.** Besides mapped files, which the system drops when it needs room, a worker holds a
@@ -141,6 +143,32 @@ class FiledClustering:
         folder.mkdir(exist_ok=True)
         return folder
 
+    @cached_property
+    def cells(self) -> bool:
+        """Whether searches in cells pay, by a trial that is made once."""
+        plan = self.folder / "plan"
+        if not plan.is_dir():
+            rule = self._penalty_of, self._tol, self.model.max_iter
+            with one_blas_thread:
+                pays = write_cells(self.points, *rule)
+            write_arrays(plan, cells=np.array(pays))
+        return bool(read_array(plan / "cells.npy"))
+
+    def lam_max(self, progress: Progress | None = None) -> Array:
+        """Find the penalty from which on the code of a row is zero, ``2 max_j |x_i . x_j|``.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            As in `codes`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        self._finish("lam_max", _find_lam_max, (), progress)
+        return self._read("lam_max", "lam_max")
+
     def codes(self, progress: Progress | None = None) -> dict[str, Array]:
         """Solve all blocks; return what is known of each row, by name.
 
@@ -161,20 +189,10 @@ class FiledClustering:
         sklearn.exceptions.ConvergenceWarning
             If a row ends with a gap above the tolerance of the model.
         """
-        blocks = row_bounds(self.n_points)
-        missing = [block for block in blocks if not _codes_folder(self.folder, block).is_dir()]
-        if missing:
-            common = self._has_cells, self._penalty_of, self._tol, self.model.max_iter
-            tasks = [(self.points, self.folder, block, *common) for block in missing]
-            finished = spread(_solve_codes, tasks, self.model.n_jobs, in_order=False)
-            with one_blas_thread:
-                for _ in progress(finished, len(tasks)) if progress else finished:
-                    pass
-        folders = [_codes_folder(self.folder, block) for block in blocks]
-        rows = {
-            name: np.concatenate([np.load(folder / f"{name}.npy") for folder in folders])
-            for name in _KNOWN
-        }
+        self.lam_max()
+        rule = self._penalty_of, self._tol, self.model.max_iter
+        self._finish("codes", _solve_codes, rule, progress)
+        rows = {name: self._read("codes", name) for name in _KNOWN}
         if n_open := int((rows["gap"] > self.model.tol).sum()):
             warnings.warn(
                 f"codes: {n_open} of {self.n_points} rows did not converge: the largest gap is "
@@ -184,16 +202,23 @@ class FiledClustering:
             )
         return rows
 
-    @cached_property
-    def _has_cells(self) -> bool:
-        """Whether searches in cells pay, by a trial that is made once."""
-        plan = self.folder / "plan"
-        if not plan.is_dir():
-            rule = self._penalty_of, self._tol, self.model.max_iter
+    def _finish(
+        self, step: str, task: Any, common: tuple[Any, ...], progress: Progress | None
+    ) -> None:
+        """Run the task of a step on each block of rows whose results are not there."""
+        bounds = row_bounds(self.n_points)
+        missing = [block for block in bounds if not _results(self.folder, step, block).is_dir()]
+        if missing:
+            tasks = [(self.points, self.folder, block, self.cells, *common) for block in missing]
+            finished = spread(task, tasks, self.model.n_jobs, in_order=False)
             with one_blas_thread:
-                pays = write_cells(self.points, *rule)
-            write_arrays(plan, cells=np.array(pays))
-        return bool(read_array(plan / "cells.npy"))
+                for _ in progress(finished, len(tasks)) if progress else finished:
+                    pass
+
+    def _read(self, step: str, name: str) -> Array:
+        """Read what a step found for all rows."""
+        folders = [_results(self.folder, step, block) for block in row_bounds(self.n_points)]
+        return np.concatenate([np.load(folder / f"{name}.npy") for folder in folders])
 
     @cached_property
     def graph(self) -> FiledGraph:
@@ -238,14 +263,24 @@ def _check_model(model: Lasso) -> Lasso:
     return model
 
 
-def _codes_folder(folder: Path, block: tuple[int, int]) -> Path:
-    return folder / f"codes-{block[0]}"
+def _results(folder: Path, step: str, block: tuple[int, int]) -> Path:
+    return folder / f"{step}-{block[0]}"
 
 
-def _penalty_of(model: Lasso, largest: Array, own: Array) -> Penalty:
-    """The penalties of the points `own`, whose largest correlations are `largest`."""
-    known = model._settings(2 * largest)
+def _penalty_of(model: Lasso, lam_max: Array, own: Array) -> Penalty:
+    """The penalties of the points `own`, whose codes are zero from `lam_max` on."""
+    known = model._settings(lam_max)
     return Penalty(known["lam"], known["l1_ratio"], known["nonnegative"], own)
+
+
+def _open(points: Path, has_cells: bool) -> FiledAtoms:
+    return FiledAtoms(points, read_cells(points) if has_cells else None)
+
+
+def _find_lam_max(points: Path, folder: Path, block: tuple[int, int], has_cells: bool) -> None:
+    """Write the penalties from which on the codes of a block of rows are zero."""
+    largest = _open(points, has_cells).largest_correlations(np.arange(*block))
+    write_arrays(_results(folder, "lam_max", block), lam_max=2 * largest)
 
 
 def _solve_codes(
@@ -258,12 +293,11 @@ def _solve_codes(
     max_iter: int,
 ) -> None:
     """Write the codes of a block of rows with their certificates."""
-    atoms = FiledAtoms(points, read_cells(points) if has_cells else None)
-    own = np.arange(*block)
-    penalty = penalty_of(atoms.largest_correlations(own), own)
-    codes, objective, gap = atoms.solve(penalty, tol, max_iter)
+    lam_max = np.load(_results(folder, "lam_max", block) / "lam_max.npy")
+    penalty = penalty_of(lam_max, np.arange(*block))
+    codes, objective, gap = _open(points, has_cells).solve(penalty, tol, max_iter)
     arrays = codes._asdict() | {"objective": objective, "gap": gap}
-    write_arrays(_codes_folder(folder, block), **arrays)
+    write_arrays(_results(folder, "codes", block), **arrays)
 
 
 def _embed(graph: FiledGraph, n_clusters: int) -> EmbeddedGraph:

@@ -22,7 +22,7 @@ from .penalty import Penalty
 from .problem import Energies, check_range, largest_by_parts
 from .row_blocks import FEWEST_IN_CELLS, Atoms, cells_serve, join_blocks
 
-PenaltyOf = Callable[[Array, Array], Penalty]  # of largest correlations, and of the rows' numbers
+PenaltyOf = Callable[[Array, Array], Penalty]  # of `lam_max` and of the rows' numbers
 
 _PIECE = 1 << 22  # bytes of points that are read at a time
 _MOST_IN_CELLS = 4_000_000  # atoms; whoever sorts them holds several copies
@@ -186,7 +186,7 @@ def write_cells(folder: Path, penalty_of: PenaltyOf, tol: float, max_iter: int) 
         with threadpool_limits(1):  # OpenMP's as well
             cells = make_cells(atoms.rows)
     own = np.linspace(0, n - 1, _PROBED).astype(np.int64)
-    problem = atoms.problem(penalty_of(atoms.largest_correlations(own), own))
+    problem = atoms.problem(penalty_of(2 * atoms.largest_correlations(own), own))
     pays = cells_serve(problem, cells, tol, max_iter)
     if pays:
         write_arrays(folder / "cells", **cells._asdict())

@@ -46,7 +46,8 @@ def test_a_command_clusters_a_file_on_processes(folder):
     model = SparseSubspaceClustering(3, gamma=50.0, random_state=0).fit(normalize(X))
     assert clustering_accuracy(model.labels_, labels) == 1
     steps = pd.read_csv("out/steps.csv", thousands=",")
-    assert steps.step.tolist() == ["points", "codes", "graph", "embedding", "labels"]
+    names = ["points", "cells", "lam_max", "codes", "graph", "embedding", "labels"]
+    assert steps.step.tolist() == names
     assert (steps[["MiB of a worker", "MiB here"]] > 0).all(axis=None)
     assert steps["processor s"].sum() > 0
     assert (folder / "out/summary.md").is_file()

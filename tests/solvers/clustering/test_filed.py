@@ -77,9 +77,11 @@ def test_codes_are_those_in_memory(points, tmp_path, monkeypatch, kind):
         chosen = ElasticNetSubspaceClustering(4, gamma=20.0, tol=1e-8, l1_ratio=0.8)
     job = FiledClustering(chosen, X, tmp_path)
     found, coef = job.codes(), read_codes(job)
-    assert job._has_cells == (kind == "cells")
+    assert job.cells == (kind == "cells")
     rule = {"l1_ratio": chosen.l1_ratio, "nonnegative": chosen.nonnegative, "zero_diagonal": True}
-    lam = lam_max(X, X, zero_diagonal=True) / (20 * chosen.l1_ratio)
+    zero_from = lam_max(X, X, zero_diagonal=True)
+    assert_allclose(job.lam_max(), zero_from, rtol=1e-14)
+    lam = zero_from / (20 * chosen.l1_ratio)
     gap = duality_gap(X, X, coef, lam=lam, **rule)
     assert found["gap"].max() <= 1e-8
     # The kept gap adds a bound on rounding: below 100 u, times the sizes of some ten codes.
