@@ -32,6 +32,7 @@ from .slots import (
     compact,
     copy,
     dot,
+    dot32,
     fill_slots,
     keep_factor,
     new_pool,
@@ -195,14 +196,15 @@ def _advance(first, stop, fresh, row, B, fill, state):
 @jit_uncounted
 def _improve_on_near(i, gap, norm, problem, rule, pool, slot, search, work):
     """Repeat the round on the atoms that the last search kept; returns the norm of the residual."""
-    D, h, r, near = problem.atoms, problem.half[i], pool.residual[slot], search.atom[slot]
+    h, probe, near = problem.half[i], pool.probe[slot], search.atom[slot]
     goal = max(0.3 * rule.tol, rule.loose * gap)
     for _ in range(_ROUNDS):
-        k, n = pool.nnz[slot], ZERO
+        k, n, scale = pool.nnz[slot], ZERO, norm * problem.largest
         if k + rule.add >= work.x.size:
             break
+        scaled(pool.residual[slot], norm, probe)
         for a in range(search.n[slot]):
-            v = dot(D[near[a]], r)
+            v = dot32(problem.atoms32[near[a]], probe) * scale
             v = v if problem.nonneg else abs(v)
             if v > h and not holds(pool.atom[slot], k, near[a]):
                 work.key[n], work.candidate[n] = v, near[a]
@@ -220,7 +222,7 @@ def _improve_on_near(i, gap, norm, problem, rule, pool, slot, search, work):
             work.support[a] = a
         _load_roughly(search.key[slot, :0], i, n, 1.0, problem, pool, slot, work)
         improve(i, n, inner, problem, rule, pool, slot, work)
-        norm = residual(problem.signals[i], D, pool, slot)
+        norm = residual(problem.signals[i], problem.atoms, pool, slot)
     return norm
 
 

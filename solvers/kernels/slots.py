@@ -67,6 +67,14 @@ def dot(a, b):
 
 
 @jit_uncounted
+def dot32(a, b):
+    v = np.float32(0.0)
+    for j in range(a.size):
+        v += a[j] * b[j]
+    return v
+
+
+@jit_uncounted
 def copy(source, out, n):
     """Copy the first n entries; this compiles much faster than an assignment of slices."""
     for j in range(n):
