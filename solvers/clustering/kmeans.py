@@ -32,7 +32,7 @@ class RepeatedKMeans:
     def __init__(self, X: Array, n_clusters: int) -> None:
         self.X, self.n_clusters = X, n_clusters
         centred = np.ascontiguousarray(X - X.mean(axis=0), dtype=np.float64)
-        self._points = centred, np.ascontiguousarray(centred.T), (centred**2).sum(axis=1)
+        self._points = centred, (centred**2).sum(axis=1)
 
     def labels(self, random_state: int | np.random.RandomState | None) -> Array:
         """Labels for one seed."""
@@ -63,101 +63,121 @@ class RepeatedKMeans:
 
 @jit_reordered
 def _best_of_restarts(
-    X: Array, columns: Array, squares: Array, first: Array, uniform: Array, tol: float
+    X: Array, squares: Array, first: Array, uniform: Array, tol: float
 ) -> tuple[Array, bool]:
     """Return the labels of smallest inertia, and whether clusters coincide or one got empty."""
-    n, k = len(X), uniform.shape[1] + 1
+    n, n_restarts, k = len(X), len(first), uniform.shape[1] + 1
     rounding = _ROUNDING * 2 * squares.sum()  # the mean potential of a single centre
-    distances = np.empty((k, n))
-    labels = np.empty(n, np.int32)
-    best_labels = np.empty(n, np.int32)
+    closest, second = np.full((n_restarts, n), np.inf), np.full((n_restarts, n), np.inf)
+    labels, best_labels = np.empty((n_restarts, n), np.int32), np.empty(n, np.int32)
+    chosen, potential = _choose_centres(X, squares, first, uniform, closest, second, labels)
     best = np.inf
-    for restart in range(len(first)):
-        chosen, potential = _choose_centres(
-            X, columns, squares, first[restart], uniform[restart], distances
-        )
-        if potential <= rounding:
+    for restart in range(n_restarts):
+        if potential[restart] <= rounding:
             return best_labels, True
-        inertia = _alternate(X, distances, chosen, labels, tol)
+        own = labels[restart]
+        inertia = _alternate(X, X[chosen[restart]], own, closest[restart], second[restart], tol)
         if inertia < 0:
             return best_labels, True
-        if inertia < best and (restart == 0 or not _has_same_clusters(labels, best_labels, k)):
+        if inertia < best and (restart == 0 or not _has_same_clusters(own, best_labels, k)):
             best = inertia
-            best_labels[:] = labels
+            best_labels[:] = own
     return best_labels, False
 
 
 @jit_reordered
 def _choose_centres(
-    X: Array, columns: Array, squares: Array, first: int, uniform: Array, distances: Array
-) -> tuple[Array, float]:
-    """Choose centres by greedy k-means++: of a few candidates, the one of smallest potential.
+    X: Array,
+    squares: Array,
+    first: Array,
+    uniform: Array,
+    closest: Array,
+    second: Array,
+    labels: Array,
+) -> tuple[Array, Array]:
+    """Choose the centres of all restarts by greedy k-means++.
 
-    Writes the squared distances of all points to each centre. Returns the indices of the centres,
-    and the potential before the last choice.
+    Of a few candidates, the one of smallest potential becomes a centre. Writes, for each restart
+    and point, the squared distances to the two closest centres and the number of the closest.
+    Returns the indices of the centres, and each potential before the last choice.
     """
-    n = len(X)
-    k, n_trials = uniform.shape[0] + 1, uniform.shape[1]
-    chosen = np.empty(k, np.intp)
-    cumulated, to_candidate = np.empty(n), np.empty(n)
-    chosen[0] = first
-    _find_distances(X, columns, squares, first, distances[0])
-    closest = distances[0].copy()
-    potential = before = closest.sum()
+    n_restarts, n = closest.shape
+    k, n_trials = uniform.shape[1] + 1, uniform.shape[2]
+    chosen = np.empty((n_restarts, k), np.intp)
+    candidates, cumulated = np.empty((n_restarts, n_trials), np.intp), np.empty(n)
+    chosen[:, 0] = first
+    potential = before = _add_centres(X, squares, chosen[:, 0].copy(), 0, closest, second, labels)
     for j in range(1, k):
         before = potential
-        total = 0.0
-        for i in range(n):
-            total += closest[i]
-            cumulated[i] = total
-        lowest, to_chosen = np.inf, distances[j]
-        for trial in range(n_trials):
-            candidate = min(np.searchsorted(cumulated, uniform[j - 1, trial] * potential), n - 1)
-            _find_distances(X, columns, squares, candidate, to_candidate)
-            sum_of_least = 0.0
+        for restart in range(n_restarts):
+            total = 0.0
             for i in range(n):
-                sum_of_least += min(closest[i], to_candidate[i])
-            if sum_of_least < lowest:
-                lowest, chosen[j] = sum_of_least, candidate
-                to_chosen[:] = to_candidate
-        potential = lowest
-        for i in range(n):
-            closest[i] = min(closest[i], to_chosen[i])
+                total += closest[restart, i]
+                cumulated[i] = total
+            for trial in range(n_trials):
+                at = uniform[restart, j - 1, trial] * potential[restart]
+                candidates[restart, trial] = min(np.searchsorted(cumulated, at), n - 1)
+        potentials = _potentials(X, squares, candidates.reshape(-1), closest)
+        for restart in range(n_restarts):
+            own = potentials[restart * n_trials : (restart + 1) * n_trials]
+            chosen[restart, j] = candidates[restart, np.argmin(own)]
+        potential = _add_centres(X, squares, chosen[:, j].copy(), j, closest, second, labels)
     return chosen, before
 
 
 @jit_reordered
-def _find_distances(X: Array, columns: Array, squares: Array, centre: int, out: Array) -> None:
-    """Write the squared distances of all points to point `centre`."""
-    for start in range(0, out.size, _PART):
-        end = min(start + _PART, out.size)
-        part, own = out[start:end], squares[start:end]
-        for i in range(part.size):
-            part[i] = own[i] + squares[centre]
-        for t in range(len(columns)):
-            twice, column = 2 * X[centre, t], columns[t, start:end]
-            for i in range(part.size):
-                part[i] -= twice * column[i]
-        for i in range(part.size):
-            part[i] = max(part[i], 0.0)
-    out[centre] = 0.0
+def _potentials(X: Array, squares: Array, candidates: Array, closest: Array) -> Array:
+    """Potentials of all restarts, were a candidate of theirs a centre, restart after restart."""
+    totals = np.zeros(len(candidates))
+    n_trials = len(candidates) // len(closest)
+    for start in range(0, len(X), _PART):
+        products = np.dot(X[candidates], X[start : start + _PART].T)
+        own = squares[start : start + _PART]
+        for c in range(len(candidates)):
+            near, row = closest[c // n_trials, start : start + _PART], products[c]
+            total, square = 0.0, squares[candidates[c]]
+            for i in range(row.size):
+                total += min(near[i], max(own[i] + square - 2 * row[i], 0.0))
+            totals[c] += total
+    return totals
 
 
 @jit_reordered
-def _alternate(X: Array, distances: Array, chosen: Array, labels: Array, tol: float) -> float:
-    """Run Lloyd iterations; return the inertia, or -1 if a cluster becomes empty."""
+def _add_centres(
+    X: Array, squares: Array, centres: Array, j: int, closest: Array, second: Array, labels: Array
+) -> Array:
+    """Make one point the centre j of each restart; return the potentials."""
+    totals = np.zeros(len(centres))
+    for start in range(0, len(X), _PART):
+        part = slice(start, start + _PART)
+        products, own = np.dot(X[centres], X[part].T), squares[part]
+        for c in range(len(centres)):
+            row, square = products[c], squares[centres[c]]
+            if start <= centres[c] < start + _PART:
+                row[centres[c] - start] = np.inf  # the distance is zero in spite of rounding
+            near, next_near, label = closest[c, part], second[c, part], labels[c, part]
+            total = 0.0
+            for i in range(row.size):
+                distance = max(own[i] + square - 2 * row[i], 0.0)
+                next_near[i] = min(next_near[i], max(near[i], distance))
+                label[i] = j if distance < near[i] else label[i]
+                near[i] = min(near[i], distance)
+                total += near[i]
+            totals[c] += total
+    return totals
+
+
+@jit_reordered
+def _alternate(
+    X: Array, centres: Array, labels: Array, closest: Array, second: Array, tol: float
+) -> float:
+    """Run Lloyd iterations from squared distances to the two closest centres.
+
+    Returns the inertia, or -1 if a cluster becomes empty.
+    """
     n, d = X.shape
-    k = len(chosen)
-    upper, lower = np.full(n, np.inf), np.full(n, np.inf)
-    for j in range(k):
-        to_chosen = distances[j]
-        for i in range(n):
-            if to_chosen[i] < upper[i]:
-                labels[i], upper[i], lower[i] = j, to_chosen[i], upper[i]
-            elif to_chosen[i] < lower[i]:
-                lower[i] = to_chosen[i]
-    upper, lower = np.sqrt(upper), np.sqrt(lower)
-    centres, means = X[chosen], np.empty((k, d))
+    k = len(centres)
+    upper, lower, means = np.sqrt(closest), np.sqrt(second), np.empty((k, d))
     counts, moved = np.empty(k, np.intp), np.empty(k)
     columns, scores = np.empty((d, k)), np.empty(k)
     for iteration in range(_MAX_ITER):
