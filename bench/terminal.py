@@ -15,7 +15,8 @@ from rich.progress import track
 from typer.core import TyperGroup
 
 _WIDTH = 120
-_PATIENCE, _BETWEEN_LINES, _LONG = 5.0, 10.0, 30.0  # seconds
+LONG = 30.0  # seconds: what takes longer is estimated first
+_PATIENCE, _BETWEEN_LINES = 5.0, 10.0  # seconds
 _COMPILING = "Solvers are compiled before their first use, for about a minute."
 _compiling_told = Event()
 
@@ -113,7 +114,7 @@ def _print_lines(
         yield job
         now = monotonic()
         left = (now - start) / done * (total - done)
-        is_first_of_many = done == 1 and left >= _LONG
+        is_first_of_many = done == 1 and left >= LONG
         if done == total or is_first_of_many or now - said >= _BETWEEN_LINES:
             ahead = "" if done == total else f", about {write_time(left)} left"
             words = f"{description}: {done} of {total} done in {write_time(now - start)}{ahead}"

@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .terminal import write_time
+from .terminal import LONG, write_time
 
 _TIMED = 20  # steps of the first network, after the first one
-_LONG, _BETWEEN_LINES = 30.0, 10.0  # seconds
+_BETWEEN_LINES = 10.0  # seconds
 
 
 class TrainingDisplay:
@@ -94,7 +94,7 @@ class TrainingDisplay:
             self._estimated = True
             each = (monotonic() - self._began[1]) / n_timed
             seconds = row["steps_of_study"] * each
-            if seconds >= _LONG:
+            if seconds >= LONG:
                 self.screen.print(
                     f"All networks take at most {write_time(seconds)} at the speed of the first, "
                     f"{1 / each:,.1f} steps/s; what is kept is not trained again.",

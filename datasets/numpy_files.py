@@ -31,8 +31,8 @@ def read_single(path: Path, label_files: list[Path]) -> dict[str, Any]:
         with naming(path, "sparse matrix of SciPy"):
             matrix = csr_array(load_npz(path))
     else:
-        matrix = _read_array(path)
-    return {path.name: matrix} | {file.name: _read_array(file) for file in label_files}
+        matrix = read_array(path)
+    return {path.name: matrix} | {file.name: read_array(file) for file in label_files}
 
 
 def files_beside(path: Path, target_key: Any) -> list[Path]:
@@ -54,7 +54,8 @@ def files_beside(path: Path, target_key: Any) -> list[Path]:
     return [file for file in others if file.stem.lower() in TARGET_NAMES and file != path]
 
 
-def _read_array(path: Path) -> np.ndarray:
+def read_array(path: Path) -> np.ndarray:
+    """Read a .npy file; a damaged one is named, and nothing is executed."""
     with naming(path, "NumPy file"), path.open("rb") as file:
         array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
     return array

@@ -25,7 +25,7 @@ from ...options import (
     refuse_others,
     report_mistakes,
 )
-from ...terminal import console, progress
+from ...terminal import LONG, console, progress, write_time
 
 _SIGMA = 25.0
 _BESIDE_LIKE = {"like", "output", "data", "data_home", "device"}
@@ -38,7 +38,7 @@ def denoise(
         str,
         typer.Argument(
             metavar="IMAGES",
-            help="photographs, set12, held-out, or a folder; with --noisy, a picture.",
+            help="photographs, set12, held-out, or a folder; with --noisy, a picture or .npy file.",
         ),
     ] = "photographs",
     noisy: Annotated[
@@ -58,7 +58,7 @@ def denoise(
     mask: Annotated[
         Path | None,
         typer.Option(
-            metavar="PATH", help="Folder of masks; with --noisy, a picture. Dark pixels are holes."
+            metavar="PATH", help="Folder of masks; with --noisy, one. Dark pixels are holes."
         ),
     ] = None,
     seed: Seed = 0,
@@ -75,13 +75,20 @@ def denoise(
     twinsolve denoise --list
     twinsolve denoise my_pictures --method "non-local means" --sigma 50
     twinsolve denoise photo.png --noisy
+    twinsolve denoise scan.npy --noisy
     ```
 
     **With --noisy**, IMAGES is one picture that is noisy already. The command denoises it and
     writes photo-denoised.png, with the same bits and alpha. It estimates the noise unless --sigma
     gives it, and takes filter-diffusion unless --method names another method. Only --sigma,
-    --method, --mask, --save and --load go with it. It writes PNG, TIFF and JPEG, and never
+    --method, --mask, --save and --load go with it. It writes PNG, TIFF, JPEG and .npy, and never
     overwrites the picture itself.
+
+    **A .npy file** holds a picture or a volume: uint8, uint16, or floating point in [0, 1]. Two
+    axes are grey (height, width). Three axes are a picture with channels (height, width, channels)
+    if the last has four entries or fewer; else they are a volume (depth, height, width) of five
+    slices or more. Filters take volumes: non-local means (the choice with --noisy), bilateral,
+    Gaussian and boosting, two peers and functions of yours.
 
     **Otherwise IMAGES** is one of
 
@@ -90,14 +97,15 @@ def denoise(
     - held-out: 56 photographs on which no network was trained (the last 20 of train400, the middles
       of 12 of scikit-image and scikit-learn, and every tenth test picture of CamVid)
     - a folder of your own pictures, without those that cannot be read or have a side under 16
-      pixels
+      pixels; a folder without pictures may hold .npy files
 
     Without --colour, pictures become grey. All methods get the same white Gaussian noise, of 25 or
     of each --sigma.
 
     **--mask** names a folder with a picture for each image, of the same name and size; with --noisy
     it is one picture. Pixels darker than half are holes: no method sees them, and dB and SSIM leave
-    them out. Non-local means (the choice with --noisy), bilateral and total variation take holes.
+    them out. Masks in .npy files hold bool, or zeros in holes and ones elsewhere. Non-local means
+    (the choice with --noisy), bilateral and total variation take holes.
 
     **--method** takes a name of --list; the short name of a trained network, such as
     filter-diffusion; package.module:function, your own function of the noisy image and the noise
@@ -173,7 +181,7 @@ def denoise(
 def _denoise_picture(
     path: Path, methods: list[str], sigmas: list[float], save: Path | None, mask: Path | None
 ) -> None:
-    from .pictures import denoise_file
+    from .pictures import denoise_file, expect_holes
 
     for given, option in ((methods, "--method"), (sigmas, "--sigma")):
         if len(given) > 1:
@@ -183,10 +191,12 @@ def _denoise_picture(
     if mask is not None and mask.is_dir():
         reason = f"with --noisy it is one picture, but {mask} is a folder"
         raise typer.BadParameter(reason, param_hint="--mask")
-    options: dict[str, Any] = {"method": methods[0]} if methods else {}
+    method, sigma = next(iter(methods), None), next(iter(sigmas), None)
     with report_mistakes():
+        if mask is not None:
+            _announce_holes(*expect_holes(mask, method))
         found, seconds, written = denoise_file(
-            path, save, sigma=next(iter(sigmas), None), mask=mask, **options
+            path, save, sigma=sigma, mask=mask, method=method, progress=progress("Denoising")
         )
     level = "" if found.trained_for is None else f" at {found.trained_for:g}"
     console().print(
@@ -195,6 +205,15 @@ def _denoise_picture(
         f"Time: {seconds:.1f} s\nWritten to {written}",
         soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
+
+
+def _announce_holes(reach: int, seconds: float) -> None:
+    if seconds >= LONG:
+        console().print(
+            f"Windows reach {reach} pixels, across the largest hole: about {write_time(seconds)}. "
+            "What needs no filling may stay valid in the mask.",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
 
 
 def train_denoiser(

@@ -13,6 +13,7 @@ from ....solvers.inputs import Array
 from ...figures import legend, log_ticks, panels, plain, save
 from .methods import SOLVER, find_entry
 from .networks import apply, first_layers, has_twin, layers_of, readable, started
+from .picture_arrays import is_volume
 from .study import NoisyImages, quality
 
 _SHOWN = 128  # side of the crops
@@ -28,7 +29,7 @@ def draw_crops(
 ) -> None:
     """Draw the first image by methods, given as name and kind, above the errors."""
     level, clean = sigma / 255, given.clean[0]
-    noisy, square = given.noisy(0, level), find_busiest_square(clean)
+    noisy, square = given.noisy(0, level), find_busiest_square(_middle_slice(clean))
     pictures = {"clean": clean, "noisy": noisy}
     for method, kind in methods:
         label = method if kind == "solved" else _shorten(method)
@@ -36,11 +37,12 @@ def draw_crops(
     figure, axes = panels(2 * len(pictures), (2.1, 2.35), columns=len(pictures))
     for column, (label, image) in enumerate(pictures.items()):
         top, below = axes[column], axes[len(pictures) + column]
-        top.imshow(image[square].clip(0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        shown, apart = _middle_slice(image), _middle_slice(image - clean)
+        top.imshow(shown[square].clip(0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         psnr = "" if column == 0 else f"\n{quality(clean, np.nan_to_num(image))['psnr']:.2f} dB"
         top.set_title(f"{label}{psnr}", fontsize=9)
         error = below.imshow(
-            255 * _average_channels(image - clean)[square], cmap="RdBu_r", vmin=-sigma, vmax=sigma,
+            255 * _average_channels(apart)[square], cmap="RdBu_r", vmin=-sigma, vmax=sigma,
             interpolation="nearest",
         )  # fmt: skip
         for each in (top, below):
@@ -49,13 +51,20 @@ def draw_crops(
     below[0].set_visible(False)
     bar = figure.colorbar(error, ax=below, location="right", pad=0.005, aspect=15)
     bar.set_label("error in\ngrey levels of 255", fontsize=8)
-    figure.suptitle(f"{given.names[0]}, noise {sigma:g} of 255; below, the errors", fontsize=10)
+    of = "the middle slice of " if is_volume(clean) else ""
+    title = f"{of}{given.names[0]}, noise {sigma:g} of 255; below, the errors"
+    figure.suptitle(title, fontsize=10)
     save(figure, path)
 
 
 def _shorten(method: str) -> str:
     """The name of a network or of its folder, without the word Denoiser."""
     return Path(method).name.replace("Denoiser", "")
+
+
+def _middle_slice(image: Array) -> Array:
+    """The middle slice of a volume, or the image."""
+    return image[len(image) // 2] if is_volume(image) else image
 
 
 def _average_channels(image: Array) -> Array:
@@ -132,6 +141,8 @@ def _find_trained(table: pd.DataFrame, sigma: float) -> list[tuple[str, nn.Modul
 
 def draw_layers(table: pd.DataFrame, path: Path, *, given: NoisyImages, sigma: float) -> None:
     """Draw dB on a crop after the first K layers, at the start and trained."""
+    if is_volume(given.clean[0]):
+        return
     square = find_busiest_square(given.clean[0])
     crop, noisy = given.clean[0][square], given.noisy(0, sigma / 255)[square]
     series = [

@@ -41,6 +41,7 @@ from .networks import (
     shipped_path,
     solve,
 )
+from .picture_arrays import is_colour, is_volume
 
 Denoise = Callable[..., Array]  # (noisy image in [0, 1], sigma in grey levels, **settings)
 SETTINGS = Path(__file__).with_name("settings.toml")
@@ -67,6 +68,10 @@ class DenoisingMethod:
     holes : bool, default=False
         Whether `denoise` takes ``mask``, an array of bool that is True at valid pixels. It gets one
         if the image has holes, which are NaN.
+    volumes : bool, default=False
+        Whether the method takes volumes of shape (depth, height, width).
+    reach : int, optional
+        How many voxels away it looks in a volume without holes, which may then be cut into cubes.
 
     Raises
     ------
@@ -82,6 +87,8 @@ class DenoisingMethod:
     module: str = ""
     colour: bool = False
     holes: bool = False
+    volumes: bool = False
+    reach: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in (kinds := ("solved", "peer", "own")):
@@ -92,7 +99,8 @@ class DenoisingMethod:
         return not self.module or find_spec(self.module) is not None
 
     def __call__(self, noisy: Array, sigma: float) -> Array:
-        valid = np.isfinite(noisy) if noisy.ndim == 2 else np.isfinite(noisy).all(axis=-1)
+        valid = np.isfinite(noisy)
+        valid = valid.all(axis=-1) if is_colour(noisy) else valid
         options = {} if valid.all() else {"mask": valid}
         return self.denoise(noisy, sigma, **options, **settings_of(self.name))
 
@@ -152,13 +160,21 @@ def _bilateral(
 
 def _reach_across(mask: Array | None, usual: int) -> int:
     """Return how far a window reaches so that it holds a valid pixel everywhere."""
-    if mask is None:
-        return usual
-    return max(usual, int(distance_transform_cdt(~mask, metric="chessboard").max()))
+    return usual if mask is None else max(usual, reach_of_holes(mask))
+
+
+def reach_of_holes(mask: Array) -> int:
+    """How many pixels away, along an axis, the nearest valid pixel is at most."""
+    return int(distance_transform_cdt(~mask, metric="chessboard").max())
 
 
 def _find_channel_axis(noisy: Array) -> int | None:
-    return -1 if noisy.ndim == 3 else None
+    return -1 if is_colour(noisy) else None
+
+
+def _usual_window(noisy: Array) -> int:
+    """Return how far windows of non-local means reach: a cube has far more voxels."""
+    return 3 if is_volume(noisy) else 6
 
 
 def _nonlocal_means(
@@ -174,7 +190,7 @@ def _nonlocal_means(
         h=h * sigma,
         sigma=sigma,
         patch_size=patch_size,
-        patch_distance=_reach_across(mask, 6),
+        patch_distance=_reach_across(mask, _usual_window(noisy)),
         patch_weights=patch_weights,
         channel_axis=_find_channel_axis(noisy),
         mask=mask,
@@ -185,7 +201,11 @@ def _boost_means(
     boosting: Callable[..., Array], noisy: Array, sigma: float, h: float = 0.8, **settings: Any
 ) -> Array:
     means = partial(
-        nonlocal_means, h=h * sigma, sigma=sigma, channel_axis=_find_channel_axis(noisy)
+        nonlocal_means,
+        h=h * sigma,
+        sigma=sigma,
+        patch_distance=_usual_window(noisy),
+        channel_axis=_find_channel_axis(noisy),
     )
     return boosting(means, noisy, **settings)
 
@@ -227,7 +247,7 @@ def _chambolle(noisy: Array, sigma: float, weight: float = 1.2) -> Array:
 def _wavelets(noisy: Array, sigma: float) -> Array:
     from skimage.restoration import denoise_wavelet
 
-    colour = noisy.ndim == 3
+    colour = is_colour(noisy)
     # rescale_sigma converts the noise level to YCbCr along with the image.
     return denoise_wavelet(
         noisy,
@@ -260,36 +280,43 @@ _GAINS = (0.95, 1.0, 1.05, 1.1, 1.15)
 
 def _register(
     kind: str, family: str, name: str, denoise: Denoise, module: str = "", joint: bool = False,
-    holes: bool = False, **grid: tuple[Any, ...],
+    holes: bool = False, volumes: bool = False, reach: int | None = None, **grid: tuple[Any, ...],
 ) -> None:  # fmt: skip
     """Register a method; `joint` says whether it takes all channels together."""
-    register_denoiser(DenoisingMethod(name, kind, family, denoise, grid, module, joint, holes))
+    register_denoiser(
+        DenoisingMethod(name, kind, family, denoise, grid, module, joint, holes, volumes, reach)
+    )
 
 
 _solved, _peer = partial(_register, "solved"), partial(_register, "peer")
-_solved("none", "noisy", _return_noisy, holes=True)
-_solved("image_filters", "Gaussian", _gaussian, width=(0.7, 0.8, 0.9, 1.0, 1.2))
+_solved("none", "noisy", _return_noisy, holes=True, volumes=True, reach=0)
 _solved(
-    "image_filters", "bilateral", _bilateral, holes=True,
+    "image_filters", "Gaussian", _gaussian, volumes=True, reach=5, width=(0.7, 0.8, 0.9, 1.0, 1.2),
+)  # fmt: skip
+_solved(
+    "image_filters", "bilateral", _bilateral, holes=True, volumes=True, reach=5,
     colour=(2.0, 2.5, 3.0, 4.0), width=(1.0, 1.25, 1.5, 2.0),
 )  # fmt: skip
 _solved(
     "image_filters", "non-local means", _nonlocal_means, joint=True, holes=True,
-    h=_DECAYS, patch_size=(3, 5, 7),
+    volumes=True, reach=6, h=_DECAYS, patch_size=(3, 5, 7),
 )  # fmt: skip
 _solved(
     "image_filters", "non-local means, Gaussian",
     partial(_nonlocal_means, patch_weights="gaussian"), joint=True, holes=True,
-    h=_DECAYS, patch_size=(5, 7, 9),
+    volumes=True, reach=7, h=_DECAYS, patch_size=(5, 7, 9),
 )  # fmt: skip
-_solved("boosting", "twicing", partial(_boost_means, twicing), joint=True, h=(*_DECAYS, 1.5, 2.0))
+_solved(
+    "boosting", "twicing", partial(_boost_means, twicing), joint=True,
+    volumes=True, reach=10, h=(*_DECAYS, 1.5, 2.0),
+)  # fmt: skip
 _solved(
     "boosting", "L2 boosting", partial(_boost_means, l2_boosting), joint=True,
-    h=(0.8, 1.0, 1.2, 1.5, 2.0), n_iter=(2, 3),
+    volumes=True, reach=20, h=(0.8, 1.0, 1.2, 1.5, 2.0), n_iter=(2, 3),
 )  # fmt: skip
 _solved(
     "boosting", "SOS boosting", partial(_boost_means, sos_boosting), joint=True,
-    h=(0.7, 0.8, 1.0), rho=(0.3, 0.5, 1.0), n_iter=(2,),
+    volumes=True, reach=20, h=(0.7, 0.8, 1.0), rho=(0.3, 0.5, 1.0), n_iter=(2,),
 )  # fmt: skip
 _solved(
     "nonlocal_energy", "total variation", _total_variation, holes=True,
@@ -303,9 +330,9 @@ _solved("sparse_coding", "OMP, K-SVD", partial(_pursuit, "K-SVD"), gain=_GAINS)
 _solved("sparse_coding", "low-rank groups", _low_rank, gain=(1.4, 2.0, 2.8, 4.0))
 _peer(
     "scikit-image", "scikit-image total variation", _chambolle, "skimage",
-    weight=(0.8, 1.0, 1.2, 1.5),
+    volumes=True, weight=(0.8, 1.0, 1.2, 1.5),
 )  # fmt: skip
-_peer("scikit-image", "scikit-image wavelets", _wavelets, "pywt", True)
+_peer("scikit-image", "scikit-image wavelets", _wavelets, "pywt", True, volumes=True)
 _peer("opencv", "OpenCV non-local means", _opencv, "cv2", True, h=(0.7, 0.8, 0.9, 1.0))
 _peer("bm3d", "BM3D", _bm3d, "bm3d", True)
 BUILT_IN = frozenset(METHODS)
@@ -341,10 +368,14 @@ class Entry:
         """Whether the method is the solver of a network."""
         return bool(self.network) and self.kind == "solved"
 
-    @property
-    def takes_holes(self) -> bool:
-        """Whether the method denoises images with holes."""
-        return self.method in METHODS and METHODS[self.method].holes
+    def takes(self, *what: str) -> bool:
+        """Whether the method takes all of what is named: "holes", "volumes".
+
+        A function of the user's takes volumes, unless it is registered as one that does not.
+        """
+        if self.method in METHODS:
+            return all(getattr(METHODS[self.method], each) for each in what)
+        return self.kind == "own" and "holes" not in what
 
     def serves(self, sigma: float) -> bool:
         """Whether the method is for this noise in grey levels of 255; weights are for one level."""
@@ -400,7 +431,7 @@ def by_channel(denoise: Denoise) -> Denoise:
     """Function that applies a method for grey images to each channel of colour images."""
 
     def each(noisy: Array, sigma: float) -> Array:
-        if noisy.ndim == 2:
+        if not is_colour(noisy):
             return denoise(noisy, sigma)
         channels = np.moveaxis(noisy, -1, 0)
         return np.stack([denoise(np.ascontiguousarray(c), sigma) for c in channels], axis=-1)
@@ -457,31 +488,32 @@ def find_entry(name: str) -> Entry:
     raise ValueError(f"methods: none is named {name!r}{close_names(name, [*short, *kinds])}")
 
 
-def check_takes_holes(entry: Entry) -> None:
-    """Refuse a method that has no rule for holes.
+def check_takes(entry: Entry, *what: str) -> None:
+    """Refuse a method that does not take all of what is named: "holes", "volumes".
 
     Raises
     ------
     ValueError
-        If that is so: it names those that have one.
+        If that is so: it names those that do.
     """
-    if not entry.takes_holes:
-        able = ", ".join(name for name, method in METHODS.items() if method.holes)
-        raise ValueError(f"methods: {entry.method} takes no holes; these do: {able}")
+    if not entry.takes(*what):
+        names = [name for name in METHODS if Entry(name, "").takes(*what)]
+        words = " with ".join(sorted(what, reverse=True))
+        raise ValueError(f"methods: {entry.method} takes no {words}; these do: {', '.join(names)}")
 
 
 def list_entries(
-    methods: Iterable[str] | None, sigmas: Sequence[float], *, holes: bool = False
+    methods: Iterable[str] | None, sigmas: Sequence[float], *, what: Sequence[str] = ()
 ) -> list[Entry]:
     """Methods of the names; None is all that are installed and have weights, without solvers.
 
-    With `holes` it is all that take these.
+    `what` is what all must take: "holes", "volumes".
 
     Raises
     ------
     ValueError
-        If a method is unknown, not installed, not for one of the noise levels, or takes no holes
-        where there are some.
+        If a method is unknown, not installed, not for one of the noise levels, or does not take
+        what it must.
     """
     if methods is None:
         known = (name for names in method_names().values() for name in names)
@@ -491,12 +523,12 @@ def list_entries(
             entry
             for entry in found
             if not entry.is_solver and any(map(entry.serves, sigmas))
-            if entry.takes_holes or not holes
+            if not what or entry.takes(*what)
         ]
     entries = [find_entry(name) for name in dict.fromkeys(check_names(methods, "methods") or [])]
     for entry in entries:
-        if holes:
-            check_takes_holes(entry)
+        if what:
+            check_takes(entry, *what)
         if missing := [sigma for sigma in sigmas if not entry.serves(sigma)]:
             levels = ", ".join(f"{level:g}" for level in entry.list_levels() or []) or "none"
             raise ValueError(

@@ -30,12 +30,19 @@ from ...run_folder import (
     read_settings,
     save_tensors,
 )
+from ...timing import Progress
+from .picture_arrays import space_of
 
 
 def in_tiles(
-    denoise: Callable[[Array], Array], noisy: Array, *, margin: int, side: int = 512
+    denoise: Callable[[Array], Array],
+    noisy: Array,
+    *,
+    margin: int,
+    side: int = 512,
+    progress: Progress | None = None,
 ) -> Array:
-    """Denoise an image in tiles: the same result, with the memory of one tile.
+    """Denoise an image in tiles, or a volume in cubes: the same result, with the memory of one.
 
     Each tile of `side` x `side` pixels is denoised with `margin` pixels around it, fewer at the
     border of the image, which are then cut off. The result is that for the whole image if no output
@@ -46,10 +53,13 @@ def in_tiles(
     denoise : callable
         Takes and returns an image.
     noisy : ndarray of shape (height, width) or (height, width, channels)
+        Or a volume, (depth, height, width), as `is_volume` tells.
     margin : int
         >= 0; for a network, its attribute `margin`.
     side : int, default=512
         >= 1.
+    progress : callable, optional
+        ``progress(iterable, total)`` wraps the iteration over the tiles, if there are several.
 
     Raises
     ------
@@ -69,8 +79,10 @@ def in_tiles(
     if margin < 0 or side < 1:
         raise ValueError(f"margin, side: must be >= 0 and >= 1, got {margin} and {side}")
     denoised = np.empty(noisy.shape)
-    for place in product(*(list(_cut_axis(extent, side, margin)) for extent in noisy.shape[:2])):
-        outer, inner, own = (tuple(cut[i] for cut in place) for i in range(3))
+    places = list(product(*(_cut_axis(extent, side, margin) for extent in space_of(noisy))))
+    shown = progress(places, len(places)) if progress and len(places) > 1 else places
+    for place in shown:
+        outer, inner, own = zip(*place, strict=True)
         denoised[own] = denoise(noisy[outer])[inner]
     return denoised
 
@@ -270,12 +282,13 @@ def apply(network: nn.Module, noisy: Array, sigma: float | None = None) -> Array
     """
     margin, level = getattr(network, "margin", None), sigma if takes_levels(network) else None
     if max(noisy.shape) > LARGE and margin is not None:
-        return in_tiles(partial(_apply_whole, network, level), noisy, margin=margin, side=LARGE)
-    return _apply_whole(network, level, noisy)
+        return in_tiles(partial(apply_whole, network, level), noisy, margin=margin, side=LARGE)
+    return apply_whole(network, level, noisy)
 
 
 @torch.no_grad()
-def _apply_whole(network: nn.Module, level: float | None, noisy: Array) -> Array:
+def apply_whole(network: nn.Module, level: float | None, noisy: Array) -> Array:
+    """Apply a network to an image without tiles; `level` is None for networks that take none."""
     weight = next(network.parameters())
     planes = torch.from_numpy(_to_planes(network, noisy)).to(weight)
     found = network(planes) if level is None else network(planes, level)

@@ -1,4 +1,4 @@
-"""The noise level of a picture, also where a camera or JPEG has smoothed the noise."""
+"""The noise level of a picture or a volume, also where a camera or JPEG has smoothed the noise."""
 
 import numpy as np
 from pywt import Wavelet, dwtn
@@ -22,12 +22,13 @@ def estimate_noise(levels: Array, seen: Array | None = None) -> float:
     the estimate too low. All frequencies count alike, so that noise need not be white. It must
     reach over a few pixels only: of noise smoothed by a Gaussian of one pixel, a tenth is lost.
     Blocks with clipped pixels are left out. Of fewer than 80 blocks, 108 x 108 pixels, the estimate
-    is that of `skimage.restoration.estimate_sigma`, for white noise.
+    is that of `skimage.restoration.estimate_sigma`, for white noise. Of a volume the blocks of all
+    slices count together, without the surroundings: blocks of the one level that fills most.
 
     Parameters
     ----------
-    levels : ndarray of shape (height, width, channels)
-    seen : bool ndarray of shape (height, width), optional
+    levels : ndarray of shape (height, width, channels) or (depth, height, width, channels)
+    seen : bool ndarray of the shape of `levels` without channels, optional
         Pixels that count; others are transparent or holes.
 
     Returns
@@ -45,13 +46,16 @@ def estimate_noise(levels: Array, seen: Array | None = None) -> float:
     >>> float(round(estimate_noise(noise[..., None]) / noise.std(), 2))
     0.91
     """
-    seen = np.ones(levels.shape[:2], dtype=bool) if seen is None else seen
-    return float(np.mean([_estimate(channel, seen) for channel in np.moveaxis(levels, 2, 0)]))
+    seen = np.ones(levels.shape[:-1], dtype=bool) if seen is None else seen
+    return float(np.mean([_estimate(channel, seen) for channel in np.moveaxis(levels, -1, 0)]))
 
 
 def _estimate(plane: Array, seen: Array) -> float:
+    """Return the estimate of one channel, of shape (height, width) or (depth, height, width)."""
     clipped = (plane == plane.min()) | (plane == plane.max())
-    usable = (_cut(clipped).mean(axis=(2, 3)) <= _CLIPPED) & _cut(seen).all(axis=(2, 3))
+    usable = (_cut(clipped).mean(axis=(-2, -1)) <= _CLIPPED) & _cut(seen).all(axis=(-2, -1))
+    if plane.ndim == 3:
+        usable &= ~_surroundings(_cut(plane))
     variances = np.where(usable, _variances(_cut(plane)), np.nan)
     around = np.where(usable, _means_around(variances), np.nan)
     n_usable = np.count_nonzero(~np.isnan(around))
@@ -63,38 +67,47 @@ def _estimate(plane: Array, seen: Array) -> float:
 
 
 def _cut(plane: Array) -> Array:
-    """Return whole blocks, of shape (rows, columns, side, side)."""
-    height, width = (_SIDE * (extent // _SIDE) for extent in plane.shape)
-    cut = plane[:height, :width].reshape(height // _SIDE, _SIDE, width // _SIDE, _SIDE)
-    return cut.swapaxes(1, 2)
+    """Return whole blocks, of shape (rows, columns, side, side), or that of each slice."""
+    rows, columns = (extent // _SIDE for extent in plane.shape[-2:])
+    whole = plane[..., : _SIDE * rows, : _SIDE * columns]
+    return whole.reshape(*plane.shape[:-2], rows, _SIDE, columns, _SIDE).swapaxes(-3, -2)
+
+
+def _surroundings(blocks: Array) -> Array:
+    """Whether all pixels of a block have the level that most blocks of one level have."""
+    level, same = blocks[..., 0, 0], np.ptp(blocks, axis=(-2, -1)) == 0
+    found, counts = np.unique(level[same], return_counts=True)
+    return same & (level == found[counts.argmax()]) if found.size else same
 
 
 def _variances(blocks: Array) -> Array:
     """Return the variance of each block about its plane of least squares, without bias."""
     slope = np.linspace(-1, 1, _SIDE)
     slope /= np.sqrt(np.square(slope).mean())
-    centred = blocks - blocks.mean(axis=(2, 3), keepdims=True)
+    centred = blocks - blocks.mean(axis=(-2, -1), keepdims=True)
     explained = sum(
-        np.square((centred * along).mean(axis=(2, 3))) for along in (slope, slope[:, None])
+        np.square((centred * along).mean(axis=(-2, -1))) for along in (slope, slope[:, None])
     )
-    left: Array = np.square(centred).mean(axis=(2, 3)) - explained
+    left: Array = np.square(centred).mean(axis=(-2, -1)) - explained
     return left.clip(min=0) * _SIDE**2 / (_SIDE**2 - 3)
 
 
 def _means_around(variances: Array) -> Array:
     """Return the mean over the usable ones of the eight neighbours; NaN without any."""
-    padded = np.pad(variances, 1, constant_values=np.nan)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3)).reshape(*variances.shape, 9)
-    others = np.delete(windows, 4, axis=2)
-    count = (~np.isnan(others)).sum(axis=2)
+    border = [(0, 0)] * (variances.ndim - 2) + [(1, 1)] * 2
+    padded = np.pad(variances, border, constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(-2, -1))
+    others = np.delete(windows.reshape(*variances.shape, 9), 4, axis=-1)
+    count = (~np.isnan(others)).sum(axis=-1)
     with np.errstate(invalid="ignore"):
-        return np.nansum(others, axis=2) / np.where(count, count, np.nan)
+        return np.nansum(others, axis=-1) / np.where(count, count, np.nan)
 
 
 def _estimate_white(plane: Array, seen: Array) -> float:
     """Return scikit-image's estimate; NaN if every wavelet reaches an unseen pixel."""
-    if (reaches := dwtn((~seen).astype(np.float64), _BOX)["dd"] > 0.5).all():
+    axes = (-2, -1)
+    if (reaches := dwtn((~seen).astype(np.float64), _BOX, axes=axes)["dd"] > 0.5).all():
         return np.nan
-    details = np.abs(dwtn(np.where(seen, plane, 0), "db2")["dd"][~reaches])
+    details = np.abs(dwtn(np.where(seen, plane, 0), "db2", axes=axes)["dd"][~reaches])
     found = details[details > 0]
     return float(np.median(found) / norm.ppf(0.75)) if found.size else 0.0

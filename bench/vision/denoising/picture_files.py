@@ -1,6 +1,7 @@
-"""Pictures in files, with all of their bits, alpha and colour profile."""
+"""Pictures and volumes in files, with all of their bits, alpha and colour profile."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +10,13 @@ import tifffile
 from PIL import Image, ImageOps
 
 from ....datasets.files import Unsupported, naming, whole_file
+from ....datasets.numpy_files import read_array
 from ....solvers.inputs import Array
+from .picture_arrays import count_colours, highest_level, is_volume, with_channels
 
+ARRAY = ".npy"
 FORMATS = {
-    ".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF", ".jpg": "JPEG", ".jpeg": "JPEG",
+    ".png": "PNG", ".tif": "TIFF", ".tiff": "TIFF", ".jpg": "JPEG", ".jpeg": "JPEG", ARRAY: "NPY",
 }  # fmt: skip
 _MODES = {"1": "L", "P": "RGB", "PA": "RGBA"}  # what other modes are read as
 _KEPT = ("L", "LA", "RGB", "RGBA")
@@ -20,14 +24,17 @@ _QUALITY = 95  # of JPEG
 
 
 class Picture(NamedTuple):
-    """Levels as uint8 or uint16, (height, width) or (height, width, channels), and ICC profile."""
+    """Levels, (height, width) or (height, width, channels), and ICC profile.
+
+    They are uint8 or uint16; of a .npy file they may be floating point, or those of a volume.
+    """
 
     pixels: Array
     profile: bytes | None = None
 
 
 def read_picture(path: str | os.PathLike[str]) -> Picture:
-    """Read a picture of 8 or 16 bits, turned upright by its EXIF orientation.
+    """Read a picture of 8 or 16 bits, turned upright by its EXIF orientation, or a .npy array.
 
     Raises
     ------
@@ -36,10 +43,12 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
     ValueError
         If the file is damaged or no picture, holds several, or levels or colours of another kind.
     """
+    if Path(path).suffix.lower() == ARRAY:
+        return Picture(read_array(Path(path)))
     with naming(Path(path), "picture"), Image.open(path) as stored:
         n_frames = getattr(stored, "n_frames", 1)
         if n_frames > 1 and stored.format != "MPO":
-            raise Unsupported(f"must hold one picture, got {n_frames}")
+            raise Unsupported(f"must hold one picture, got {n_frames}; save a volume as {ARRAY}")
         profile = stored.info.get("icc_profile")
         if stored.mode in _KEPT[1:] and ";16" in str(stored.tile[0][3]):  # a tuple before Pillow 11
             return Picture(_read_deep_colours(Path(path), stored), profile)
@@ -57,17 +66,42 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
 
 
 def read_mask(path: str | os.PathLike[str]) -> Array:
-    """Read a picture as an array of bool, True at pixels of half the highest level or more.
+    """Read an array of bool, True at pixels of half the highest level or more.
+
+    A .npy file holds bool, or zeros in holes and ones elsewhere.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        As `read_picture`.
+        As `read_picture`, and if a .npy file holds anything else.
     """
     pixels = read_picture(path).pixels
-    channels = pixels if pixels.ndim == 3 else pixels[..., None]
-    colours = channels[..., : 1 if channels.shape[2] <= 2 else 3]
-    return np.asarray(2 * colours.mean(axis=2) >= np.iinfo(pixels.dtype).max)
+    if Path(path).suffix.lower() == ARRAY:
+        if pixels.dtype.kind not in "biuf" or not np.isin(pixels, (0, 1)).all():
+            raise ValueError(f"{path}: a mask must hold bool, or zeros in holes and ones elsewhere")
+        return pixels.astype(bool)
+    channels = with_channels(pixels)
+    colours = channels[..., : count_colours(channels)]
+    return np.asarray(2 * colours.mean(axis=2) >= highest_level(pixels))
+
+
+def read_arrays(
+    folder: str, read: Callable[[Path], Array]
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Read the .npy files of a folder and of its subfolders: arrays, and reasons for those left.
+
+    Both are by the path below the folder, without suffix. What `read` refuses is left out.
+    """
+    found, reasons = {}, {}
+    for file in sorted(Path(folder).rglob(f"*{ARRAY}")):
+        name = file.relative_to(folder).with_suffix("").as_posix()
+        if file.name.startswith("."):
+            continue
+        try:
+            found[name] = read(file)
+        except ValueError as error:
+            reasons[name] = str(error) if str(error).startswith(str(file)) else f"{file}: {error}"
+    return found, reasons
 
 
 def _check_range(pixels: Array) -> Array:
@@ -95,13 +129,17 @@ def check_writable(path: Path, picture: Picture) -> None:
     Raises
     ------
     ValueError
-        If the suffix is unknown, or the format has too few bits, no alpha or no colour profile.
+        If the suffix is unknown, or the format has too few bits, no alpha, no colour profile or no
+        volumes.
     """
     kind, pixels = FORMATS.get(path.suffix.lower()), picture.pixels
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     deep = pixels.dtype == np.uint16
     if kind is None:
         raise ValueError(f"{path}: must end in {', '.join(FORMATS)}")
+    if kind != "NPY" and (is_volume(pixels) or pixels.dtype.kind == "f"):
+        lacking = "volumes" if is_volume(pixels) else "floating-point levels"
+        raise ValueError(f"{path}: {kind} holds no {lacking}; name a {ARRAY}")
     if kind == "JPEG" and (deep or channels in (2, 4)):
         lacking = "16 bits" if deep else "alpha"
         raise ValueError(f"{path}: JPEG holds no {lacking}; name a .png or .tif")
@@ -125,9 +163,13 @@ def write_picture(path: Path, picture: Picture) -> None:
     """
     check_writable(path, picture)
     pixels, profile = picture
+    if pixels.ndim == 3 and pixels.shape[2] == 1 and path.suffix.lower() != ARRAY:
+        pixels = pixels[..., 0]
     kind = FORMATS[path.suffix.lower()]
     with whole_file(path) as file:
-        if kind == "TIFF":
+        if kind == "NPY":
+            np.save(file, pixels)
+        elif kind == "TIFF":
             tifffile.imwrite(file, pixels, iccprofile=profile, **_describe_channels(pixels))
         elif kind == "PNG" and pixels.dtype == np.uint16 and pixels.ndim == 3:
             from kornia_rs import io

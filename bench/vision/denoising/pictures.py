@@ -1,4 +1,4 @@
-"""Denoise pictures that are noisy already, at a noise level that is given or estimated."""
+"""Denoise pictures and volumes that are noisy already, at a level that is given or estimated."""
 
 import math
 import numbers
@@ -17,15 +17,27 @@ from numpy.typing import ArrayLike
 from ....solvers.inputs import Array, check_mask
 from ....unrolled.users_code import reporting
 from ...names import check_name
-from .methods import Entry, check_takes_holes, find_entry
-from .networks import LARGE, in_tiles
+from ...timing import Progress
+from .methods import METHODS, Entry, check_takes, find_entry, reach_of_holes
+from .networks import LARGE, apply_whole, in_tiles, takes_levels
 from .noise_estimate import estimate_noise
+from .picture_arrays import (
+    check_pixels,
+    count_colours,
+    highest_level,
+    is_volume,
+    levels_of,
+    space_of,
+    with_channels,
+)
 from .picture_files import FORMATS, check_writable, read_mask, read_picture, write_picture
-from .study import SMALLEST, check_answer, cut_holes
+from .study import check_answer, cut_holes
 
 MARGIN = 64  # around tiles, of methods that are not told how far they look
-_USUAL, _FOR_HOLES = "filter-diffusion", "non-local means"
+CUBE = 96  # side of the parts of a volume
+_USUAL, _FOR_HOLES_AND_VOLUMES = "filter-diffusion", "non-local means"
 NO_NOISE = 0.1  # grey levels of 255; an estimate below is none
+_HOLED_PAIR = 4e-8  # seconds, measured: a pixel with holes, and a pixel of its window
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +77,9 @@ def denoise_image(
     method: str | None = None,
     sigma: float | None = None,
     mask: ArrayLike | str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> DenoisedImage:
-    """Denoise a picture that is noisy, as it is, and fill its holes.
+    """Denoise a picture or a volume that is noisy, as it is, and fill its holes.
 
     Methods are for white Gaussian noise of one level. A network was trained for some levels: the
     picture y is rescaled to the closest of these, s, and back, ``(sigma / s) D_s(y s / sigma)``.
@@ -76,27 +89,33 @@ def denoise_image(
     they look give what the whole picture would. Other methods get 64 pixels around each tile, which
     is exact for filters and patches, and not for energies over the whole picture, wavelets,
     low-rank groups and BM3D. Functions and networks of your own that have no attribute ``margin``
-    get the whole.
+    get the whole. Filters denoise volumes in cubes of 96 voxels, with what the whole would give;
+    volumes with holes are not cut.
 
     Parameters
     ----------
     image : array-like or path
         Of shape (height, width) or (height, width, channels): grey, grey and alpha, colour, or
-        colour and alpha. Levels are uint8, uint16, or floating-point numbers in [0, 1], which noise
-        may exceed. A path names a picture of 8 or 16 bits.
+        colour and alpha. Three axes are a volume, (depth, height, width), if the last has more than
+        four entries; a volume has five slices or more. Levels are uint8, uint16, or floating-point
+        numbers in [0, 1], which noise may exceed. A path names a picture of 8 or 16 bits, or a .npy
+        file.
     method : str, optional
         A name of `load_denoiser`, or as in `denoise`: a name of ``twinsolve denoise --list``,
         ``package.module:function``, or the folder of a training run. None is "filter-diffusion",
-        or "non-local means" with a mask.
+        or "non-local means" with a mask and for volumes.
     sigma : float, optional
         Standard deviation of the noise, in grey levels of 255, also for 16 bits, >= 0.1. None is
         an estimate from the flattest parts of the picture, the mean over the colours; if it is
         below 0.1, the picture is returned as it is. Noise that a camera has smoothed is estimated
         as well as white noise. The estimate is low where noise grows with the light, and where JPEG
         has removed most of the noise in flat parts.
-    mask : array-like of bool of shape (height, width), or path, optional
-        True at valid pixels; a path names a picture that is darker than half in holes. Holes may
-        hold NaN. They are filled, at a noise of at least 0.1, and their alpha is kept.
+    mask : array-like of bool of the shape of the picture without channels, or path, optional
+        True at valid pixels; a path names a picture that is darker than half in holes, or a .npy
+        file. Holes may hold NaN. They are filled, at a noise of at least 0.1, and their alpha is
+        kept.
+    progress : callable, optional
+        ``progress(iterable, total)`` wraps the iteration over tiles.
 
     Returns
     -------
@@ -109,8 +128,9 @@ def denoise_image(
     ValueError
         If the picture has another shape or dtype, a side under 16 pixels, levels that are not
         finite or far from [0, 1]; if sigma is out of range; if the method is unknown, takes no
-        holes where there are some, or returns another shape or levels that are not finite; if the
-        mask has another shape; or if a file is damaged or is no picture of 8 or 16 bits.
+        holes or volumes where there are some, or returns another shape or levels that are not
+        finite; if the mask has another shape; or if a file is damaged or is no picture of 8 or 16
+        bits.
     TypeError
         If sigma is no number.
     FileNotFoundError
@@ -128,8 +148,6 @@ def denoise_image(
     >>> bool(((found.image - clean) ** 2).mean() < ((noisy - clean) ** 2).mean() / 4)
     True
     """
-    chosen = method or (_FOR_HOLES if mask is not None else _USUAL)
-    entry = find_entry(check_name(chosen, "method"))
     if sigma is not None:
         if not isinstance(sigma, numbers.Real):
             raise TypeError(
@@ -142,36 +160,40 @@ def denoise_image(
             )
     given = read_picture(image).pixels if isinstance(image, str | os.PathLike) else image
     pixels, valid = _fill_holes(np.asarray(given), mask)
-    pixels = _check_pixels(pixels)
-    channels = pixels if pixels.ndim == 3 else pixels[..., None]
-    n_colours = 1 if channels.shape[2] <= 2 else 3
-    top = np.iinfo(pixels.dtype).max if pixels.dtype.kind == "u" else 1
-    levels = channels[..., :n_colours].astype(np.float64) / top
-    alpha = channels[..., n_colours:]
-    seen = np.asarray(alpha.any(axis=2)) if alpha.size else None
+    entry = _choose_entry(check_pixels(pixels), mask is not None, method)
+    what = {"volumes": is_volume(pixels), "holes": valid is not None}
+    if must := [name for name, there in what.items() if there]:
+        check_takes(entry, *must)
+    levels, channels = levels_of(pixels), with_channels(pixels)
+    alpha = channels[..., levels.shape[-1] :]
+    seen = np.asarray(alpha.any(axis=-1)) if alpha.size else None
     if valid is not None:
-        check_takes_holes(entry)
         seen = valid if seen is None else seen & valid
     level = 255 * estimate_noise(levels, seen) if sigma is None else float(sigma)
     if np.isnan(level):
         if valid is not None:
             raise ValueError("sigma: no 4 x 4 pixels are without holes to estimate it; give it")
         level = 0.0
+    noisy = levels if levels.shape[-1] == 3 else levels[..., 0]
     if valid is not None:
-        level, levels = max(level, NO_NOISE), cut_holes(levels, valid, "the image")
+        level, noisy = max(level, NO_NOISE), cut_holes(noisy, valid, "the image")
     told: dict[str, Any] = {"sigma": level, "estimated": sigma is None, "method": entry.method}
     if level < NO_NOISE:
         return DenoisedImage(pixels.copy(), **told)
-    denoise, trained_for = _denoiser_at(entry, level / 255)
-    noisy = levels if n_colours == 3 else levels[..., 0]
+    denoise, trained_for = _denoiser_at(entry, level / 255, progress)
     own = entry.kind == "own"
     with reporting(f"method: {entry.method} fails") if own else nullcontext():
         found = np.asarray(denoise(noisy), dtype=np.float64)
         check_answer(found, noisy)
-    found = found.reshape(levels.shape)
+    found, top = found.reshape(levels.shape), highest_level(pixels)
     denoised = channels.copy()
-    denoised[..., :n_colours] = found if top == 1 else np.rint(top * found.clip(0, 1))
+    denoised[..., : levels.shape[-1]] = found if top == 1 else np.rint(top * found.clip(0, 1))
     return DenoisedImage(denoised.reshape(pixels.shape), **told, trained_for=trained_for)
+
+
+def _choose_entry(pixels: Array, masked: bool, method: str | None) -> Entry:
+    usual = _FOR_HOLES_AND_VOLUMES if masked or is_volume(pixels) else _USUAL
+    return find_entry(usual if method is None else check_name(method, "method"))
 
 
 def denoise_file(
@@ -200,6 +222,16 @@ def denoise_file(
     return found, seconds, out
 
 
+def expect_holes(mask: Path, method: str | None) -> tuple[int, float]:
+    """How far the windows of a filter reach across the holes of a mask, and its seconds about."""
+    entry, valid = find_entry(method or _FOR_HOLES_AND_VOLUMES), read_mask(mask)
+    reach = reach_of_holes(valid) if valid.any() else 0
+    if not reach or not entry.takes("holes") or METHODS[entry.method].family != "image_filters":
+        return reach, 0.0
+    window = math.prod(min(2 * max(reach, 3) + 1, 2 * side - 1) for side in valid.shape)
+    return reach, _HOLED_PAIR * valid.size * window
+
+
 def _fill_holes(
     pixels: Array, mask: ArrayLike | str | os.PathLike[str] | None
 ) -> tuple[Array, Array | None]:
@@ -210,66 +242,50 @@ def _fill_holes(
     if mask is None:
         return pixels, None
     given = read_mask(mask) if isinstance(mask, str | os.PathLike) else mask
-    valid = check_mask(given, pixels.shape[:2])
+    valid = check_mask(given, space_of(pixels))
     if valid.all():
         return pixels, None
     filled = pixels.copy()
-    planes = filled if filled.ndim == 3 else filled[..., None]
-    planes = planes[..., : 1 if planes.shape[2] <= 2 else 3]
+    planes = with_channels(filled)
+    planes = planes[..., : count_colours(planes)]
     planes[~valid] = planes[valid].mean(axis=0, dtype=np.float64)
     return filled, valid
 
 
-def _check_pixels(pixels: Array) -> Array:
-    if pixels.dtype not in (np.uint8, np.uint16) and pixels.dtype.kind != "f":
-        raise ValueError(
-            f"image: must be uint8, uint16, or floating point in [0, 1]; got {pixels.dtype}"
-        )
-    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and not 1 <= pixels.shape[2] <= 4):
-        raise ValueError(
-            "image: must have shape (height, width) or (height, width, channels), with one to four "
-            f"channels: grey, grey and alpha, colour, colour and alpha; got {pixels.shape}"
-        )
-    if min(pixels.shape[:2]) < SMALLEST:
-        raise ValueError(
-            f"image: must have {SMALLEST} x {SMALLEST} pixels or more, got {pixels.shape[0]} x "
-            f"{pixels.shape[1]}"
-        )
-    if wrong := np.count_nonzero(~np.isfinite(pixels)):
-        raise ValueError(
-            f"image: must be finite, got {wrong} levels that are NaN or infinite; "
-            "a mask may mark them as holes"
-        )
-    if pixels.dtype.kind == "f" and not -0.5 < (mean := pixels.mean(dtype=np.float64)) < 1.5:
-        raise ValueError(
-            f"image: floating-point levels must lie about [0, 1]; their mean is {mean:.3g}"
-        )
-    return pixels
-
-
-def _denoiser_at(entry: Entry, sigma: float) -> tuple[Callable[[Array], Array], float | None]:
+def _denoiser_at(
+    entry: Entry, sigma: float, progress: Progress | None
+) -> tuple[Callable[[Array], Array], float | None]:
     """A function of noisy levels, and what noise, of 255, its network was trained for."""
     levels = entry.list_levels()
     if levels is None:
-        return _in_tiles(entry, sigma), None
+        return partial(_denoise_parts, entry, sigma, progress), None
     closest = min(levels, key=lambda level: abs(math.log(level / 255 / sigma)))
-    at_closest, scale = _in_tiles(entry, closest / 255), closest / 255 / sigma
+    at_closest, scale = (
+        partial(_denoise_parts, entry, closest / 255, progress),
+        closest / 255 / sigma,
+    )
     return lambda noisy: at_closest(scale * noisy) / scale, closest
 
 
-def _in_tiles(entry: Entry, sigma: float) -> Callable[[Array], Array]:
-    """The method at a noise that it is for, with large pictures in tiles."""
-    denoise, margin = partial(entry.denoiser(sigma)[0], sigma=sigma), _find_margin(entry, sigma)
+def _denoise_parts(entry: Entry, sigma: float, progress: Progress | None, noisy: Array) -> Array:
+    """Denoise at a level that the method is for, a large picture or a volume in parts."""
+    denoise = partial(entry.denoiser(sigma)[0], sigma=sigma)
+    margin = _find_margin(entry, sigma, noisy)
     if margin is None:
-        return denoise
-    return lambda noisy: in_tiles(denoise, noisy, margin=margin, side=LARGE)
+        return denoise(noisy)
+    if entry.network and not entry.is_solver:  # it would make tiles by itself, without progress
+        network = entry.network_at(sigma)
+        denoise = partial(apply_whole, network, sigma if takes_levels(network) else None)
+    side = CUBE if is_volume(noisy) else LARGE
+    return in_tiles(denoise, noisy, margin=margin, side=side, progress=progress)
 
 
-def _find_margin(entry: Entry, sigma: float) -> int | None:
-    """Pixels around tiles; None for a method that gets the whole, or makes tiles by itself."""
-    if entry.kind == "own" or entry.folder:
+def _find_margin(entry: Entry, sigma: float, noisy: Array) -> int | None:
+    """Pixels around parts; None for a method that gets the whole."""
+    if is_volume(noisy):
+        cut = entry.method in METHODS and np.isfinite(noisy).all()
+        return METHODS[entry.method].reach if cut else None
+    if entry.kind == "own":
         return None
     margin = getattr(entry.network_at(sigma), "margin", None) if entry.network else None
-    if margin is not None and not entry.is_solver:
-        return None
-    return margin or MARGIN
+    return None if margin is None and entry.folder else margin or MARGIN

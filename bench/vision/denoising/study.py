@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ from skimage.color import rgb2gray
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from ....datasets import add_noise, fetch_camvid, fetch_set12, fetch_train400, load_photographs
-from ....datasets.image_folder import read_pictures
+from ....datasets.image_folder import pictures_in, read_pictures
 from ....solvers.inputs import Array
 from ...jobs import Job, JobFailed, Options, run_jobs
 from ...timing import Progress
 from .methods import BUILT_IN, METHODS, Denoise, Entry, add_methods, find_entry, list_entries
 from .networks import distance
+from .picture_arrays import SMALLEST, grey_or_colour, is_colour, is_volume, space_of
+from .picture_files import ARRAY, read_arrays, read_mask, read_picture
 from .training import N_VALIDATION
 
 _CROP = 192
@@ -33,7 +35,6 @@ _HELD_OUT_CROP, _SCENES_APART = 256, 10
 _PACKAGED = (
     "astronaut", "brick", "camera", "cat", "coffee", "coins", "grass", "gravel", "moon", "rocket",
 )  # fmt: skip
-SMALLEST = 16  # pixels of a side; all methods take images of that size
 IMAGE_SETS = ("photographs", "set12", "held-out")
 
 
@@ -60,14 +61,15 @@ def load_images(
         "photographs": the middles, of 192 x 192 pixels, of the two of scikit-learn; "set12";
         "held-out": photographs on which no network was trained, namely the last 20 of train400,
         middles of 256 x 256 pixels of 12 of scikit-image and scikit-learn, and every tenth test
-        picture of CamVid; or a folder of pictures.
+        picture of CamVid; or a folder of pictures or, without pictures, of .npy files, which may
+        hold volumes.
     data_home : str, optional
         Folder of the data sets.
     colour : bool, default=False
         Load images of shape (height, width, 3); otherwise they become grey.
     mask : str, optional
         Folder with a picture for each image, of its name and size, that is darker than half in
-        holes.
+        holes; or with .npy files of bool.
 
     Raises
     ------
@@ -101,14 +103,30 @@ def _load_set(
 
 def _with_holes(found: Images, folder: str) -> Images:
     """The images with NaN where the picture of the same name in a folder is dark."""
-    masks, reasons, _ = read_pictures(folder)
+    masks, reasons = _read_masks(folder)
     clean = []
     for name, image in zip(found.names, found.clean, strict=True):
         if name not in masks:
             reason = reasons.get(name, f"{folder} holds no picture of the name {name}")
             raise ValueError(f"mask: {reason}")
-        clean.append(cut_holes(image, masks[name] >= 0.5, name))
+        clean.append(cut_holes(image, masks[name], name))
     return found._replace(clean=tuple(clean))
+
+
+def _read_masks(folder: str) -> tuple[dict[str, Array], dict[str, str]]:
+    if _holds_arrays(folder):
+        return read_arrays(folder, read_mask)
+    pictures, reasons, _ = read_pictures(folder)
+    return {name: levels >= 0.5 for name, levels in pictures.items()}, reasons
+
+
+def _holds_arrays(folder: str) -> bool:
+    """Whether a folder holds .npy files, and no pictures."""
+    if not any(Path(folder).rglob(f"*{ARRAY}")):
+        return False
+    with suppress(ValueError):
+        return not pictures_in(Path(folder))
+    return True
 
 
 def cut_holes(image: Array, valid: Array, name: str) -> Array:
@@ -119,14 +137,14 @@ def cut_holes(image: Array, valid: Array, name: str) -> Array:
     ValueError
         If the mask has another height and width, or leaves no pixel.
     """
-    if valid.shape != image.shape[:2]:
+    if valid.shape != (shape := space_of(image)):
         raise ValueError(
-            f"mask: must have the {image.shape[0]} x {image.shape[1]} pixels of {name}, got "
+            f"mask: must have the {' x '.join(map(str, shape))} pixels of {name}, got "
             f"{' x '.join(map(str, valid.shape))}"
         )
     if not valid.any():
         raise ValueError(f"mask: leaves no pixel of {name}; holes are dark, other pixels bright")
-    return np.where(valid if image.ndim == 2 else valid[..., None], image, np.nan)
+    return np.where(valid[..., None] if is_colour(image) else valid, image, np.nan)
 
 
 def _read_set(name: str, data_home: str | None, colour: bool) -> Images:
@@ -141,10 +159,22 @@ def _read_set(name: str, data_home: str | None, colour: bool) -> Images:
     if name == "held-out":
         held_out = _load_held_out(data_home)
         return Images(tuple(held_out), tuple(held_out.values()))
+    if Path(name).is_dir() and _holds_arrays(name):
+        return _load_arrays(name, colour)
     if Path(name).exists():
         return _load_folder(name, colour)
     known = ", ".join(IMAGE_SETS)
     raise ValueError(f"images: must be {known} or a folder of pictures; got {name!r}")
+
+
+def _load_arrays(folder: str, colour: bool) -> Images:
+    """The pictures and volumes in the .npy files of a folder."""
+    found, reasons = read_arrays(
+        folder, lambda path: grey_or_colour(read_picture(path).pixels, colour)
+    )
+    if not found:
+        raise ValueError("; ".join(reasons.values()))
+    return Images(tuple(found), tuple(found.values()), tuple(reasons.values()))
 
 
 def _load_held_out(data_home: str | None) -> dict[str, Array]:
@@ -258,7 +288,7 @@ def denoise(
     Parameters
     ----------
     images : str, default="photographs"
-        "photographs", "set12", or a folder of pictures; see `load_images`.
+        "photographs", "set12", or a folder of pictures or volumes; see `load_images`.
     methods : iterable of str, optional
         Names of `method_names`; ``package.module:function``, a function of the noisy image and its
         noise level, both in grey levels of [0, 1]; or the folder of a training run. None is all
@@ -273,7 +303,7 @@ def denoise(
     mask : str, optional
         Folder with a picture for each image, of its name and size, that is darker than half in
         holes. Methods then see no pixel of the holes, and all must take holes; None of `methods` is
-        all that do.
+        all that do. So it is with volumes.
     n_jobs : int, default=1
         Number of processes.
     data_home : str, optional
@@ -289,16 +319,16 @@ def denoise(
         A row for each method, image and noise level. ``kind`` is solved, peer, start, trained or
         own. ``psnr`` in dB and ``ssim`` are computed by scikit-image for a range of 1, without
         clipping the image, over pixels outside holes. ssim is the mean over windows of 7 x 7 pixels
-        without holes, and is missing if there is none. ``seconds`` is processor
-        time without compilation. For networks that minimise an energy, ``distance`` is the
-        certified root mean square distance from the minimiser, in grey levels of [0, 1].
+        without holes, or cubes of a volume, and is missing if there is none. ``seconds`` is
+        processor time without compilation. For networks that minimise an energy, ``distance`` is
+        the certified root mean square distance from the minimiser, in grey levels of [0, 1].
         ``warning`` is the first warning of the method; ``note`` says why there are no numbers.
 
     Raises
     ------
     ValueError
         If images or a method are unknown, a noise level is not positive and finite, there are no
-        weights for it, a mask does not fit, or a method takes no holes.
+        weights for it, a mask does not fit, or a method takes no holes or volumes.
 
     Warns
     -----
@@ -315,8 +345,9 @@ def denoise(
     levels = list(dict.fromkeys(map(float, sigmas)))
     if not levels or not all(isfinite(sigma) and sigma > 0 for sigma in levels):
         raise ValueError(f"sigmas: must be one or more, > 0 and finite; got {list(sigmas)}")
-    entries = list_entries(methods, levels, holes=mask is not None)
     given = NoisyImages(images, seed, data_home, colour, mask)
+    must = {"volumes": any(map(is_volume, given.clean)), "holes": mask is not None}
+    entries = list_entries(methods, levels, what=[name for name, there in must.items() if there])
     for reason in given.left_out:
         warnings.warn(f"left out: {reason}", stacklevel=2)
     about = {"images": images, "seed": seed, "data_home": data_home, "colour": colour}
@@ -357,7 +388,7 @@ def _run_method(
     given = NoisyImages(images, seed, data_home, colour, mask)
     clean, entry = given.clean[place], find_entry(method)
     row = {"method": method, "kind": entry.kind, "images": images, "image": image, "sigma": sigma}
-    row["megapixels"] = clean.shape[0] * clean.shape[1] / 1e6
+    row["megapixels"] = prod(space_of(clean)) / 1e6
     try:
         function, known = entry.denoiser(level)
         row |= known
@@ -369,7 +400,7 @@ def _run_method(
 def _measure(
     entry: Entry, function: Denoise, clean: Array, noisy: Array, level: float
 ) -> dict[str, Any]:
-    _compile_method(entry, level, noisy.ndim)
+    _compile_method(entry, level, tuple(min(_WARM, extent) for extent in noisy.shape))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         start = process_time()
@@ -384,9 +415,9 @@ def _measure(
 
 
 @cache
-def _compile_method(entry: Entry, level: float, n_axes: int) -> None:
+def _compile_method(entry: Entry, level: float, shape: tuple[int, ...]) -> None:
     """Compile a method, once per process; errors on this small image are ignored."""
-    crop = np.random.default_rng(0).random((_WARM, _WARM, 3)[:n_axes])
+    crop = np.random.default_rng(0).random(shape)
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         entry.denoiser(level)[0](crop, level)
@@ -413,10 +444,11 @@ def quality(clean: Array, denoised: Array) -> dict[str, float]:
     check_answer(denoised, clean)
     valid = np.isfinite(clean)
     psnr = peak_signal_noise_ratio(clean[valid], denoised[valid], data_range=1.0)
-    found, axis = {"psnr": float(psnr)}, -1 if clean.ndim == 3 else None
-    whole = minimum_filter(valid if axis is None else valid[..., 0], _SSIM, mode="constant")
+    found, axis = {"psnr": float(psnr)}, -1 if is_colour(clean) else None
+    side = min(_SSIM, (min(space_of(clean)) - 1) // 2 * 2 + 1)
+    whole = minimum_filter(valid if axis is None else valid[..., 0], side, mode="constant")
     if whole.any():
         levels = np.where(valid, clean, 0), np.where(valid, denoised, 0)
-        options = {"data_range": 1.0, "channel_axis": axis, "full": True}
+        options = {"data_range": 1.0, "channel_axis": axis, "full": True, "win_size": side}
         found["ssim"] = float(structural_similarity(*levels, **options)[1][whole].mean())
     return found
