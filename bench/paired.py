@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 from scipy.stats import nct, t
+from statsmodels.stats.multitest import multipletests
 
 from .tables import number
 
@@ -168,9 +169,11 @@ def n_determined(differences: Mapping[Name, Paired]) -> int:
 
 
 def _correct(p: Mapping[Name, float]) -> "pd.Series[float]":
-    known = pd.Series(p, dtype=float).sort_values()  # NaN last
-    steps = np.arange(known.count(), known.count() - len(known), -1)
-    return (known * steps).cummax().clip(upper=1)
+    found = pd.Series(p, dtype=float)
+    known = found.notna()
+    if known.any():
+        found[known] = multipletests(found[known].to_numpy(), method="holm")[1]
+    return found
 
 
 def _choose_words(apart: Paired, p: float, p_of_margin: float, margin: float) -> str:

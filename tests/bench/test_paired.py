@@ -104,6 +104,23 @@ def test_verdicts_are_corrected_by_holm_for_those_that_have_an_interval():
     assert judge({"b": apart["b"]})["b"].words == "ahead"
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_corrected_p_follow_the_definition_of_holm(seed):
+    """With equal ones, with missing ones, and with none at all."""
+    rng = np.random.default_rng(seed)
+    p = rng.random(seed) ** rng.integers(1, 9)
+    p[rng.random(seed) < 0.2] = np.nan
+    p = rng.choice(p, seed) if seed % 3 == 0 and seed else p
+    known = p[~np.isnan(p)]
+    verdicts = judge(
+        {("row", place): with_p(1.0, each) for place, each in enumerate(p)}  # NaN has no interval
+    )
+    for place, each in enumerate(p):
+        below = [min(1, each_below * (known >= each_below).sum()) for each_below in known]
+        expected = max((x for x, y in zip(below, known, strict=True) if y <= each), default=np.nan)
+        assert verdicts["row", place].p == pytest.approx(expected, rel=1e-9, nan_ok=True)
+
+
 def test_equal_is_said_where_both_one_sided_tests_reject_and_not_for_want_of_seeds():
     rng = np.random.default_rng(2)
     d = pd.Series(0.1 * rng.standard_normal(6) + 0.2)
