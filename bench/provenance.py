@@ -27,13 +27,16 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "cvxpy", "torch")
 
 
 def provenance(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, with the command line, versions, commit, machine with GPU, and vectors."""
+    """Settings of a run, with the command line, versions, commit, machine with GPU, and vectors.
+
+    The command line comes with the folder in which it was typed, as its paths may be relative.
+    """
     torch = sys.modules.get("torch")
     of_torch = [f"torch: {torch.backends.cpu.get_cpu_capability()}"] if torch else []
     used = torch is not None and torch.cuda.is_initialized()
     device = f", {torch.cuda.get_device_name()}" if torch and used else ""
     return {
-        **({"command": typed} if (typed := command()) else {}),
+        **({"command": typed, "typed_in": os.getcwd()} if (typed := command()) else {}),
         "settings": settings,
         "versions": versions(),
         **({"commit": found} if (found := commit()) else {}),

@@ -129,8 +129,9 @@ def cluster(
     without a limit of memory, as Dask counts mapped files. If a worker is lost, another repeats
     its task. If the command is stopped, the same command goes on. The affinity is that of
     symmetrize, and k-means is mini-batched. The command prints time and private memory of each
-    step, with the error if a .npy file of labels lies beside the points. It writes labels.npy,
-    steps.csv and .tex, settings.json and summary.md; DIR/runs keeps all else.
+    step, with the error if a .npy file of labels lies beside the points; its name is one of those
+    above, or large.npy:target_key=mine.npy. It writes labels.npy, steps.csv and .tex, settings.json
+    and summary.md; DIR/runs keeps all else.
 
     Without --auto and --dask, the command prints a row for each method, with the affinity steps of
     largest score; with --affinity, a row for each chain. All rows are in clusters.csv. A row has

@@ -19,9 +19,10 @@ from sklearn.preprocessing import normalize
 
 from ...datasets.files import naming, whole_file
 from ...datasets.labels import count_labels
-from ...datasets.numpy_files import files_beside
+from ...datasets.numpy_files import files_beside, read_array
 from ...solvers.clustering import FiledClustering
 from ...solvers.inputs import Array
+from ..names import split_settings
 from ..tables import Lines, number
 from ..terminal import progress
 from ..timing import resident
@@ -47,18 +48,27 @@ class FiledPoints:
     def open(cls, name: str) -> "FiledPoints":
         """Map the points of a ``.npy`` file, and read the labels of the file beside it.
 
+        ``points.npy:target_key=mine.npy`` names the file of labels, and ``target_key=False`` none.
+
         Raises
         ------
         ValueError
-            If this is no such file, or there is not one label for each point.
+            If this is no such file, a setting is unknown, several files may hold the labels, or
+            there is not one for each point.
         """
-        path = Path(name)
+        base, settings = split_settings(name, "data")
+        path, target_key = Path(base), settings.pop("target_key", None)
+        if settings:
+            raise ValueError(f"data: --dask knows the setting target_key alone, got {name}")
         if path.suffix != ".npy" or not path.is_file():
             raise ValueError(f"data: --dask takes the path of one .npy file of points, got {name}")
         with naming(path, "NumPy file"):
             X = np.load(path, mmap_mode="r")
-        found = files_beside(path, None)
-        y = np.load(found[0]) if len(found) == 1 else None
+        found = files_beside(path, target_key)
+        if len(found) > 1:
+            names = " and ".join(file.name for file in found)
+            raise ValueError(f"data: {names} may hold the labels; name one by target_key")
+        y = read_array(found[0]) if found else None
         if y is not None and y.shape != X.shape[:1]:
             raise ValueError(f"{found[0]}: must hold a label for each of the {len(X)} points")
         return cls(path, X, None if y is None else count_labels(str(found[0]), y)[1])

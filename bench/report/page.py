@@ -41,7 +41,7 @@ def write_page(runs: list[Run], path: Path) -> None:
 def _parts(run: Run, name: str) -> dict[str, Any]:
     """What the template shows of a run; `name` is the id of its section."""
     record = run.record
-    kept = {"settings", "versions", "command"}
+    kept = {"settings", "versions", "command", "typed_in"}
     about = {**record["versions"], **{n: v for n, v in record.items() if n not in kept}}
     text, shown = _render(run)
     shown |= {f"{Path(file).stem}.png" for file in run.matrices}  # shown as charts
@@ -53,6 +53,7 @@ def _parts(run: Run, name: str) -> dict[str, Any]:
         "folder": str(run.folder),
         "title": run.title,
         "command": record.get("command"),
+        "typed_in": record.get("typed_in"),
         "versions": record["versions"],
         "machine": record.get("machine", "-"),
         "settings": [(n, _write(v)) for n, v in given.items()],

@@ -29,7 +29,7 @@ from ...terminal import LONG, console, progress, write_time
 
 _SIGMA = 25.0
 _BESIDE_LIKE = {"like", "output", "data", "data_home", "device"}
-_BESIDE_NOISY = {"images", "noisy", "method", "sigma", "mask", "save", "load"}
+_BESIDE_NOISY = {"images", "noisy", "method", "sigma", "mask", "save", "load", "output"}
 
 
 def denoise(
@@ -80,9 +80,10 @@ def denoise(
 
     **With --noisy**, IMAGES is one picture that is noisy already. The command denoises it and
     writes photo-denoised.png, with the same bits and alpha. It estimates the noise unless --sigma
-    gives it, and takes filter-diffusion unless --method names another method. Only --sigma,
-    --method, --mask, --save and --load go with it. It writes PNG, TIFF, JPEG and .npy, and never
-    overwrites the picture itself.
+    gives it, and takes filter-diffusion unless --method names another method. It writes PNG, TIFF,
+    JPEG and .npy, and never overwrites the picture itself. Only --sigma, --method, --mask, --save,
+    --load and --output go with it: --output DIR is for `twinsolve report`, and gets a summary and
+    the picture before and after.
 
     **A .npy file** holds a picture or a volume: uint8, uint16, or floating point in [0, 1]. Two
     axes are grey (height, width). Three axes are a picture with channels (height, width, channels)
@@ -151,7 +152,8 @@ def denoise(
         return
     if noisy:
         refuse_others(context, "--noisy", context.params.keys() - _BESIDE_NOISY)
-        _denoise_picture(Path(images), method or [], sigma or [], save, mask)
+        kept = output if "output" in given_names(context) else None
+        _denoise_picture(Path(images), method or [], sigma or [], save, mask, kept)
         return
     if save is not None:
         raise typer.BadParameter("needs --noisy; --output is for tables", param_hint="--save")
@@ -179,7 +181,12 @@ def denoise(
 
 
 def _denoise_picture(
-    path: Path, methods: list[str], sigmas: list[float], save: Path | None, mask: Path | None
+    path: Path,
+    methods: list[str],
+    sigmas: list[float],
+    save: Path | None,
+    mask: Path | None,
+    output: Path | None,
 ) -> None:
     from .pictures import denoise_file, expect_holes
 
@@ -205,6 +212,14 @@ def _denoise_picture(
         f"Time: {seconds:.1f} s\nWritten to {written}",
         soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
+    if output is not None:
+        from .report import write_picture_report
+
+        settings = {
+            "images": str(path), "noisy": True, "method": method, "sigma": sigma,
+            "mask": None if mask is None else str(mask), "save": str(written),
+        }  # fmt: skip
+        write_picture_report(path, written, found, seconds, settings, output)
 
 
 def _announce_holes(reach: int, seconds: float) -> None:

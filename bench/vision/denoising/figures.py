@@ -13,7 +13,7 @@ from ....solvers.inputs import Array
 from ...figures import legend, log_ticks, panels, plain, save
 from .methods import SOLVER, find_entry
 from .networks import apply, first_layers, has_twin, layers_of, readable, started
-from .picture_arrays import is_volume
+from .picture_arrays import is_volume, levels_of
 from .study import NoisyImages, quality
 
 _SHOWN = 128  # side of the crops
@@ -54,6 +54,17 @@ def draw_crops(
     of = "the middle slice of " if is_volume(clean) else ""
     title = f"{of}{given.names[0]}, noise {sigma:g} of 255; below, the errors"
     figure.suptitle(title, fontsize=10)
+    save(figure, path)
+
+
+def draw_pair(noisy: Array, denoised: Array, path: Path) -> None:
+    """Draw a picture, or the middle slice of a volume, before and after."""
+    figure, axes = panels(2, (4.2, 4.2))
+    for own, title, pixels in zip(axes, ("noisy", "denoised"), (noisy, denoised), strict=True):
+        shown = _middle_slice(levels_of(pixels)[..., 0] if is_volume(pixels) else levels_of(pixels))
+        own.imshow(shown.clip(0, 1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        own.set_title(title + ", the middle slice" * is_volume(pixels), fontsize=10)
+        own.set_axis_off()
     save(figure, path)
 
 

@@ -21,10 +21,12 @@ from ....unrolled.sparse_coding.coding_step import CodingStep
 from ...jobs import Options
 from ...paired import COMPARED, Paired, judge, note_on_verdicts, paired_difference
 from ...study import Study
-from ...tables import Lines, number
-from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_quality
+from ...tables import Lines, Results, number
+from .figures import draw_crops, draw_filters, draw_layers, draw_learned, draw_pair, draw_quality
 from .methods import SOLVER, find_entry
 from .networks import deviations, has_twin, started
+from .picture_files import read_picture
+from .pictures import DenoisedImage
 from .study import NoisyImages, denoise, middle
 
 _EXACT = 1e-5  # dB
@@ -275,6 +277,27 @@ def checked_lines(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         )
         for row in rows
     ]  # fmt: skip
+
+
+def write_picture_report(
+    noisy: Path,
+    written: Path,
+    found: DenoisedImage,
+    seconds: float,
+    settings: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Write how a picture was denoised to a folder, with the picture before and after."""
+    head = ("picture", "noise", "is", "method", "weights for", "seconds", "written to")
+    cells = (
+        noisy.name, f"{found.sigma:.1f}", "estimated" if found.estimated else "given",
+        found.method if found.denoised else "none", number(found.trained_for, "g"),
+        f"{seconds:.1f}", str(written),
+    )  # fmt: skip
+    draw_pair(read_picture(noisy).pixels, found.image, folder / "denoised.png")
+    results = Results("twinsolve denoise --noisy", settings, folder)
+    results.add_table("Picture", (head, [cells]), shown=False)
+    results.write(["denoised"])
 
 
 def _find_origins(network: nn.Module, noisy: np.ndarray) -> dict[int, dict[str, Any]]:

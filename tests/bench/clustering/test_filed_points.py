@@ -147,6 +147,21 @@ def test_labels_must_fit_the_points(folder):
     np.save("labelled/y.npy", np.zeros(7))
     with pytest.raises(ValueError, match=r"y\.npy: must hold a label for each of the 300 points"):
         FiledPoints.open("labelled/points.npy")
+    np.save("labelled/mine.npy", np.arange(300) % 2)
+    named = FiledPoints.open("labelled/points.npy:target_key=mine.npy")
+    assert named.y.tolist() == [0, 1] * 150
+    assert FiledPoints.open("labelled/points.npy:target_key=False").y is None
+    np.save("labelled/target.npy", np.zeros(300))
+    for words, message in (
+        (
+            "labelled/points.npy",
+            r"target\.npy and y\.npy may hold the labels; name one by target_key",
+        ),
+        ("labelled/points.npy:target_key=no.npy", r"target_key: no \.npy file labelled/no\.npy"),
+        ("labelled/points.npy:transpose=True", "knows the setting target_key alone"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            FiledPoints.open(words)
     (folder / "broken.npy").write_bytes(os.urandom(100))
     with pytest.raises(ValueError, match=r"^broken\.npy: truncated, corrupted or no NumPy file"):
         FiledPoints.open("broken.npy")

@@ -39,7 +39,8 @@ def make_chosen(folder, images=True):
     choice = {
         "data": "mine.csv", "features": "unit", "n_clusters": 2, "method": "SSC",
         "settings": {"gamma": 5.0}, "affinity": "symmetrize", "score": 0.75, "agreement": 0.5,
-        "run": {"command": "twinsolve cluster mine.csv --auto", "settings": {"seed": 0},
+        "run": {"command": "twinsolve cluster mine.csv --auto", "typed_in": "/home/me/own",
+                "settings": {"seed": 0},
                 "versions": {"twinsolve": "0.3", "torch": "2.13"}},
     }  # fmt: skip
     (folder / "choice.json").write_text(json.dumps(choice))

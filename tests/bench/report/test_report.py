@@ -33,7 +33,8 @@ def test_one_page_shows_every_folder_and_needs_no_other_file(tmp_path):
     assert own.count("<h2>") == 2
     assert "of-a-job" not in own
     for text in (
-        "twinsolve cluster mine.csv --auto", "The folder keeps no command line", "10.00 ± 1",
+        "twinsolve cluster mine.csv --auto", "In the folder <code>/home/me/own</code>:",
+        "The folder keeps no command line", "10.00 ± 1",
         "labels.csv: 4 rows", "score: 0.750", "gamma=5.0", "torch", "<th>seeds</th><td>2</td>",
         "Measures against settings: table.json", "Measures against settings: candidates.csv",
     ):  # fmt: skip
@@ -44,12 +45,14 @@ def test_one_page_shows_every_folder_and_needs_no_other_file(tmp_path):
     assert "<script>alert" not in own
 
 
-def test_a_command_line_is_kept_and_may_be_typed_again(monkeypatch):
+def test_a_command_line_is_kept_and_may_be_typed_again(tmp_path, monkeypatch):
     assert "command" not in provenance({})
     typed = ["/env/bin/twinsolve", "cluster", "a b.csv", "--affinity", "keep-largest 3"]
     monkeypatch.setattr(sys, "argv", typed)
-    kept = provenance({})["command"]
-    assert kept == "twinsolve cluster 'a b.csv' --affinity 'keep-largest 3'"
+    monkeypatch.chdir(tmp_path)
+    kept = provenance({})
+    assert kept["command"] == "twinsolve cluster 'a b.csv' --affinity 'keep-largest 3'"
+    assert kept["typed_in"] == str(tmp_path)
 
 
 def test_a_training_run_shows_its_steps(tmp_path):

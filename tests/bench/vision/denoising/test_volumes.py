@@ -8,6 +8,7 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from twinsolve.bench import denoise_image
+from twinsolve.bench.report.folders import read_runs
 from twinsolve.bench.vision.denoising import pictures
 from twinsolve.bench.vision.denoising.methods import METHODS, settings_of
 from twinsolve.bench.vision.denoising.noise_estimate import estimate_noise
@@ -94,6 +95,20 @@ def test_cubes_give_what_the_whole_volume_gives(name, monkeypatch):
     np.testing.assert_allclose(found, method(volume, SIGMA), rtol=0, atol=1e-12)
     whole = denoise_image(volume, method=name, sigma=25).image
     np.testing.assert_array_equal(whole, found)
+
+
+def test_a_folder_of_results_shows_what_was_denoised(tmp_path):
+    np.save(tmp_path / "scan.npy", NOISY)
+    words = "--noisy", "--sigma", 25, "--output", tmp_path / "out"
+    run("denoise", tmp_path / "scan.npy", *words)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "denoised.png", "denoised.pdf", "settings.json", "summary.md",
+    }  # fmt: skip
+    summary = (tmp_path / "out" / "summary.md").read_text()
+    assert "| scan.npy | 25.0 | given | non-local means | - |" in summary
+    assert "![denoised](denoised.png)" in summary
+    (found,) = read_runs([tmp_path])
+    assert found.title == "twinsolve denoise --noisy"
 
 
 def test_what_takes_no_volumes_names_what_does(tmp_path):
