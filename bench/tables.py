@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.markup import escape
 from rich.table import Column, Table
 
 from ..datasets.files import write_whole
@@ -115,10 +114,10 @@ def print_table(title: str, lines: Lines) -> None:
     room = console().width - 1
     widths[kept[0]] = min(widths[kept[0]], room // 2)
     for part in _fit_columns(widths, room):
-        columns = (Column(escape(headings[i]), width=widths[i], overflow="fold") for i in part)
-        shown = Table(*columns, title=escape(title))
+        columns = (Column(headings[i], width=widths[i], overflow="fold") for i in part)
+        shown = Table(*columns, title=title)
         for row in rows:
-            shown.add_row(*(escape(row[i]) for i in part))
+            shown.add_row(*(row[i] for i in part))
         console().print(shown)
 
 

@@ -67,9 +67,14 @@ _CURES = {
 
 
 def console() -> Console:
-    """Standard output, as wide as the terminal; a file is wide enough for most tables."""
-    screen = Console()
-    return screen if screen.is_terminal else Console(width=max(screen.width, _WIDTH))
+    """Standard output, as wide as the terminal; a file is wide enough for most tables.
+
+    It shows brackets as they are, which names of files and settings may hold.
+    """
+    screen = Console(markup=False)
+    if screen.is_terminal:
+        return screen
+    return Console(width=max(screen.width, _WIDTH), markup=False)
 
 
 def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
@@ -83,6 +88,11 @@ def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
         return _print_lines(jobs, total, description, screen)
 
     return wrap
+
+
+def progress_in_lines(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
+    """As `progress`, for parts of a job: lines alone, also where a bar shows the jobs."""
+    return lambda parts, total: _print_lines(parts, total, description, Console(stderr=True))
 
 
 def _explain_wait(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:

@@ -143,11 +143,11 @@ def _audit_named(networks: list[str], laws: list[str], own_weights: bool, device
         text, style = f"  {finding}", _VERDICTS[finding.verdict]
         if finding.verdict == "broken":
             text = f"{text}\n    {finding.details['statement']}"
-        screen.print(text, style=style, markup=False, highlight=False)
+        screen.print(text, style=style, highlight=False)
 
     tables = []
     for name in networks:
-        screen.print(name, style="bold", markup=False)
+        screen.print(name, style="bold")
         weights = "own" if own_weights or Path(name).is_dir() else "drawn"
         try:
             own = {"network": name, "weights": weights, "laws": tuple(laws)}

@@ -118,5 +118,5 @@ def _check_layer(name: str, seed: int, load: list[str] | None) -> NoReturn:
     load_modules(load)
     with report_mistakes(LookupError):
         report = check_layer(name, seed=seed)
-    console().print(str(report), markup=False, highlight=False, soft_wrap=True)
+    console().print(str(report), highlight=False, soft_wrap=True)
     raise typer.Exit(code=int(not report))

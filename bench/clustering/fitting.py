@@ -21,6 +21,7 @@ from ...solvers.clustering.base import SubspaceClustering
 from ...solvers.inputs import Array
 from ...solvers.metrics import coefficient_distance, connectivity, subspace_preserving_error
 from ...solvers.sparse_coding import lasso_objective
+from ..terminal import progress_in_lines
 from ..timing import measured
 from .methods import Method, find_method
 from .steps import DENSE_ROWS
@@ -62,7 +63,8 @@ def fit(
     """Fit a method; a `SubspaceClustering` computes only its coefficients.
 
     Seconds are processor time, which other processes do not lengthen. If a method supports it, a
-    long fit continues an interrupted fit from `directory`; time and memory are then unknown.
+    long fit continues an interrupted fit from `directory`; time and memory are then unknown. It
+    says how much time is left.
     """
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
     begun = False
@@ -70,7 +72,7 @@ def fit(
         model.set_params(affinity=make_empty_affinity)
         if directory and X.shape[0] > _LONG and "directory" in model.get_params():
             begun = directory.exists()
-            model.set_params(directory=directory)
+            model.set_params(directory=directory, progress=progress_in_lines(method.name))
 
     def timed() -> tuple[Any, float]:
         start = time.process_time()

@@ -17,6 +17,7 @@ from ..sparse_coding.lasso import Lasso
 from ..sparse_coding.matching_pursuit import pursue_rows
 from ..sparse_coding.penalty import Penalty, check_l1_ratio
 from ..sparse_coding.problem import check_points
+from ..sparse_coding.row_blocks import Progress
 from .affinity import unit_rows
 from .base import Auto, Choices, SubspaceClustering, mean_point
 
@@ -28,6 +29,7 @@ class _LassoClustering(SubspaceClustering):
     max_iter: int = 100
     n_jobs: int | None = None
     directory: str | Path | None = None
+    progress: Progress | None = None
 
     # Each is a parameter of one subclass; the other subclass has these values.
     l1_ratio = 1.0
@@ -68,7 +70,9 @@ class _LassoClustering(SubspaceClustering):
 
     def _affine_codes(self, X: Array) -> Solution:
         settings = self._settings(self._lam_max(X, X, zero_diagonal=True))
-        return sparse_self_expression(X, affine=True, directory=self.directory, **settings)
+        return sparse_self_expression(
+            X, affine=True, progress=self.progress, directory=self.directory, **settings
+        )
 
     def _codes(self, X: Array) -> Solution:
         """Codes by `sparse_self_expression`, whose penalties and solution share their cells."""
@@ -77,7 +81,7 @@ class _LassoClustering(SubspaceClustering):
         settings = self._settings(problem.lam_max(self.n_jobs, zero_diagonal=True))
         lam, ratio, nonnegative = (settings[name] for name in ("lam", "l1_ratio", "nonnegative"))
         penalty = Penalty.checked(lam, len(X), ratio, nonnegative, zero_diagonal=True)
-        solution = problem.solve(penalty, None, self.n_jobs, None, self.directory)
+        solution = problem.solve(penalty, None, self.n_jobs, self.progress, self.directory)
         warn_unless_converged(solution)
         return solution
 
@@ -137,6 +141,9 @@ class SparseSubspaceClustering(_LassoClustering):
     directory : str or Path, optional
         Folder for the coefficients found so far. If `fit` is interrupted and called again, it
         continues from them.
+    progress : callable, optional
+        ``progress(iterable, total)`` wraps the iteration over blocks of points, as in
+        `sparse_self_expression`.
 
     Attributes
     ----------
@@ -203,7 +210,7 @@ class ElasticNetSubspaceClustering(_LassoClustering):
         whose clusters are best separated and balanced (`choose_settings`).
     l1_ratio : float, default=0.9
         In (0, 1]; 1 is `SparseSubspaceClustering`.
-    tol, max_iter, affinity, assign_labels, random_state, n_jobs, directory
+    tol, max_iter, affinity, assign_labels, random_state, n_jobs, directory, progress
         As in `SparseSubspaceClustering`.
 
     Attributes

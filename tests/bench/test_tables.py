@@ -20,7 +20,7 @@ ROWS = [
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_no_heading_or_cell_is_cut_and_rows_differ(width, monkeypatch):
     screen = StringIO()
-    monkeypatch.setattr(tables, "console", lambda: Console(file=screen, width=width))
+    monkeypatch.setattr(tables, "console", lambda: Console(file=screen, width=width, markup=False))
     print_table("Data [own]", (HEADINGS, ROWS))
     shown = screen.getvalue()
     assert max(map(len, shown.splitlines())) <= width

@@ -77,6 +77,12 @@ def test_output_is_as_wide_as_the_terminal(terminal_, width, monkeypatch):
     assert console().width == width
 
 
+def test_brackets_are_shown_as_they_are(capsys):
+    """As in names of settings and of folders."""
+    console().print("mine.csv:drop=[id,3], written to [bold]/", soft_wrap=True)
+    assert "mine.csv:drop=[id,3], written to [bold]/" in capsys.readouterr().out
+
+
 def test_a_stopped_command_says_what_is_kept():
     app = typer.Typer(cls=Commands)
 

@@ -210,7 +210,7 @@ def _denoise_picture(
         f"Noise: {found.sigma:.1f} of 255, {'estimated' if found.estimated else 'given'}\n"
         f"Method: {found.method if found.denoised else 'none, as there is no noise'}{level}\n"
         f"Time: {seconds:.1f} s\nWritten to {written}",
-        soft_wrap=True, highlight=False, markup=False,
+        soft_wrap=True, highlight=False,
     )  # fmt: skip
     if output is not None:
         from .report import write_picture_report

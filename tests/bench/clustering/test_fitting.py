@@ -56,8 +56,11 @@ def test_points_that_are_not_fitted_are_labelled_by_those_that_are(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["SSC", "EnSC"])
-def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch):
-    """Its codes were found, but not yet certified: they are not found again."""
+def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch, capfd):
+    """Its codes were found, but not yet certified: they are not found again.
+
+    It says how many blocks are done.
+    """
     job = JOB | {"method": method, "settings": {"gamma": 20.0}}
     (whole,) = cluster_job(**job)
     monkeypatch.setattr(fitting, "_LONG", 20)
@@ -68,6 +71,7 @@ def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             cluster_job(**job, keep=keep)
     assert list(keep.unfinished.rglob("*.block"))
+    assert f"{method}: 1 of 1 done" in capfd.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(row_blocks, "_solve_rows_of", Mock(side_effect=AssertionError))
         (resumed,) = cluster_job(**job, keep=keep)

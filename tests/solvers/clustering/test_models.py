@@ -53,12 +53,25 @@ def test_a_constructor_lists_its_parameters():
     model = SparseSubspaceClustering(3, gamma=7.0)
     assert list(model.get_params()) == [
         "affine", "affinity", "assign_labels", "directory", "gamma", "max_iter", "n_clusters",
-        "n_jobs", "nonnegative", "random_state", "tol",
+        "n_jobs", "nonnegative", "progress", "random_state", "tol",
     ]  # fmt: skip
     assert repr(model) == "SparseSubspaceClustering(gamma=7.0, n_clusters=3)"
     assert "nonnegative" not in ElasticNetSubspaceClustering().get_params()
     with pytest.raises(TypeError, match="positional"):
         SparseSubspaceClustering(3, 7.0)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_progress_wraps_the_blocks_of_points(affine):
+    seen = []
+    X, _ = data(0)
+    model = SparseSubspaceClustering(
+        3, gamma=5.0, affine=affine, progress=lambda blocks, total: seen.append(total) or blocks
+    ).fit(X)
+    assert set(seen) == {1}
+    assert len(seen) > 1 or not affine  # once for each Bregman iteration
+    plain = SparseSubspaceClustering(3, gamma=5.0, affine=affine).fit(X)
+    assert (model.coef_ != plain.coef_).nnz == 0
 
 
 def test_outlier_coefficients_are_those_of_the_solver():
