@@ -4,7 +4,9 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -28,6 +30,12 @@ from .choice import Chooser, check_needs, choose, place_positions, takes_name
 from .forward_passes import ForwardPasses
 from .replacements import parameter_of, rescale
 from .saving import guard_saving
+
+OLDEST = "5.24.0"  # of transformers, in the extra `integrations`
+_NEEDED = (
+    f"transformers {OLDEST} or newer is needed here: pip install 'transformers>={OLDEST}', or the "
+    "extra `integrations`"
+)
 
 _PREFIX = "twinsolve_"
 _NOT_SERVED = ("softcap", "s_aux", "sinks", "cache", "indices", "block_indices")
@@ -66,7 +74,7 @@ def register_huggingface(names: Iterable[str] | None = None) -> list[str]:
     Raises
     ------
     ImportError
-        If transformers is not installed.
+        If transformers is not installed, or too old.
     ValueError
         If there is no operator of a name.
 
@@ -130,7 +138,7 @@ def attach_huggingface(
     Raises
     ------
     ImportError
-        If transformers is not installed.
+        If transformers is not installed, or too old.
     ValueError
         If the model is none, or takes no attention functions, or an operator needs what it cannot
         get; nothing is changed then.
@@ -254,6 +262,13 @@ def _check_classes(module: str, config: str) -> None:
             )
 
 
+def say_what_is_needed() -> str:
+    """Sentence on the oldest version of transformers that serves, and on the one that is there."""
+    with suppress(PackageNotFoundError):
+        return f"{_NEEDED}; {version('transformers')} is installed"
+    return _NEEDED
+
+
 def _register(
     name: str, operator_for: Callable[[nn.Module, Tensor], Operator | None], places: bool
 ) -> None:
@@ -266,9 +281,7 @@ def _register(
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
     except ImportError as error:
-        raise ImportError(
-            "transformers is needed here: pip install transformers, or the extra `integrations`"
-        ) from error
+        raise ImportError(say_what_is_needed()) from error
 
     def mask(*args: Any, **kwargs: Any) -> Tensor | None:
         _check_library(kwargs.get("config"))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..attention import Operator
 from .attached import operator_of
 from .descriptions import import_class, make_described
-from .huggingface import attach_huggingface
+from .huggingface import attach_huggingface, say_what_is_needed
 from .saving import FORMAT, OPERATORS, PLACED, RECORD
 
 __doctest_requires__ = {"load_huggingface": ["transformers"]}
@@ -95,9 +95,7 @@ def _restore(folder: Path, record: dict[str, Any]) -> Any:
         from safetensors.torch import load_file
         from transformers import PreTrainedModel
     except ImportError as error:
-        raise ImportError(
-            "transformers is needed here: pip install transformers, or the extra `integrations`"
-        ) from error
+        raise ImportError(say_what_is_needed()) from error
     if record["format"] != FORMAT:
         raise ValueError(f"its format is {record['format']!r}, and only {FORMAT} is known")
     if not (folder / OPERATORS).is_file():

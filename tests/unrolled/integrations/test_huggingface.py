@@ -1,7 +1,9 @@
 """Hugging Face models, tiny and at random weights; PEERS section 6 names the traps."""
 
+import configparser
 import copy
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +23,8 @@ from twinsolve.unrolled import (
     make_operator,
     operator_names,
 )
-from twinsolve.unrolled.integrations import caches, register_huggingface
+from twinsolve.unrolled.integrations import caches, huggingface, register_huggingface
+from twinsolve.unrolled.integrations.huggingface import OLDEST
 
 from ..recording import record_calls
 from .examples import FromFirst, WithPositions
@@ -293,10 +296,19 @@ def test_names_are_checked_and_listed(registered):
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match="pip install transformers"):
+    for call in (register_huggingface, lambda: attach_huggingface(nn.Linear(2, 2), "softmax")):
+        with pytest.raises(ImportError, match=rf"pip install 'transformers>={OLDEST}'"):
+            call()
+
+
+def test_an_old_version_of_transformers_is_named_with_the_one_that_is_needed(monkeypatch):
+    monkeypatch.setattr(huggingface, "version", lambda _: "4.56.2")
+    monkeypatch.delattr(transformers.masking_utils, "bidirectional_mask_function")
+    with pytest.raises(ImportError, match=rf"{OLDEST} or newer .*; 4\.56\.2 is installed"):
         register_huggingface()
-    with pytest.raises(ImportError, match="pip install transformers"):
-        attach_huggingface(nn.Linear(2, 2), "softmax")
+    needs = configparser.ConfigParser()
+    needs.read(Path(__file__).parents[3] / "setup.cfg")
+    assert needs["options.extras_require"]["integrations"].strip() == f"transformers>={OLDEST}"
 
 
 def test_learning_operators_train_only_when_attached():
