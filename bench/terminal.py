@@ -91,8 +91,13 @@ def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
 
 
 def progress_in_lines(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
-    """As `progress`, for parts of a job: lines alone, also where a bar shows the jobs."""
-    return lambda parts, total: _print_lines(parts, total, description, Console(stderr=True))
+    """As `progress`, for parts of a job: lines alone, also where a bar shows the jobs.
+
+    The first says at once that the job has begun.
+    """
+    screen = Console(stderr=True, markup=False)
+    screen.print(f"{description}: the first part tells how long it takes.", soft_wrap=True)
+    return lambda parts, total: _print_lines(parts, total, description, screen)
 
 
 def _explain_wait(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:

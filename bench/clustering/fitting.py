@@ -72,7 +72,10 @@ def fit(
         model.set_params(affinity=make_empty_affinity)
         if directory and X.shape[0] > _LONG and "directory" in model.get_params():
             begun = directory.exists()
-            model.set_params(directory=directory, progress=progress_in_lines(method.name))
+            model.set_params(
+                directory=directory,
+                progress=progress_in_lines(f"{method.name}, {X.shape[0]:,} points"),
+            )
 
     def timed() -> tuple[Any, float]:
         start = time.process_time()

@@ -71,7 +71,9 @@ def test_a_long_fit_that_was_interrupted_goes_on(method, tmp_path, monkeypatch, 
         with pytest.raises(KeyboardInterrupt):
             cluster_job(**job, keep=keep)
     assert list(keep.unfinished.rglob("*.block"))
-    assert f"{method}: 1 of 1 done" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert told.startswith(f"{method}, 24 points: the first part tells how long it takes.")
+    assert f"{method}, 24 points: 1 of 1 done" in told
     with monkeypatch.context() as patch:
         patch.setattr(row_blocks, "_solve_rows_of", Mock(side_effect=AssertionError))
         (resumed,) = cluster_job(**job, keep=keep)
