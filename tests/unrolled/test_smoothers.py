@@ -19,6 +19,7 @@ from twinsolve.unrolled import (
     Operator,
     Sinkhorn,
     Softmax,
+    Sparsemax,
     TopK,
 )
 from twinsolve.unrolled.kernel_smoothing import (
@@ -216,6 +217,29 @@ def test_projection_far_from_zero_sums_to_one(dtype, shift, scale):
 
 def test_projection_of_nan_is_nan_and_ends():
     assert project_on_simplex(torch.tensor([[torch.nan, 1.0], [0.0, 1.0]]))[0].isnan().all()
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "pairs", "bias"])
+def test_sparsemax_in_tiles_is_the_projection_of_the_logits(kind):
+    """With more keys than thresholds are sought for at once; supports are of dozens of keys."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, g = (torch.randn(2, 300, 8, generator=generator).double() for _ in range(4))
+    q, k, v = ((s * x).requires_grad_() for s, x in zip((0.1, 1.0, 1.0), (q, k, v), strict=True))
+    mask, logits = None, q @ k.mT
+    if kind == "pairs":
+        mask = torch.rand(300, 300, generator=generator) > 0.3
+        mask[5] = False
+    if kind == "bias":
+        mask = torch.randn(2, 300, 300, generator=generator).double()
+    if kind == "causal":
+        logits = logits.masked_fill(torch.ones(300, 300).triu(1) > 0, -torch.inf)
+    elif mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf) if kind == "pairs" else logits + mask
+    expected = project_on_simplex(logits) @ v
+    out = Sparsemax(1.0)(q, k, v, mask=mask, is_causal=kind == "causal")
+    assert_close(out, expected, atol=1e-13, rtol=0)
+    found, wanted = (torch.autograd.grad(x, (q, k, v), g) for x in (out, expected))
+    assert_close(found, wanted, atol=1e-12, rtol=1e-12)
 
 
 def logistic(**arguments):

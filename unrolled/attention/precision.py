@@ -1,6 +1,9 @@
 """Automatic mixed precision (autocast): how operators keep it out, and its dtype."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +18,17 @@ def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     if autocast_dtype(like) is None:
         return nullcontext()
     return torch.autocast(like.device.type, enabled=False)
+
+
+def unlowered(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the backward pass of a function: it runs where its caller is, under autocast too."""
+
+    @wraps(backward)
+    def call(ctx: Any, gradient: Tensor, *rest: Any) -> Any:
+        with without_autocast(gradient):
+            return backward(ctx, gradient, *rest)
+
+    return call
 
 
 def of_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -8,18 +8,20 @@ from torch import Tensor
 from ..attention import (
     Call,
     Operator,
+    blocks_serve,
     check_positive,
     has_no_values,
+    is_one_of_many,
     is_transformed,
     map_query_blocks,
+    query_offset,
+    vjp,
 )
-from ..block_size import block_size
+from ..attention.precision import unlowered
+from ..attention.tiles import Scratch, Tile, flatten_heads, flatten_mask, hide_, split_tiles
 from .logits import masked_logits
 
-# Entries of the logits for which thresholds are sought at once: they stay in a core's cache, or are
-# enough to occupy a GPU.
-_CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**26
-_GROUPS = 8
+_GROUPS = 16
 _FEW = 128
 
 
@@ -78,19 +80,14 @@ class _Projection(torch.autograd.Function):
     def forward(logits: Tensor) -> Tensor:
         if has_no_values(logits):
             return (logits - sorted_threshold(logits)).relu()
-        out = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        n_keys = logits.shape[-1]
-        entries = _CPU_ENTRIES if logits.device.type == "cpu" else _GPU_ENTRIES
-        n_rows = block_size(max(1, entries // n_keys))
-        tiles = zip(
-            logits.reshape(-1, n_keys).split(n_rows),
-            out.view(-1, n_keys).split(n_rows),
-            strict=True,
-        )
-        for z, p in tiles:
-            torch.sub(z, _find_threshold(z), out=p)
-            p.relu_()
-        return out
+        rows = logits.reshape(1, -1, logits.shape[-1])
+        out, scratch = torch.empty_like(rows), Scratch()
+        for tile in split_tiles(rows, rows.mT, None):
+            z = tile.of(rows)
+            # No entry below -1 is in the support, and 0 times -inf is NaN.
+            tau = _find_threshold(z.clamp(min=-2), scratch)
+            torch.sub(z, tau, out=tile.of(out)).relu_()
+        return out.view_as(logits)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -98,38 +95,97 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        support = ctx.saved_tensors[0].detach().sign()
-        inside = gradient * support
-        mean = inside.sum(dim=-1, keepdim=True) / support.sum(dim=-1, keepdim=True).clamp(min=1)
-        return inside.addcmul_(support, mean, value=-1)
+        return _project_gradient_(gradient.clone(), ctx.saved_tensors[0].detach().sign())
 
 
-def _find_threshold(z: Tensor) -> Tensor:
+def _project_gradient_(gradient: Tensor, support: Tensor) -> Tensor:
+    """Subtract the mean over the support from a gradient there, and set it to 0 elsewhere."""
+    inside = gradient.mul_(support)
+    mean = inside.sum(dim=-1, keepdim=True) / support.sum(dim=-1, keepdim=True).clamp(min=1)
+    return inside.addcmul_(support, mean, value=-1)
+
+
+def _find_threshold(z: Tensor, scratch: Scratch) -> Tensor:
     """Return the threshold tau of each row, of shape (..., 1).
 
-    Newton steps start at the threshold of some of the entries, the largest of each of a few groups.
-    It is never larger than that of all entries.
+    It is at least -1, and at least that of some of the entries, the largest of each group of a few.
     """
-    n = z.shape[-1]
+    lowest = z.new_full((*z.shape[:-1], 1), -1.0)
+    n, few = z.shape[-1], z.shape[-1] // _GROUPS
     if n <= _FEW:
-        start = z.amax(dim=-1, keepdim=True) - 1
-        return _iterate_newton(z, start.masked_fill_(start == -torch.inf, 0))
-    grouped, ungrouped = z.split((n - n % _GROUPS, n % _GROUPS), dim=-1)
-    largest = grouped.unflatten(-1, (_GROUPS, -1)).amax(dim=-2)
-    return _iterate_newton(z, _find_threshold(torch.cat([largest, ungrouped], dim=-1)))
+        return _iterate_newton(z, lowest, scratch)
+    grouped, ungrouped = z.split((_GROUPS * few, n - _GROUPS * few), dim=-1)
+    largest = torch.cat([grouped.unflatten(-1, (_GROUPS, few)).amax(dim=-2), ungrouped], dim=-1)
+    return _iterate_newton(z, _iterate_newton(largest, lowest, scratch), scratch)
 
 
-def _iterate_newton(z: Tensor, tau: Tensor) -> Tensor:
-    """Take Newton steps from below until the support of no row shrinks any more."""
-    last_size, shrinks = None, True
-    while shrinks:
-        clipped = (z - tau).relu_()
-        excess = clipped.sum(dim=-1, keepdim=True) - 1
-        size = clipped.sign_().sum(dim=-1, keepdim=True)
-        tau = torch.maximum(tau, tau + excess / size.clamp(min=1))
-        shrinks = last_size is None or bool((size < last_size).any())
-        last_size = size
-    return tau
+def _iterate_newton(z: Tensor, tau: Tensor, scratch: Scratch) -> Tensor:
+    """Take Newton steps from below until the support of no row shrinks any more.
+
+    A step is ``tau <- (sum z_j - 1) / n`` over the n entries above tau.
+    """
+    support, last_size = scratch.like(z), None
+    while True:
+        torch.gt(z, tau, out=support)
+        size = support.sum(dim=-1, keepdim=True)
+        if last_size is not None and not bool((size < last_size).any()):
+            return tau
+        above = support.mul_(z).sum(dim=-1, keepdim=True)
+        tau, last_size = torch.maximum(tau, (above - 1) / size.clamp(min=1)), size
+
+
+class _SimplexAttention(torch.autograd.Function):
+    """The projection of ``q k^T + mask`` times v, with the largest logit and tau of each row.
+
+    They are small beside the matrix, which the backward pass computes again from them.
+    """
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, offset: int | None
+    ) -> tuple[Tensor, ...]:
+        out = v.new_empty(*q.shape[:2], v.shape[-1])
+        largest, tau = q.new_empty(2, *q.shape[:2], 1)
+        logits, scratch = Scratch(), Scratch()
+        for tile in split_tiles(q, k, offset):
+            z = hide_(logits.products(tile.of(q), tile.keys(k)), tile, mask, offset)
+            top = z.amax(dim=-1, keepdim=True)
+            top.masked_fill_(top == -torch.inf, 0)
+            threshold = _find_threshold(z.sub_(top).clamp_(min=-2), scratch)
+            tile.of(out).copy_(torch.bmm(z.sub_(threshold).clamp_(min=0), tile.keys(v)))
+            tile.of(largest).copy_(top)
+            tile.of(tau).copy_(threshold)
+        return out, largest, tau
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *tensors, ctx.offset = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*tensors, *output[1:])
+
+    @staticmethod
+    @unlowered
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mask, largest, tau = ctx.saved_tensors
+        offset = ctx.offset
+        if is_one_of_many(gradient):
+
+            def output(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                whole = Tile(slice(None), slice(0, q.shape[1]), k.shape[1])
+                return project_on_simplex(hide_(q @ k.mT, whole, mask, offset)) @ v
+
+            return *vjp(output, (q, k, v), gradient), None, None
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        logits, pulls = Scratch(), Scratch()
+        for tile in split_tiles(q, k, offset):
+            Q, G, K, V = tile.of(q), tile.of(gradient), tile.keys(k), tile.keys(v)
+            z = hide_(logits.products(Q, K), tile, mask, offset)
+            p = z.sub_(tile.of(largest)).sub_(tile.of(tau)).clamp_(min=0)
+            tile.keys(dv).baddbmm_(p.mT, G)
+            dz = _project_gradient_(pulls.products(G, V), p.sign_())
+            tile.of(dq).copy_(torch.bmm(dz, K))
+            tile.keys(dk).baddbmm_(dz.mT, Q)
+        return dq, dk, dv, None, None
 
 
 def sorted_threshold(z: Tensor) -> Tensor:
@@ -182,11 +238,16 @@ class Sparsemax(Operator):
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         """Logits of shape (..., n_queries, n_keys), in float32 at least."""
-        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         wide = torch.promote_types(q.dtype, torch.float32)
-        return (scale * q.to(wide)) @ k.to(wide).mT
+        return self._scale(q.to(wide)) @ k.to(wide).mT
+
+    def _scale(self, q: Tensor) -> Tensor:
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return scale * q
 
     def attend(self, call: Call) -> Tensor:
+        if blocks_serve(call.q, call.mask):
+            return self._attend_by_tiles(call)
         k, v = call.k, call.v
 
         def block(rows: Tensor, start: int) -> Tensor:
@@ -195,6 +256,14 @@ class Sparsemax(Operator):
             return A.to(v.dtype) @ v
 
         return map_query_blocks(block, call.q)
+
+    def _attend_by_tiles(self, call: Call) -> Tensor:
+        q, k, v, mask, is_causal, _ = call
+        wide = torch.promote_types(q.dtype, torch.float32)
+        offset = query_offset(q, k) if is_causal else None
+        inputs = (flatten_heads(x.to(wide)) for x in (self._scale(q.to(wide)), k, v))
+        out: Tensor = _SimplexAttention.apply(*inputs, flatten_mask(mask, q.shape[:-2]), offset)[0]
+        return out.view(*q.shape[:-1], v.shape[-1]).to(v.dtype)
 
     def coefficients(self, call: Call) -> Tensor:
         z = subtract_largest(masked_logits(self.logits(call.q, call.k), call.pairs()))

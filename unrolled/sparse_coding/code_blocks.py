@@ -1,16 +1,14 @@
 """Unrolled ISTA times values, in blocks of codes, which are not stored for the backward pass."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..attention import is_one_of_many, query_offset, vjp
-from ..block_size import block_size
+from ..attention.tiles import Scratch, Tile, flatten_heads, flatten_mask, split_tiles
 from .iterations import SparsePenalty, proximal_map, repeated
-
-_CPU_ENTRIES, _GPU_ENTRIES = 2**18, 2**24
 
 
 def ista_attention(
@@ -74,21 +72,14 @@ def ista_attention(
     lam, step = (
         torch.as_tensor(x, dtype=q.dtype).to(q.device, non_blocking=True) for x in (lam, step)
     )
-    inputs = [_flatten_heads(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v)]
-    rows = [_flatten_heads(x.expand(row)) for x in (2 / lam, step * lam / 2)]
-    if visible is not None and visible.shape[:-2].numel() > 1:
-        visible = visible.expand(*batch, *visible.shape[-2:])
-    hidden = None if visible is None else ~_flatten_heads(visible)
+    inputs = [flatten_heads(x.expand(*batch, *x.shape[-2:])) for x in (q, k, v)]
+    rows = [flatten_heads(x.expand(row)) for x in (2 / lam, step * lam / 2)]
+    hidden = flatten_mask(None if visible is None else ~visible, batch)
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *rows))
     offset = query_offset(q, k) if is_causal else None
     settings = _Settings(n_iter, nonnegative, zero_diagonal, offset, trained)
     out, _ = _SparseAttention.apply(*inputs, *rows, hidden, settings)
     return out.view(*batch, *out.shape[-2:])
-
-
-def _flatten_heads(x: Tensor) -> Tensor:
-    """Return x with all leading axes as one: (heads, rows, width)."""
-    return x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
 
 
 class _Settings(NamedTuple):
@@ -101,35 +92,6 @@ class _Settings(NamedTuple):
     trained: bool
 
 
-class _Block(NamedTuple):
-    """Some rows of some heads, and how many keys these rows can see."""
-
-    heads: slice
-    rows: slice
-    n_keys: int
-
-    def of(self, x: Tensor) -> Tensor:
-        """Return the part of x, (..., heads, queries, width), for this block."""
-        return x[..., self.heads, self.rows, :]
-
-    def keys(self, x: Tensor) -> Tensor:
-        """Return the keys of x that this block sees."""
-        return x[self.heads, : self.n_keys]
-
-
-def _split_blocks(q: Tensor, k: Tensor, offset: int | None) -> Iterator[_Block]:
-    """Yield blocks of codes that fit a core's cache, or are large enough to occupy a GPU."""
-    (n_heads, n_rows, _), n_keys = q.shape, k.shape[1]
-    entries = _CPU_ENTRIES if q.device.type == "cpu" else _GPU_ENTRIES
-    rows = block_size(max(1, min(n_rows, entries // max(1, n_keys))))
-    heads = block_size(max(1, entries // max(1, n_rows * n_keys)))
-    for head in range(0, n_heads, heads):
-        for start in range(0, n_rows, rows):
-            stop = min(start + rows, n_rows)
-            n_seen = n_keys if offset is None else stop + offset
-            yield _Block(slice(head, head + heads), slice(start, stop), n_seen)
-
-
 def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:
     """Soft threshold at 1, in place."""
     if nonnegative:
@@ -137,13 +99,11 @@ def _shrink_(z: Tensor, nonnegative: bool) -> Tensor:
     return torch.ops.aten.softshrink.out(z, 1.0, out=z)
 
 
-def _restrict_(codes: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings) -> None:
+def _restrict_(codes: Tensor, block: Tile, hidden: Tensor | None, settings: _Settings) -> None:
     """Set the codes of keys that a row may not use to zero, in place."""
     start = block.rows.start
     if hidden is not None:
-        heads = block.heads if len(hidden) > 1 else slice(None)
-        rows = block.rows if hidden.shape[1] > 1 else slice(None)
-        codes.masked_fill_(hidden[heads, rows, : block.n_keys], 0)
+        codes.masked_fill_(block.pairs(hidden), 0)
     if settings.offset is not None:
         codes.tril_(start + settings.offset)
     if settings.zero_diagonal and start < block.n_keys:
@@ -161,11 +121,12 @@ class _SparseAttention(torch.autograd.Function):
     def forward(q, k, v, m, t, hidden, settings):  # type: ignore[no-untyped-def]
         out = q.new_empty(*q.shape[:2], v.shape[-1])
         residuals = q.new_empty(settings.n_iter if settings.trained else 0, *q.shape)
+        scratch = Scratch()
         with torch.autocast(q.device.type, enabled=False):
-            for block in _split_blocks(q, k, settings.offset):
+            for block in split_tiles(q, k, settings.offset):
                 Q, M, T, R = (block.of(x) for x in (q, m, t, residuals))
                 K = block.keys(k)
-                B, residual = torch.bmm(Q * M, K.mT), Q
+                B, residual = scratch.products(Q * M, K), Q
                 for i in range(settings.n_iter):
                     if i:
                         residual = torch.addcmul(Q, torch.bmm(B, K), T, value=-1)
@@ -194,12 +155,14 @@ class _SparseAttention(torch.autograd.Function):
             torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v),
             torch.zeros_like(m), (grad * out).sum(dim=-1, keepdim=True) / t,
         )  # fmt: skip
+        scratches = [Scratch() for _ in range(ctx.settings.n_iter)]
+        pulls = Scratch()
         with torch.autocast(q.device.type, enabled=False):
-            for block in _split_blocks(q, k, ctx.settings.offset):
+            for block in split_tiles(q, k, ctx.settings.offset):
                 Q, M, T, G, R = (block.of(x) for x in (q, m, t, grad, residuals))
                 K, V = block.keys(k), block.keys(v)
-                codes = _recompute_codes(R, K, M, block, hidden, ctx.settings)
-                gradients.add_block(block, Q, K, M, T, R, codes, torch.bmm(G * T, V.mT))
+                codes = _recompute_codes(R, K, M, block, hidden, ctx.settings, scratches)
+                gradients.add_block(block, Q, K, M, T, R, codes, pulls.products(G * T, V))
                 block.keys(gradients.v).baddbmm_(codes[-1].mT, G * T)
         return *gradients, None, None
 
@@ -223,13 +186,20 @@ def _iterate_explicitly(
 
 
 def _recompute_codes(
-    R: Tensor, K: Tensor, M: Tensor, block: _Block, hidden: Tensor | None, settings: _Settings
+    R: Tensor,
+    K: Tensor,
+    M: Tensor,
+    block: Tile,
+    hidden: Tensor | None,
+    settings: _Settings,
+    scratches: list[Scratch],
 ) -> list[Tensor]:
     """Return a block's codes of all iterations, by one product each from their residuals."""
-    codes = [torch.bmm(R[0] * M, K.mT)]
+    codes = [scratches[0].products(R[0] * M, K)]
     for i in range(settings.n_iter):
         if i:
-            codes.append(torch.baddbmm(codes[-1], R[i] * M, K.mT))
+            out = scratches[i].like(codes[-1])
+            codes.append(torch.baddbmm(codes[-1], R[i] * M, K.mT, out=out))
         _shrink_(codes[-1], settings.nonnegative)
         _restrict_(codes[-1], block, hidden, settings)
     return codes
@@ -246,7 +216,7 @@ class _Gradients(NamedTuple):
 
     def add_block(
         self,
-        block: _Block,
+        block: Tile,
         Q: Tensor,
         K: Tensor,
         M: Tensor,

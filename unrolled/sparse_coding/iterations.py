@@ -64,7 +64,7 @@ def strongest_key(q: Tensor, k: Tensor, allowed: Tensor | None = None) -> Tensor
     It has shape (..., n_queries, 1), and is -1 for a query without allowed keys.
     """
     with torch.no_grad():
-        size = (q @ k.mT).abs()
+        size = (q @ k.mT).abs_()
         if allowed is None:
             return size.argmax(dim=-1, keepdim=True)
         size = size.masked_fill(~allowed, -1)
