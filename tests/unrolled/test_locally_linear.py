@@ -40,3 +40,33 @@ def test_short_sequences_use_the_keys_that_there_are(zero_diagonal):
         assert_close(layer(q, x, x).numpy(), expected @ x.numpy(), atol=1e-10, rtol=0)
     alone = LocallyLinear(16, zero_diagonal=zero_diagonal)(tokens(1, 3), tokens(1, 3), tokens(1, 3))
     assert_close(alone, torch.zeros_like(alone) if zero_diagonal else tokens(1, 3), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gradients_are_those_of_the_matrix(is_causal):
+    """Their own backward pass, in blocks and with absent neighbours, and the second derivative."""
+    q, k, v, g = (tokens(150, 4, seed=seed)[None].requires_grad_() for seed in range(4))
+    layer = LocallyLinear(6)
+    outputs = (
+        layer(q, k, v, is_causal=is_causal),
+        layer.matrix(q, k, is_causal=is_causal) @ v,
+    )
+    firsts, seconds = [], []
+    for out in outputs:
+        first = torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
+        twice = torch.autograd.grad(out, (q, k, v), g, create_graph=True)
+        assert_close(first, tuple(x.detach() for x in twice), atol=1e-9, rtol=1e-9)
+        firsts.append(first)
+        seconds.append(torch.autograd.grad(sum(x.square().sum() for x in twice), (q, k, v, g)))
+    assert_close(*firsts, atol=1e-9, rtol=1e-9)
+    assert_close(*seconds, atol=1e-5, rtol=1e-7)
+
+
+def test_keys_that_tie_are_taken_in_order_by_the_layer_too():
+    """Products do not see which of equal keys is the first: they leave such rows to distances."""
+    generator = torch.Generator().manual_seed(0)
+    k = torch.randn(12, 3, generator=generator).double().repeat(3, 1)
+    v = torch.eye(36, dtype=k.dtype)
+    layer = LocallyLinear(2)
+    assert_close(layer(k, k, v), layer.matrix(k, k), atol=1e-12, rtol=0)
+    assert layer(k, k, v)[0].nonzero().ravel().tolist() == [0, 12]
