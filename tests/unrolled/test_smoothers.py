@@ -219,6 +219,43 @@ def test_projection_of_nan_is_nan_and_ends():
     assert project_on_simplex(torch.tensor([[torch.nan, 1.0], [0.0, 1.0]]))[0].isnan().all()
 
 
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+@pytest.mark.parametrize("kind", ["none", "causal", "pairs", "padding", "bias"])
+def test_laplace_kernel_in_single_precision(kind, shift):
+    """Tiles of products are as good as differences: in the output, and in all gradients."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, g = (torch.randn(2, 3, 40, 5, generator=generator) for _ in range(4))
+    k[:, :, :4] = q[:, :, :4]  # distances of 0, whose gradient is 0
+    mask = {
+        "pairs": torch.rand(40, 40, generator=generator) > 0.3,
+        "padding": torch.arange(40) < torch.tensor([30, 7])[:, None, None, None],
+        "bias": torch.randn(2, 3, 40, 40, generator=generator),
+    }.get(kind)
+    if kind == "pairs":
+        mask[5] = False
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        operator = Kernel("laplace", 1.5, num_heads=3, learnable=True, dtype=dtype)
+        rows, keys = ((x + shift).to(dtype).requires_grad_() for x in (q, k))
+        values = v.to(dtype).requires_grad_()
+        bias = mask.to(dtype) if kind == "bias" else mask
+        out = operator(rows, keys, values, mask=bias, is_causal=kind == "causal")
+        inputs = (rows, keys, values, *operator.parameters())
+        found.append([out, *torch.autograd.grad(out, inputs, g.to(dtype))])
+    for single, double in zip(*found, strict=True):
+        # That of the bandwidth is a sum over 3,200 pairs, of terms of up to 5.
+        assert_close(single.double(), double, atol=1e-5, rtol=1e-6)
+
+
+def test_laplace_kernel_of_tokens_far_apart_takes_differences():
+    """Products in float64 would be off by 1e-8 of a distance of 1e9 between two clusters."""
+    near = torch.tensor([[0.0, 0.0], [0.5, 0.0], [0.0, 2.0]])
+    x = torch.cat([near, near + 2.0**30])[None]
+    A = Kernel("laplace", 1.0)(x, x, torch.eye(6)[None])[0]
+    assert_close(A[:3, :3], Kernel("laplace", 1.0).matrix(near, near), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("kind", ["none", "causal", "pairs", "bias"])
 def test_sparsemax_in_tiles_is_the_projection_of_the_logits(kind):
     """With more keys than thresholds are sought for at once; supports are of dozens of keys."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Call, Operator, Positive, SoftmaxSmoother, map_query_blocks
+from .laplace import laplace_attention
 from .linear import linear_attention
 from .logits import block_softmax, distances, gaussian_logits, visible_products
 
@@ -31,8 +32,9 @@ class Kernel(SoftmaxSmoother):
     ===========  =====================
 
     The matrix is built explicitly, in blocks of queries that are recomputed in the backward pass:
-    quadratic time, linear memory. `Gaussian` and `Softmax` are fused forms of two of these kernels,
-    and `FeatureKernel` serves kernels that are products of features in linear time.
+    quadratic time, linear memory. On the CPU the Laplace kernel of float32 tokens takes distances
+    from products in float64. `Gaussian` and `Softmax` are fused forms of two of these kernels, and
+    `FeatureKernel` serves kernels that are products of features in linear time.
 
     Parameters
     ----------
@@ -117,6 +119,10 @@ class Kernel(SoftmaxSmoother):
 
     def attend(self, call: Call) -> Tensor:
         (q, k, bandwidth), v = self._widen(call), call.v
+        if self.kernel == "laplace":
+            out = laplace_attention(q, k, v, bandwidth, mask=call.mask, is_causal=call.is_causal)
+            if out is not None:
+                return out
 
         def block(rows: Tensor, start: int) -> Tensor:
             visible = call.pairs_of(rows, start)
