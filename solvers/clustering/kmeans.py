@@ -198,13 +198,13 @@ def _alternate(
         shift = moved.sum()
         moved[:] = np.sqrt(moved)
         furthest = np.argmax(moved)
-        second = 0.0
+        others = 0.0
         for j in range(k):
             if j != furthest:
-                second = max(second, moved[j])
+                others = max(others, moved[j])
         for i in range(n):
             upper[i] += moved[labels[i]]
-            lower[i] -= second if labels[i] == furthest else moved[furthest]
+            lower[i] -= others if labels[i] == furthest else moved[furthest]
         if iteration > 0 and not changed:
             break
         if shift <= tol or iteration == _MAX_ITER - 1:
