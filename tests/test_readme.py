@@ -28,7 +28,7 @@ ROWS = {
     "11651 of 11651": r"^{figure} rows hold",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
-    "1.15": r"^\| tokens-1024 \| gaussian \| fused \| float32 \| 1 \| [^|]+ \| {figure} \(",
+    "1.24": r"^\| tokens-1024 \| gaussian \| fused \| float32 \| 1 \| [^|]+ \| {figure} \(",
     "2.57": r"^\| mnist:subset=all \| .*\| EnSC \| .*\| nearest-rows 3 \| {figure} \|",
 }
 
