@@ -91,13 +91,14 @@ def progress(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
 
 
 def progress_in_lines(description: str) -> Callable[[Iterable[Any], int], Iterable[Any]]:
-    """As `progress`, for parts of a job: lines alone, also where a bar shows the jobs.
-
-    The first says at once that the job has begun.
-    """
+    """As `progress`, for parts of a job: lines alone, also where a bar shows the jobs."""
     screen = Console(stderr=True, markup=False)
-    screen.print(f"{description}: the first part tells how long it takes.", soft_wrap=True)
     return lambda parts, total: _print_lines(parts, total, description, screen)
+
+
+def tell(words: str) -> None:
+    """Print a line on standard error."""
+    Console(stderr=True, markup=False).print(words, soft_wrap=True, highlight=False)
 
 
 def _explain_wait(jobs: Iterable[Any], screen: Console) -> Iterator[Any]:

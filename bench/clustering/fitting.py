@@ -23,6 +23,7 @@ from ...solvers.metrics import coefficient_distance, connectivity, subspace_pres
 from ...solvers.sparse_coding import lasso_objective
 from ..terminal import progress_in_lines
 from ..timing import measured
+from .estimate import LARGE, tell_seconds
 from .methods import Method, find_method
 from .steps import DENSE_ROWS
 
@@ -31,7 +32,6 @@ QUALITY = (
 )  # fmt: skip
 _DISTANCES = ("distance", "cosine", "support_f1")
 _BLOCK = 1000
-_LONG = 10_000  # points; larger fits take minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,20 +62,20 @@ def fit(
 ) -> Fitted:
     """Fit a method; a `SubspaceClustering` computes only its coefficients.
 
-    Seconds are processor time, which other processes do not lengthen. If a method supports it, a
-    long fit continues an interrupted fit from `directory`; time and memory are then unknown. It
-    says how much time is left.
+    Seconds are processor time, which other processes do not lengthen. With a `directory`, a fit
+    of over 30 s first says about how long it takes. If a method supports it, a long fit continues
+    an interrupted fit from there; time and memory are then unknown. It says how much time is left.
     """
     model = method.make(n_clusters=n_clusters, random_state=random_state, n_jobs=1, **settings)
     begun = False
     if isinstance(model, SubspaceClustering):
         model.set_params(affinity=make_empty_affinity)
-        if directory and X.shape[0] > _LONG and "directory" in model.get_params():
+    if directory and method.family != "user":
+        words = f"{method.name}, {X.shape[0]:,} points"
+        tell_seconds(words, model, X, n_clusters, method.family)
+        if X.shape[0] > LARGE and "directory" in model.get_params():
             begun = directory.exists()
-            model.set_params(
-                directory=directory,
-                progress=progress_in_lines(f"{method.name}, {X.shape[0]:,} points"),
-            )
+            model.set_params(directory=directory, progress=progress_in_lines(words))
 
     def timed() -> tuple[Any, float]:
         start = time.process_time()
