@@ -1,5 +1,6 @@
 """Differences between runs that share seeds and test images, with intervals and verdicts."""
 
+import gc
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -172,7 +173,11 @@ def _correct(p: Mapping[Name, float]) -> "pd.Series[float]":
     found = pd.Series(p, dtype=float)
     known = found.notna()
     if known.any():
-        found[known] = multipletests(found[known].to_numpy(), method="holm")[1]
+        gc.freeze()  # `multipletests` collects garbage, up to a second where much is in memory
+        try:
+            found[known] = multipletests(found[known].to_numpy(), method="holm")[1]
+        finally:
+            gc.unfreeze()
     return found
 
 
