@@ -11,9 +11,11 @@ import numpy as np
 from .row_pool import Codes, PoolBlock
 from .slots import Problem, read_only
 
-# All of these affect only the speed. The sample has every step-th of at least _FEWEST atoms: some
-# _SAMPLE, with a step of at least _STEP. Its codes are solved to _COARSE times the tolerance.
+# All of these affect only the speed. The sample has every step-th of at least _FEWEST atoms with
+# _ENTRIES entries: some _SAMPLE, with a step of at least _STEP. Its codes are solved to _COARSE
+# times the tolerance.
 _FEWEST = 16_384
+_ENTRIES = 2_000_000  # with fewer, products cost too little to be worth a sample
 _STEP = 8
 _SAMPLE = 32_768
 _COARSE = 10.0
@@ -31,7 +33,7 @@ def solve_block(start: int, stop: int, problem: Problem, tol: float, max_rounds:
     plain = partial(PoolBlock, start, stop, problem, tol, max_rounds)
     others = problem.gram, problem.hidden, problem.start_atom
     m, p = problem.atoms.shape
-    if m < _FEWEST or any(array.size for array in others):
+    if m < _FEWEST or m * p < _ENTRIES or any(array.size for array in others):
         return plain().solve()
     step, rule = max(_STEP, m // _SAMPLE), (_COARSE * tol, max_rounds)
     sample = _sample(problem, step)

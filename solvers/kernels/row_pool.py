@@ -47,7 +47,7 @@ from .slots import (
 _EPS32 = 2.0**-23
 _TINY32 = 2.0**-126  # smaller numbers have larger relative rounding errors
 _SLOTS = 256  # rows in a pool
-_PART = 1024  # atoms that it multiplies at a time
+_PART = 2048  # atoms that it multiplies at a time
 _ROUGH = 10.0  # multiple of the tolerance above which correlations need not be exact
 # These four affect only the speed: the number of atoms that join a working set in the first round
 # and in later rounds; the tolerance of early rounds; the share of the worst correlation from which
@@ -257,15 +257,18 @@ def _minus_rows(b, G, index, value, k, q):
         a += 1
 
 
-@jit_uncounted
-def _search_parts(live, start, state):
-    """Search the atoms start, start + 1, ..., whose correlations are in P, for the first slots."""
-    problem, rule, pool, search = state.problem, state.rule, state.pool, state.search
+@jit_counted
+def _search_all(live, P, problem, rule, pool, search):
+    """Search all atoms for the first slots, a part at a time: P holds its correlations."""
+    atoms, width = problem.atoms32, P.shape[1]
     for slot in range(live):
-        i, p = pool.row[slot], state.P[slot]
-        if start == 0:
-            _begin_search(i, pool.scale[slot], rule.rounding, problem, rule, slot, search)
-        _search_part(p, start, i, problem, rule, pool, slot, search)
+        _begin_search(pool.row[slot], pool.scale[slot], rule.rounding, problem, rule, slot, search)
+    for start in range(0, len(atoms), width):
+        part = atoms[start : start + width]
+        Q = P.reshape(-1)[: live * len(part)].reshape(live, len(part))
+        np.dot(pool.probe[:live], part.T, Q)
+        for slot in range(live):
+            _search_part(Q[slot], start, pool.row[slot], problem, rule, pool, slot, search)
 
 
 @jit_uncounted
@@ -625,22 +628,9 @@ class PoolBlock(Block):
             taken = self._refill(live, taken)
             live = compact(self.pool, live)
             if live:
-                self._search_all(live)
+                _search_all(live, self.P, problem, self.rule, self.pool, self.search)
                 self._advance(live, False, 0, problem.gram)
         return self.codes()
-
-    def _search_all(self, live: int) -> None:
-        atoms, width = self.problem.atoms32, self.P.shape[1]
-        for start in range(0, len(atoms), width):
-            part = atoms[start : start + width]
-            P = self.P.reshape(-1)[: live * len(part)].reshape(live, len(part))
-            np.matmul(self.pool.probe[:live], part.T, out=P)
-            _search_parts(live, start, self._state(P))
-
-    def _state(self, P: np.ndarray) -> _State:
-        return _State(
-            self.problem, self.rule, self.pool, self.work, P, self.search, self.out, self.found
-        )
 
     def _refill(self, live: int, taken: int) -> int:
         """Put the next rows into the free slots.
@@ -665,7 +655,10 @@ class PoolBlock(Block):
     def _advance(self, live: int, fresh: bool, row: int, B: np.ndarray) -> None:
         slot = 0
         while True:
-            state = self._state(self.P)
+            state = _State(
+                self.problem, self.rule, self.pool, self.work, self.P, self.search, self.out,
+                self.found,
+            )  # fmt: skip
             slot, self.fill, need = _advance(slot, live, fresh, row, B, self.fill, state)
             if slot == live:
                 break

@@ -1,4 +1,4 @@
-"""The largest entries of a vector, in one pass over its parts."""
+"""The largest entries of a vector, part by part."""
 
 import numpy as np
 
@@ -55,6 +55,8 @@ def add_largest(p, first, n, low, top, nonneg, m, beta, key, index):
     out. Returns their number, a bound on all |p_j| that were left out, and the new `top`.
     """
     size = key.size - 1
+    top = max(top, _top(p, nonneg))
+    low = max(low, np.float32(beta * top))
     for start in range(0, p.size, 64):
         part = p[start : start + 64]
         hits = 0
@@ -75,8 +77,6 @@ def add_largest(p, first, n, low, top, nonneg, m, beta, key, index):
             key[n] = v
             index[n] = first + start + j
             n += v > low
-            top = max(top, v)
-        low = max(low, np.float32(beta * top))
     return n, low, top
 
 

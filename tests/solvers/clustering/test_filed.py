@@ -191,6 +191,7 @@ def test_memory_of_a_task_does_not_grow_with_the_points(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(many_atoms, "_SAMPLE", 1000)
     monkeypatch.setattr(many_atoms, "_FEWEST", 10_000)
+    monkeypatch.setattr(many_atoms, "_ENTRIES", 0)
     peaks = []
     for n in (10_000, 40_000):
         X = normalize(np.random.default_rng(0).standard_normal((n, 20)))

@@ -20,7 +20,8 @@ def X():
 def _many(monkeypatch, **constants):
     """Let the atoms count as many; no Gram matrix is stored."""
     monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
-    for name, value in {"_FEWEST": 8, "_SAMPLE": 50, "_COSTLY": 0.0, **constants}.items():
+    usual = {"_FEWEST": 8, "_ENTRIES": 0, "_SAMPLE": 50, "_COSTLY": 0.0}
+    for name, value in (usual | constants).items():
         monkeypatch.setattr(many_atoms, name, value)
 
 
@@ -51,7 +52,7 @@ def test_fewer_products_with_all_atoms(X, monkeypatch):
     assert_array_equal(after.n_looked, after.n_passes * len(X))
 
 
-@pytest.mark.parametrize("constants", [{"_FEWEST": 500}, {"_COSTLY": 1e9}])
+@pytest.mark.parametrize("constants", [{"_FEWEST": 500}, {"_ENTRIES": 8001}, {"_COSTLY": 1e9}])
 def test_few_atoms_and_many_nonzeros_change_nothing(X, monkeypatch, constants):
     monkeypatch.setattr(row_blocks, "MOST_STORED", 0)
     before = sparse_self_expression(X, lam=0.02)
