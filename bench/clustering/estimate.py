@@ -1,6 +1,8 @@
 """Estimate the time of a fit before it starts, by small trials."""
 
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import log2
 from numbers import Real
@@ -23,19 +25,27 @@ _tried: set[str] = set()
 
 
 def tell_seconds(words: str, model: Any, X: Any, n_clusters: int, family: str) -> None:
-    """Say how long ``model.fit(X)`` takes, if that is long; once for the same words."""
+    """Say how long ``model.fit(X)`` takes, if that is long; once for the same words.
+
+    Nothing is said if the trials fail, as for a sample with fewer points than neighbours.
+    """
     if words in _tried:
         return
     _tried.add(words)
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seconds = _estimate_seconds(model, X, n_clusters, family)
+        if seconds >= LONG:
+            tell(f"{words}: about {write_time(seconds)}.")
+
+
+def _estimate_seconds(model: Any, X: Any, n_clusters: int, family: str) -> float:
     sparse = isinstance(model, SparseSubspaceClustering | ElasticNetSubspaceClustering)
     if X.shape[0] > LARGE and sparse and not model.affine and isinstance(model.gamma, Real):
-        seconds = seconds_by_rows(model, X)
-    elif family == "learned" and getattr(model, "max_iter", 0) >= _SHARE:
-        seconds = seconds_by_steps(model, X)
-    else:
-        seconds = seconds_by_samples(lambda rows: clone(model).fit(rows), X, n_clusters)
-    if seconds >= LONG:
-        tell(f"{words}: about {write_time(seconds)}.")
+        return seconds_by_rows(model, X)
+    if family == "learned" and getattr(model, "max_iter", 0) >= _SHARE:
+        return seconds_by_steps(model, X)
+    return seconds_by_samples(lambda rows: clone(model).fit(rows), X, n_clusters)
 
 
 def seconds_by_samples(fit: Callable[[Any], Any], X: Any, n_clusters: int) -> float:

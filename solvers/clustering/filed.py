@@ -53,7 +53,7 @@ class FiledClustering:
 
     1. `points` writes the points in float64, and scaled in float32.
     2. `cells` sorts 25,000 to 4,000,000 points, if searches in cells exclude most of them. Other
-       searches are products with all points, in parts of 2,048 points.
+       searches are products with all points, in parts of up to 4,096 points.
     3. `lam_max` finds the penalty from which on the code of a row is zero, in blocks of up to 1,024
        rows.
     4. `codes` solves these blocks to the certified gap of the model.

@@ -67,20 +67,34 @@ def test_a_command_tells_the_time_of_a_long_fit_once(directory, n, seconds, tmp_
     assert capfd.readouterr().err == words
 
 
+@pytest.mark.usefixtures("_clock")
+def test_a_fit_that_refuses_samples_goes_on(tmp_path, capfd):
+    class Picky(Slow):
+        def fit(self, X):
+            if X.shape[0] < 10_000:
+                raise ValueError("too few points")
+            return super().fit(X)
+
+    method = Method("picky", "baseline", lambda n_clusters, random_state, n_jobs: Picky())
+    assert len(fit(method, np.zeros((10_000, 1)), 2, 0, {}, tmp_path).labels) == 10_000
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("name", ["SSC", "SSC nonnegative", "EnSC", "SENet", "SSC affine"])
 def test_the_time_of_each_kind_of_fit_is_judged(name, sparse, monkeypatch, capfd):
     """The points stay as they are; a zero point is none to fail at."""
     if sparse and name == "SENet":
         pytest.skip("the network needs features")
-    monkeypatch.setattr(estimate, "LONG", 0)
+    monkeypatch.setattr(estimate, "LONG", -np.inf)  # so small fits may take less than is subtracted
     monkeypatch.setattr(estimate, "LARGE", 100)
     monkeypatch.setattr(estimate, "_tried", set())
-    X = POINTS * (np.arange(len(POINTS)) != 3)[:, None]
+    X = POINTS.copy()
+    X[np.random.default_rng(0).permutation(len(X))[:2]] = 0.0  # the first rows that are tried
     X = csr_array(X) if sparse else X
     before = X.copy()
     method = find_method(name)
-    settings = {"max_iter": 40} if name == "SENet" else {}
+    settings = method.settings[0] | ({"max_iter": 40} if name == "SENet" else {})
     model = method.make(n_clusters=4, random_state=0, n_jobs=1, **settings)
     estimate.tell_seconds("words", model, X, 4, method.family)
     assert capfd.readouterr().err.startswith("words: about ")
