@@ -12,13 +12,13 @@ any number of tokens takes differences, in float64 and with an a of at least exp
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..attention import has_static_value
+from ..attention import has_static_value, is_transformed
 
 CHUNK = 64
 _LOWEST = -60.0  # its exponential is far below a rounding of the state
@@ -54,17 +54,31 @@ def run_chunks(
     from its key. `chunk` is rounded up to a power of two.
     """
     chunks = tokens.each(lambda x: split(x, chunk))
-    readers = torch.stack([chunks.q, chunks.k]) if corrects else chunks.q[None]
+    v, step = chunks.v, chunks.step
+    readers = [chunks.q, _times(chunks.k, step)] if corrects else [chunks.q]
     pairs, since, until = _products(readers, chunks.write, chunks.log_forget)
     write, whole = _times(chunks.write, until), None if since is None else since[..., -1:, :].mT
     if corrects:
-        A, B = _correct(chunks, pairs[1], since)
-        states, values, state = write_corrections(A, B, write, state, whole)
+        A, B = solve_system(pairs[1], _times(v, step), _times(readers[1], since))
+        states, v, state = write_corrections(A, B, write, state, whole)
     else:
-        values = chunks.v
-        states, state = add_up(state, write.mT @ values, whole)
-    out = _times(chunks.q, since) @ states + pairs[0] @ values
+        states, state = add_up(state, write.mT @ v, whole)
+    out = _times(chunks.q, since) @ states + pairs[0] @ v
     return out.flatten(-3, -2)[..., : tokens.v.shape[-2], :], state
+
+
+def solve_system(products: Tensor, v: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the A and B that ``I + products``, strictly lower triangular products, maps to v, k.
+
+    A chunk then writes ``U = A - B S_0``. The transposed system, in which BLAS solves, is in memory
+    already.
+    """
+    given = torch.cat([v, k], dim=-1).mT
+    solved = torch.linalg.solve_triangular(
+        products.mT, given, upper=True, left=False, unitriangular=True
+    )
+    A, B = solved.mT.split([v.shape[-1], k.shape[-1]], dim=-1)
+    return A, B
 
 
 class PrefixSums:
@@ -87,7 +101,7 @@ class PrefixSums:
     def __init__(self, k: Tensor, v: Tensor, first: Tensor, log_forget: Tensor | None) -> None:
         one = k.new_ones(k.shape[-2], 1)
         self._k, self._v = k, v
-        self._between, self._since, until = _products(one, one, log_forget)
+        (self._between,), self._since, until = _products([one], one, log_forget)
         whole = None if self._since is None else self._since[..., -1:, :]
         self._before, self.last = add_up(first, _times(k, until).mT @ v, whole)
 
@@ -148,37 +162,29 @@ def split(x: Tensor, chunk: int) -> Tensor:
         return x[..., None, :, :]
     size = 1 << (max(1, min(chunk, n_tokens)) - 1).bit_length()
     n_chunks = max(1, -(-n_tokens // size))
-    return F.pad(x, (0, 0, 0, n_chunks * size - n_tokens)).unflatten(-2, (n_chunks, size))
+    missing = n_chunks * size - n_tokens
+    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(-2, (n_chunks, size))
 
 
 def _times(x: Tensor, decay: Tensor | None) -> Tensor:
     return x if decay is None else x * decay
 
 
-def _correct(chunks: Tokens, products: Tensor, since: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return A and B: the chunk writes ``U = A - B S_0``."""
-    given = torch.cat([chunks.v, _times(chunks.k, since)], dim=-1)
-    solved = torch.linalg.solve_triangular(
-        _times(products, chunks.step), _times(given, chunks.step), upper=False, unitriangular=True
-    )
-    A, B = solved.split([chunks.v.shape[-1], chunks.k.shape[-1]], dim=-1)
-    return A, B
-
-
-Products = tuple[Tensor, Tensor | None, Tensor | None]
-
-
-def _products(x: Tensor, y: Tensor, log_forget: Tensor | None) -> Products:
+def _products(
+    readers: Sequence[Tensor], y: Tensor, log_forget: Tensor | None
+) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None]:
     """Return decayed products of rows, and the decays since a chunk's start and until its end.
 
-    The products are ``sum_d x_td y_sd prod over s < i <= t of a_id`` for s <= t, else 0.
+    The products are ``sum_d x_td y_sd prod over s < i <= t of a_id`` for s <= t, else 0, of each of
+    the readers x.
     """
     if log_forget is None:
-        return (x @ y.mT).tril(), None, None
+        return [(x @ y.mT).tril() for x in readers], None, None
     if log_forget.shape[-1] > 1:
-        return _decayed_products(x, y, log_forget)
+        products, since, until = _decayed_products(torch.stack([*readers]), y, log_forget)
+        return products.unbind(), since, until
     decays, since, until = decays_between(log_forget)
-    return (x @ y.mT) * decays, since, until
+    return [(x @ y.mT) * decays for x in readers], since, until
 
 
 def decays_between(log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,8 +192,38 @@ def decays_between(log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Beside it the decays since the start, each token's own included, and until the end.
     """
-    one = torch.ones_like(log_forget)
+    one = log_forget.new_ones(log_forget.shape)
+    if has_static_value(log_forget.shape[-2]) and not is_transformed():
+        decays: tuple[Tensor, Tensor, Tensor] = _Decays.apply(log_forget.exp())
+        return decays
     return _decayed_products(one, one, log_forget)
+
+
+class _Decays(torch.autograd.Function):
+    """`decays_between` of the numbers a, with a gradient that never divides by them.
+
+    From ``d prod over s < i <= t = sum_i (prod over s < j < i) (prod over i < j <= t) da_i``.
+    """
+
+    @staticmethod
+    def forward(forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        decays = torch.diag_embed(torch.ones_like(forget[..., 0]))
+        for t in range(1, forget.shape[-2]):
+            decays[..., t, :t] = decays[..., t - 1, :t] * forget[..., t, :]
+        return decays, decays[..., :1] * forget[..., :1, :], decays[..., -1:, :].mT.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, of_since: Tensor, of_until: Tensor) -> Tensor:
+        decays, since, until = ctx.saved_tensors
+        pairs = gradient[..., 1:, :-1] @ decays[..., :-1, :-1].mT
+        inside = (decays[..., 1:, 1:] * pairs).sum(dim=-2)[..., None]
+        before = F.pad(since[..., :-1, :], (0, 0, 1, 0), value=1.0)
+        of_until = F.pad((decays @ of_until)[..., :-1, :], (0, 0, 1, 0))
+        return F.pad(inside, (0, 0, 1, 0)) + before * (decays.mT @ of_since) + until * of_until
 
 
 def _decayed_products(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:

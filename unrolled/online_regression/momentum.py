@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention.inputs import pair_of_states, read_state
-from .chunks import decays_between, split
+from .chunks import decays_between, solve_system, split
 from .delta import check_step
 from .inputs import read_sequences, read_visible
 from .rules import OnlineRule, Rows
@@ -131,17 +131,13 @@ def _follow(eta: Tensor, keep: Tensor, seen: Tensor) -> _Path:
 
 def _correct(k: Tensor, v: Tensor, step: Tensor, path: _Path) -> tuple[Tensor, Tensor]:
     """Return A and B: the chunk writes ``U = A - B [M_0; Z_0]``."""
-    double = 2 * step
     # The prediction of a token reads the memory before it.
     n_tokens = k.shape[-2]
     of_M = F.pad(path.of_M, (0, 0, 1, 0), value=1.0)[..., :n_tokens, :]
     of_Z, of_u = (F.pad(x, (0, 0, 1, 0))[..., :n_tokens, :] for x in (path.of_Z, path.of_u))
-    given = torch.cat([v, of_M * k, of_Z * k], dim=-1)
-    solved = torch.linalg.solve_triangular(
-        double * (k @ k.mT) * of_u, double * given, upper=False, unitriangular=True
-    )
-    A, B = solved.split([v.shape[-1], 2 * k.shape[-1]], dim=-1)
-    return A, B
+    k_step = 2 * step * k
+    read = torch.cat([of_M * k_step, of_Z * k_step], dim=-1)
+    return solve_system((k_step @ k.mT) * of_u, 2 * step * v, read)
 
 
 class HeavyBall(OnlineRule):
