@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ...validation import check_integer
 from ..attention import has_static_value
 from ..attention.inputs import pair_of_states, read_state
-from .chunks import CHUNK, write_corrections
+from .chunks import CHUNK, correct, write_corrections
 from .delta import check_step
 from .inputs import read_sequences, read_visible
 from .rules import OnlineRule, Rows
@@ -154,11 +154,7 @@ def _correct_batches(
     A, B = step * v, step * k
     if not has_static_value(n_tokens) or k.shape[-2] > batch_size:
         of_batch = torch.arange(k.shape[-2], device=k.device) // batch_size
-        M = (step * (k @ k.mT)).masked_fill(of_batch[:, None] <= of_batch, 0)
-        solved = torch.linalg.solve_triangular(
-            M, torch.cat([A, B], dim=-1), upper=False, unitriangular=True
-        )
-        A, B = solved.split([A.shape[-1], B.shape[-1]], dim=-1)
+        A, B = correct((B @ k.mT).masked_fill(of_batch[:, None] <= of_batch, 0), A, B)
     _, written, _ = write_corrections(A, B, k, S)
     return written.flatten(-3, -2)[..., :n_tokens, :]
 

@@ -59,7 +59,7 @@ def run_chunks(
     pairs, since, until = _products(readers, chunks.write, chunks.log_forget)
     write, whole = _times(chunks.write, until), None if since is None else since[..., -1:, :].mT
     if corrects:
-        A, B = solve_system(pairs[1], _times(v, step), _times(readers[1], since))
+        A, B = correct(pairs[1], _times(v, step), _times(readers[1], since))
         states, v, state = write_corrections(A, B, write, state, whole)
     else:
         states, state = add_up(state, write.mT @ v, whole)
@@ -67,18 +67,21 @@ def run_chunks(
     return out.flatten(-3, -2)[..., : tokens.v.shape[-2], :], state
 
 
-def solve_system(products: Tensor, v: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the A and B that ``I + products``, strictly lower triangular products, maps to v, k.
+def correct(products: Tensor, v: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the A and B of a chunk that writes ``U = A - B S_0``, for ``U = v - k S_0 - P U``.
 
-    A chunk then writes ``U = A - B S_0``. The transposed system, in which BLAS solves, is in memory
-    already.
+    P is the part of the products below the diagonal.
     """
-    given = torch.cat([v, k], dim=-1).mT
-    solved = torch.linalg.solve_triangular(
-        products.mT, given, upper=True, left=False, unitriangular=True
-    )
-    A, B = solved.mT.split([v.shape[-1], k.shape[-1]], dim=-1)
+    solved = solve_rows(products, torch.cat([v, k], dim=-1).mT, unitriangular=True).mT
+    A, B = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     return A, B
+
+
+def solve_rows(L: Tensor, rows: Tensor, unitriangular: bool = False) -> Tensor:
+    """Return the x with ``x L^T = rows``: BLAS finds this transposed system in memory as it is."""
+    return torch.linalg.solve_triangular(
+        L.mT, rows, upper=True, left=False, unitriangular=unitriangular
+    )
 
 
 class PrefixSums:
@@ -117,33 +120,40 @@ class PrefixSums:
         return (before + self._between @ outer).unflatten(-1, (self._k.shape[-1], -1))
 
 
+def _times(x: Tensor, decay: Tensor | None) -> Tensor:
+    return x if decay is None else x * decay
+
+
 def write_corrections(
-    A: Tensor, B: Tensor, write: Tensor, state: Tensor, decay: Tensor | None = None
+    A: Tensor,
+    B: Tensor,
+    write: Tensor,
+    state: Tensor,
+    decay: Tensor | None = None,
+    carry: Callable[[Tensor, Tensor | None], Tensor] = _times,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the states before each chunk, the ``U = A - B S_0`` they write, and the last state.
 
-    All but the state have an axis of chunks, -3. A state decays before a chunk is written to it.
+    All but the state have an axis of chunks, -3. A state decays before a chunk is written to it, by
+    `carry`.
     """
     states, written = [], []
     for a, b, keys, factor in zip(*(_each_chunk(x, A) for x in (A, B, write, decay)), strict=True):
         states.append(state)
         written.append(a - b @ state)
-        state = _times(state, factor) + keys.mT @ written[-1]
+        state = carry(state, factor) + keys.mT @ written[-1]
     return torch.stack(states, dim=-3), torch.stack(written, dim=-3), state
 
 
-def add_up(first: Tensor, parts: Tensor, decay: Tensor | None) -> tuple[Tensor, Tensor]:
+def add_up(first: Tensor, parts: Tensor, decay: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the sums before each of the parts, (..., n_parts, rows, columns), and of all.
 
     A sum decays before a part is added to it.
     """
-    if decay is None:
-        all_sums = first[..., None, :, :] + F.pad(parts.cumsum(dim=-3), (0, 0, 0, 0, 1, 0))
-        return all_sums[..., :-1, :, :], all_sums[..., -1, :, :]
     sums = []
     for part, factor in zip(*(_each_chunk(x, parts) for x in (parts, decay)), strict=True):
         sums.append(first)
-        first = factor * first + part
+        first = _times(first, factor) + part
     return torch.stack(sums, dim=-3), first
 
 
@@ -164,10 +174,6 @@ def split(x: Tensor, chunk: int) -> Tensor:
     n_chunks = max(1, -(-n_tokens // size))
     missing = n_chunks * size - n_tokens
     return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(-2, (n_chunks, size))
-
-
-def _times(x: Tensor, decay: Tensor | None) -> Tensor:
-    return x if decay is None else x * decay
 
 
 def _products(

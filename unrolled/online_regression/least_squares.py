@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .chunks import add_up, split
+from .chunks import add_up, solve_rows, split
 
 State = tuple[Tensor, Tensor]
 _LEAST = {torch.float64: 1e-30}  # else 1e-15: far below a rounding, and its root has a gradient
@@ -24,19 +24,17 @@ def solve_ridge(
     """
     n_tokens, (H, G) = v.shape[-2], state
     q, k, v, beta = (split(x, chunk) for x in (q, k, v, beta))
-    (H_before, H), (G_before, G) = (add_up(x, (beta * k).mT @ y, None) for x, y in ((H, k), (G, v)))
+    (H_before, H), (G_before, G) = (add_up(x, (beta * k).mT @ y) for x, y in ((H, k), (G, v)))
     root = (beta + _LEAST.get(beta.dtype, 1e-15)).sqrt()
     penalty = torch.diag_embed(lam.expand(*k.shape[:-3], 1, k.shape[-1]))
     L = torch.linalg.cholesky(H_before + penalty)
-    solved = torch.linalg.solve_triangular(
-        L, torch.cat([G_before, k.mT, q.mT], dim=-1), upper=False
-    )
-    g, keys, queries = solved.split([v.shape[-1], k.shape[-2], q.shape[-2]], dim=-1)
+    solved = solve_rows(L, torch.cat([k, q, G_before.mT], dim=-2))
+    keys, queries, g = solved.split([k.shape[-2], q.shape[-2], v.shape[-1]], dim=-2)
     one = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device)
-    R = torch.linalg.cholesky(one + root * (keys.mT @ keys) * root.mT)
-    given = root * torch.cat([v - keys.mT @ g, keys.mT @ queries], dim=-1)
-    errors, readers = torch.linalg.solve_triangular(R, given, upper=False).split(
-        [v.shape[-1], q.shape[-2]], dim=-1
-    )
-    out = queries.mT @ g + readers.triu().mT @ errors
+    R = torch.linalg.cholesky(one + root * (keys @ keys.mT) * root.mT)
+    errors = root * (v - keys @ g.mT)
+    readers = queries @ (root * keys).mT
+    solved = solve_rows(R, torch.cat([readers, errors.mT], dim=-2))
+    readers, errors = solved.split([q.shape[-2], v.shape[-1]], dim=-2)
+    out = queries @ g.mT + readers.tril() @ errors.mT
     return out.flatten(-3, -2)[..., :n_tokens, :], (H, G)

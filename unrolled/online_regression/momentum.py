@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention.inputs import pair_of_states, read_state
-from .chunks import decays_between, solve_system, split
+from .chunks import correct, decays_between, split, write_corrections
 from .delta import check_step
 from .inputs import read_sequences, read_visible
 from .rules import OnlineRule, Rows
@@ -90,17 +90,14 @@ def chunked_heavy_ball(
     path = _follow(eta, keep, seen)
     A, B = _correct(k, v, theta, path)
     ends = _Path(*(x[..., -1:, :] for x in path))
-    keys = torch.cat([ends.of_u.mT * k, ends.Z_of_u.mT * k], dim=-1)
-    parts = (A, B, keys, ends.of_M, ends.of_Z, ends.Z_of_Z)
-    states, written = [], []
-    for a, b, key, of_M, of_Z, Z_of_Z in zip(*(x.unbind(dim=-3) for x in parts), strict=True):
-        states.append(torch.cat([M, Z], dim=-2))
-        written.append(a - b @ states[-1])
-        to_M, to_Z = (key.mT @ written[-1]).split(k.shape[-1], dim=-2)
-        M, Z = of_M * M + of_Z * Z + to_M, Z_of_Z * Z + to_Z
-    read = torch.cat([path.of_M * q, path.of_Z * q], dim=-1)
-    pairs = (q @ k.mT) * path.of_u
-    out = read @ torch.stack(states, dim=-3) + pairs @ torch.stack(written, dim=-3)
+    keys = _both(ends.of_u.mT, ends.Z_of_u.mT, k)
+    to_M, to_Z = torch.cat([ends.of_M, ends.of_Z], dim=-1), F.pad(ends.Z_of_Z, (1, 0))
+    decay = torch.cat([to_M, to_Z], dim=-2)
+    states, written, last = write_corrections(
+        A, B, keys, torch.cat([M, Z], dim=-2), decay, carry=_mix
+    )
+    M, Z = last.tensor_split(2, dim=-2)
+    out = _both(path.of_M, path.of_Z, q) @ states + ((q @ k.mT) * path.of_u) @ written
     return out.flatten(-3, -2)[..., :n_tokens, :].to(out_type), (M, Z)
 
 
@@ -136,8 +133,18 @@ def _correct(k: Tensor, v: Tensor, step: Tensor, path: _Path) -> tuple[Tensor, T
     of_M = F.pad(path.of_M, (0, 0, 1, 0), value=1.0)[..., :n_tokens, :]
     of_Z, of_u = (F.pad(x, (0, 0, 1, 0))[..., :n_tokens, :] for x in (path.of_Z, path.of_u))
     k_step = 2 * step * k
-    read = torch.cat([of_M * k_step, of_Z * k_step], dim=-1)
-    return solve_system((k_step @ k.mT) * of_u, 2 * step * v, read)
+    return correct((k_step @ k.mT) * of_u, 2 * step * v, _both(of_M, of_Z, k_step))
+
+
+def _both(of_M: Tensor, of_Z: Tensor, rows: Tensor) -> Tensor:
+    """Return ``[of_M rows, of_Z rows]``, (..., n_tokens, 2 d)."""
+    return (torch.cat([of_M, of_Z], dim=-1)[..., None] * rows[..., None, :]).flatten(-2)
+
+
+def _mix(state: Tensor, weights: Tensor | None) -> Tensor:
+    """Return ``[M; Z]`` as sums of both, with weights (..., 2, 2)."""
+    both = state.unflatten(-2, (2, -1))
+    return (weights @ both.flatten(-2)).view_as(both).flatten(-3, -2)
 
 
 class HeavyBall(OnlineRule):
