@@ -75,23 +75,25 @@ def _pursue(
 ) -> tuple[Array, Array, Array]:
     """Return support, coefficients and number of atoms of each row; row i avoids atom own[i]."""
     sizes = np.linalg.norm(Y, axis=1)
-    basis = np.empty((len(Y), most, D.shape[1]))
-    triangle = np.empty((len(Y), most, most))
     support = np.empty((len(Y), most), dtype=np.intp)
     counts = np.zeros(len(Y), dtype=np.intp)
-    residual = Y.copy()
+    values = np.zeros((len(Y), most))
     active = np.flatnonzero(sizes > tol)
-    state = norms, sizes, own, tol, residual, basis, triangle, support, counts
     if gram.size:
         first = _scale(Y[active], sizes[active, None]) @ atoms32.T
-        _grow_to_end(D, gram, active, first, *state)
-    else:
-        for _ in range(most):
-            if len(active) == 0:
-                break
-            scores = np.abs(residual[active] @ D.T)
-            active = active[_grow(D, active, scores, *state)]
-    return support, _coefficients(Y, basis, triangle, counts), counts
+        _grow_to_end(D, gram, active, first, norms, sizes, own, tol, Y, support, counts, values)
+        return support, values, counts
+    basis = np.empty((len(Y), most, D.shape[1]))
+    triangle = np.empty((len(Y), most, most))
+    residual = Y.copy()
+    for _ in range(most):
+        if len(active) == 0:
+            break
+        scores = np.abs(residual[active] @ D.T)
+        state = norms, sizes, own, tol, residual, basis, triangle, support, counts
+        active = active[_grow(D, active, scores, *state)]
+    _coefficients(Y, basis, triangle, counts, values)
+    return support, values, counts
 
 
 @jit_reordered
@@ -163,25 +165,26 @@ def _grow_to_end(
     sizes: Array,
     own: Array,
     tol: float,
-    residual: Array,
-    basis: Array,
-    triangle: Array,
+    signals: Array,
     support: Array,
     counts: Array,
+    values: Array,
 ) -> None:
-    """Add all atoms of the active rows, whose signals have these correlations with the atoms.
+    """Find the codes of the active rows, whose signals have these correlations with the atoms.
 
     The products ``D q`` with the basis follow from the Gram matrix as q does from the atoms, and
     ``D r`` from them. Both are in float32. The longest atom and the signal count as one there.
     `unsure` and `error` bound what rounding does to ``D q`` and ``D r``.
     """
-    most, largest = triangle.shape[1], norms.max()
+    most, largest = values.shape[1], norms.max()
+    r, basis, T = np.empty(D.shape[1]), np.empty((most, D.shape[1])), np.empty((most, most))
     products, unsure = np.empty((most, len(D)), np.float32), np.empty(most)
     tops = np.empty(_LANES, np.float32)
     rounding = (D.shape[1] + 6 * most + 8) * _UNIT
     for a in range(active.size):
         b, alpha = active[a], correlations[a]
-        r, T, size, left, error = residual[b], triangle[b], sizes[b], sizes[b], rounding
+        size, left, error = sizes[b], sizes[b], rounding
+        copy(signals[b], r, r.size)
         least = max(tol, _NO_CORRELATION / 2 * size)  # what is less has no correlation
         _exclude(alpha, own[b], support[b, :0])
         for k in range(most):
@@ -194,7 +197,7 @@ def _grow_to_end(
             new, score = _strongest(D, r, alpha, top - 3 * error)
             if new < 0 or score <= _NO_CORRELATION * norms[new] * size:
                 break
-            added, taken = _add(D[new], norms[new], r, basis[b], T, k)
+            added, taken = _add(D[new], norms[new], r, basis, T, k)
             if not added:
                 break
             support[b, k], alpha[new] = new, np.nan
@@ -208,6 +211,7 @@ def _grow_to_end(
             unsure[k] /= T[k, k]
             error += (abs(taken) * (unsure[k] + rounding) + left * rounding) / size
             _update(alpha, products, gram[new], largest, T, k, taken / size)
+        _solve(signals[b], basis, T, counts[b], values[b])
 
 
 @jit_uncounted
@@ -284,13 +288,18 @@ def _subtract(c: float, b: Array, out: Array) -> None:
 
 
 @jit_reordered
-def _coefficients(signals: Array, basis: Array, triangle: Array, counts: Array) -> Array:
-    """Return the c with ``triangle c = basis signal``, by back substitution."""
-    values = np.zeros(basis.shape[:2])
+def _coefficients(
+    signals: Array, basis: Array, triangle: Array, counts: Array, values: Array
+) -> None:
     for b in range(len(signals)):
-        for i in range(counts[b] - 1, -1, -1):
-            value = dot(basis[b, i], signals[b])
-            for j in range(i + 1, counts[b]):
-                value -= triangle[b, i, j] * values[b, j]
-            values[b, i] = value / triangle[b, i, i]
-    return values
+        _solve(signals[b], basis[b], triangle[b], counts[b], values[b])
+
+
+@jit_uncounted
+def _solve(signal: Array, basis: Array, triangle: Array, count: int, out: Array) -> None:
+    """Find the c with ``triangle c = basis signal``, by back substitution."""
+    for i in range(count - 1, -1, -1):
+        value = dot(basis[i], signal)
+        for j in range(i + 1, count):
+            value -= triangle[i, j] * out[j]
+        out[i] = value / triangle[i, i]
