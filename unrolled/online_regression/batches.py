@@ -155,8 +155,7 @@ def _correct_batches(
     if not has_static_value(n_tokens) or k.shape[-2] > batch_size:
         of_batch = torch.arange(k.shape[-2], device=k.device) // batch_size
         A, B = correct((B @ k.mT).masked_fill(of_batch[:, None] <= of_batch, 0), A, B)
-    _, written, _ = write_corrections(A, B, k, S)
-    return written.flatten(-3, -2)[..., :n_tokens, :]
+    return write_corrections(A, B, k, S)[0][..., :n_tokens, :]
 
 
 def _in_groups(x: Tensor, size: int) -> Tensor:

@@ -58,13 +58,14 @@ def run_chunks(
     readers = [chunks.q, _times(chunks.k, step)] if corrects else [chunks.q]
     pairs, since, until = _products(readers, chunks.write, chunks.log_forget)
     write, whole = _times(chunks.write, until), None if since is None else since[..., -1:, :].mT
+    q = _times(chunks.q, since)
     if corrects:
         A, B = correct(pairs[1], _times(v, step), _times(readers[1], since))
-        states, v, state = write_corrections(A, B, write, state, whole)
+        out, state = write_corrections(A, B, write, state, whole, (q, pairs[0]))
     else:
         states, state = add_up(state, write.mT @ v, whole)
-    out = _times(chunks.q, since) @ states + pairs[0] @ v
-    return out.flatten(-3, -2)[..., : tokens.v.shape[-2], :], state
+        out = (q @ states + pairs[0] @ v).flatten(-3, -2)
+    return out[..., : tokens.v.shape[-2], :], state
 
 
 def correct(products: Tensor, v: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,19 +131,25 @@ def write_corrections(
     write: Tensor,
     state: Tensor,
     decay: Tensor | None = None,
+    read: tuple[Tensor, Tensor] | None = None,
     carry: Callable[[Tensor, Tensor | None], Tensor] = _times,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the states before each chunk, the ``U = A - B S_0`` they write, and the last state.
+) -> tuple[Tensor, Tensor]:
+    """Write the ``U = A - B S_0`` of each chunk along its keys; return rows and the last state.
 
-    All but the state have an axis of chunks, -3. A state decays before a chunk is written to it, by
+    The rows are those of U or, with queries q and pairs P to `read`, those of ``q S_0 + P U``. All
+    but the state have an axis of chunks, -3. A state decays before a chunk is written to it, by
     `carry`.
     """
-    states, written = [], []
-    for a, b, keys, factor in zip(*(_each_chunk(x, A) for x in (A, B, write, decay)), strict=True):
-        states.append(state)
-        written.append(a - b @ state)
-        state = carry(state, factor) + keys.mT @ written[-1]
-    return torch.stack(states, dim=-3), torch.stack(written, dim=-3), state
+    q, pairs = (None, None) if read is None else read
+    S, found = state[None].flatten(0, -3), []
+    for a, b, keys, factor, x, p in zip(
+        *(_each_chunk(x, A) for x in (A, B, write, decay, q, pairs)), strict=True
+    ):
+        u = torch.baddbmm(a, b, S, alpha=-1)
+        found.append(u if x is None or p is None else torch.baddbmm(x @ S, p, u))
+        S = torch.baddbmm(carry(S, factor), keys.mT, u)
+    rows = torch.stack(found, dim=1).flatten(1, 2)
+    return rows.reshape(*A.shape[:-3], *rows.shape[-2:]), S.reshape(state.shape)
 
 
 def add_up(first: Tensor, parts: Tensor, decay: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -150,16 +157,21 @@ def add_up(first: Tensor, parts: Tensor, decay: Tensor | None = None) -> tuple[T
 
     A sum decays before a part is added to it.
     """
-    sums = []
+    S, sums = first[None].flatten(0, -3), []
     for part, factor in zip(*(_each_chunk(x, parts) for x in (parts, decay)), strict=True):
-        sums.append(first)
-        first = _times(first, factor) + part
-    return torch.stack(sums, dim=-3), first
+        sums.append(S)
+        S = _times(S, factor) + part
+    return torch.stack(sums, dim=1).reshape(parts.shape), S.reshape(first.shape)
 
 
 def _each_chunk(x: Tensor | None, like: Tensor) -> Sequence[Tensor | None]:
-    """Return x chunk by chunk; selecting chunks one by one would make gradients quadratic."""
-    return [None] * like.shape[-3] if x is None else x.unbind(dim=-3)
+    """Return x chunk by chunk, with one axis before the last two.
+
+    Selecting chunks one by one would make gradients quadratic.
+    """
+    if x is None:
+        return [None] * like.shape[-3]
+    return x[None].flatten(0, -4).unbind(dim=1)
 
 
 def split(x: Tensor, chunk: int) -> Tensor:
@@ -198,10 +210,10 @@ def decays_between(log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Beside it the decays since the start, each token's own included, and until the end.
     """
-    one = log_forget.new_ones(log_forget.shape)
     if has_static_value(log_forget.shape[-2]) and not is_transformed():
         decays: tuple[Tensor, Tensor, Tensor] = _Decays.apply(log_forget.exp())
         return decays
+    one = torch.ones_like(log_forget)
     return _decayed_products(one, one, log_forget)
 
 

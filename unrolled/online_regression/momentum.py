@@ -93,12 +93,11 @@ def chunked_heavy_ball(
     keys = _both(ends.of_u.mT, ends.Z_of_u.mT, k)
     to_M, to_Z = torch.cat([ends.of_M, ends.of_Z], dim=-1), F.pad(ends.Z_of_Z, (1, 0))
     decay = torch.cat([to_M, to_Z], dim=-2)
-    states, written, last = write_corrections(
-        A, B, keys, torch.cat([M, Z], dim=-2), decay, carry=_mix
-    )
-    M, Z = last.tensor_split(2, dim=-2)
-    out = _both(path.of_M, path.of_Z, q) @ states + ((q @ k.mT) * path.of_u) @ written
-    return out.flatten(-3, -2)[..., :n_tokens, :].to(out_type), (M, Z)
+    read = _both(path.of_M, path.of_Z, q), (q @ k.mT) * path.of_u
+    both = torch.cat([M, Z], dim=-2)
+    out, both = write_corrections(A, B, keys, both, decay, read, carry=_mix)
+    M, Z = both.tensor_split(2, dim=-2)
+    return out[..., :n_tokens, :].to(out_type), (M, Z)
 
 
 class _Path(NamedTuple):
