@@ -25,6 +25,7 @@ from twinsolve.unrolled.online_regression import (
     MiniBatch,
     ProximalPoint,
 )
+from twinsolve.unrolled.online_regression.chunks import _Decays
 from twinsolve.unrolled.online_regression.rules import nearly_unit
 
 from .draws import moved, tokens
@@ -201,6 +202,14 @@ def of_heavy_ball(n, shut):
     with np.errstate(divide="ignore"):
         given = tokens | {f"log_{name}": np.log(gate) for name, gate in gates.items()}
     return solved, given, start
+
+
+def test_decays_have_two_derivatives_where_gates_are_shut():
+    """Several gates of a chunk may be 0: the gradient never divides by them."""
+    forget = torch.rand(3, 6, 1, dtype=torch.float64)
+    forget[1, 2] = forget[2, 0] = forget[2, 3] = forget[2, 5] = 0
+    assert torch.autograd.gradcheck(_Decays.apply, forget.requires_grad_())
+    assert torch.autograd.gradgradcheck(_Decays.apply, forget)
 
 
 @pytest.mark.parametrize("shut", [0.0, 0.3, 1.0])
