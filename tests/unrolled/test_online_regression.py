@@ -87,6 +87,34 @@ def test_recurrent_chunked_and_parallel_forms_are_the_solver(rule, width, shut):
                     assert error < tolerance, (n, dtype, chunk)
 
 
+GATES = {
+    "delta rule": lambda f, x: f.chunked_delta_rule(*x[:3], beta=x[3], log_forget=x[4][..., None]),
+    "by features": lambda f, x: f.chunked_delta_rule(
+        *x[:3], beta=x[3], log_forget=x[4][..., None].expand(*x[4].shape, D)
+    ),
+    "sums": lambda f, x: f.chunked_linear_attention(*x[:3], log_forget=x[4][..., None]),
+    "heavy ball": lambda f, x: f.chunked_heavy_ball(
+        *x[:3], step=x[3] / 2, log_momentum=x[4], log_keep=x[4]
+    ),
+    "mini-batches": lambda f, x: f.chunked_mini_batch(*x[:3], eta=x[3] / 8, batch_size=8),
+    "exact Mesa": lambda f, x: f.chunked_mesa(*x[:3], beta=x[3], lam=torch.tensor(1.0)),
+    "forgetting Mesa": lambda f, x: f.chunked_mesa(
+        *x[:3], beta=x[3], lam=torch.tensor(1.0), log_forget=x[4][..., None], n_iter=2
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", GATES)
+@pytest.mark.parametrize("axes", [(), (1, 1), (1, 2), (3, 1), (3, 2)])
+def test_gates_may_be_shared_by_leading_axes(rule, axes):
+    """Of batch, of heads or of both, in more chunks than one."""
+    q, k, v = (tokens(3, 2, 130, D, seed=i) / 2 for i in range(3))
+    beta, forget = (tokens(*axes, 130, seed=i).sigmoid() for i in (3, 4))
+    shared = GATES[rule](layers, (q, k, v, beta, forget.log()))
+    whole = [x.expand(3, 2, 130) for x in (beta, forget.log())]
+    assert_close(shared, GATES[rule](layers, (q, k, v, *whole)), rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_sequence_continues_from_a_state(rule):
     function, _, select = RULES[rule]

@@ -165,13 +165,13 @@ def add_up(first: Tensor, parts: Tensor, decay: Tensor | None = None) -> tuple[T
 
 
 def _each_chunk(x: Tensor | None, like: Tensor) -> Sequence[Tensor | None]:
-    """Return x chunk by chunk, with one axis before the last two.
+    """Return x chunk by chunk, with the leading axes of `like` as one.
 
     Selecting chunks one by one would make gradients quadratic.
     """
     if x is None:
         return [None] * like.shape[-3]
-    return x[None].flatten(0, -4).unbind(dim=1)
+    return x.expand(*like.shape[:-3], *x.shape[-3:])[None].flatten(0, -4).unbind(dim=1)
 
 
 def split(x: Tensor, chunk: int) -> Tensor:
