@@ -24,11 +24,12 @@ from twinsolve.unrolled.online_regression import (
     Mesa,
     MiniBatch,
     ProximalPoint,
+    chunks,
 )
-from twinsolve.unrolled.online_regression.chunks import _Decays
+from twinsolve.unrolled.online_regression.chunks import _Decays, split
 from twinsolve.unrolled.online_regression.rules import nearly_unit
 
-from .draws import moved, tokens
+from .draws import moved, tokens, uniform
 from .operator_cases import quiet
 
 D, E = 5, 3
@@ -238,6 +239,23 @@ def test_decays_have_two_derivatives_where_gates_are_shut():
     forget[1, 2] = forget[2, 0] = forget[2, 3] = forget[2, 5] = 0
     assert torch.autograd.gradcheck(_Decays.apply, forget.requires_grad_())
     assert torch.autograd.gradgradcheck(_Decays.apply, forget)
+
+
+@pytest.mark.parametrize(("steepest", "size"), [(0.1, 64), (1.5, 32), (6.0, 4), (40.0, 1)])
+def test_blocks_that_forget_little_have_the_numbers_of_single_tokens(steepest, size, monkeypatch):
+    """Outputs and gradients, to the rounding of exponentials of 30."""
+    q, k, v = (tokens(2, 130, D, seed=i) / 2 for i in range(3))
+    forget = -steepest * uniform(2, 130, D, seed=3)
+    assert chunks._block_size(split(forget, 64)) == size
+    given = [x.requires_grad_() for x in (q, k, v, uniform(2, 130, seed=4), forget)]
+
+    def run():
+        out, _ = layers.chunked_delta_rule(*given[:3], beta=given[3], log_forget=given[4])
+        return out.detach(), *torch.autograd.grad((out * out.detach().cos()).sum(), given)
+
+    found = run()
+    monkeypatch.setattr(chunks, "_block_size", lambda log_forget: 1)
+    assert_close(found, run(), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("shut", [0.0, 0.3, 1.0])

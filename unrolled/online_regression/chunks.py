@@ -6,9 +6,10 @@
 
 The corrections u of a chunk come from one triangular system, so that products of matrices replace
 the loop over tokens. With chunks of one token this is the recurrence; with one chunk of all tokens
-it is the parallel form. Decays are products over the tokens between two others, never a quotient or
-a difference of logarithms: they are exact, and finite, for every a from 0 to 1. Only a program for
-any number of tokens takes differences, in float64 and with an a of at least exp(-60).
+it is the parallel form. Decays are products over the tokens between two others, exact and finite
+for every a from 0 to 1. With a number for each feature they are quotients in blocks of tokens that
+forget little. A program for any number of tokens takes differences of logarithms, in float64 and
+with an a of at least exp(-60).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..attention import has_static_value, is_transformed
+from ..attention import has_no_values, has_static_value, is_transformed
 
 CHUNK = 64
 _LOWEST = -60.0  # its exponential is far below a rounding of the state
+_LITTLE = -30.0  # its exponential may divide numbers that are far from the largest
 
 
 class Tokens(NamedTuple):
@@ -247,15 +249,22 @@ class _Decays(torch.autograd.Function):
 def _decayed_products(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     log_forget = log_forget.to(y.dtype)
     if has_static_value(y.shape[-2]):
-        return _decayed(x, y, log_forget.exp())
+        return _decayed(x, y, log_forget)
     return _decayed_at_once(x, y, log_forget)
 
 
-def _decayed(x: Tensor, y: Tensor, forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `_products` for a power of two of tokens, from those of pairs, of fours and so on."""
-    P = (x * y).sum(dim=-1)[..., None, None]
-    x, y, since = (z[..., None, :] for z in (x, y, forget))
-    until = torch.ones_like(since)
+def _decayed(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `_products` for a power of two of tokens, from those of blocks, of two and so on."""
+    size = _block_size(log_forget)
+    x, y, log_forget = (z.unflatten(-2, (-1, size)) for z in (x, y, log_forget))
+    if size == 1:
+        P, since = (x * y).sum(dim=-1, keepdim=True), log_forget.exp()
+        until = torch.ones_like(since)
+    else:
+        total = log_forget.double().cumsum(dim=-2)
+        exponents = total, -total, total[..., -1:, :] - total
+        since, before, until = (z.exp().to(y.dtype) for z in exponents)
+        P = ((x * since) @ (y * before).mT).tril()
     while P.shape[-3] > 1:
         (_, late), (early, _) = _halves(x), _halves(y)
         (since_1, since_2), (until_1, until_2) = _halves(since), _halves(until)
@@ -267,6 +276,17 @@ def _decayed(x: Tensor, y: Tensor, forget: Tensor) -> tuple[Tensor, Tensor, Tens
         until = torch.cat([until_1 * since_2[..., -1:, :], until_2], dim=-2)
         x, y = (z.unflatten(-3, (-1, 2)).flatten(-3, -2) for z in (x, y))
     return P[..., 0, :, :], since[..., 0, :, :], until[..., 0, :, :]
+
+
+def _block_size(log_forget: Tensor) -> int:
+    """Return the largest power of two of tokens none of whose blocks forgets too much to divide."""
+    lows, fit = log_forget.detach(), []
+    if has_no_values(lows) or is_transformed():
+        return 1
+    while lows.shape[-2] > 1:
+        lows = lows.unflatten(-2, (-1, 2)).sum(dim=-2)
+        fit.append((lows >= _LITTLE).all())
+    return 1 << int(torch.stack(fit).cumprod(dim=0).sum()) if fit else 1
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
