@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from twinsolve.solvers import online_regression as solvers
@@ -114,6 +115,35 @@ def test_gates_may_be_shared_by_leading_axes(rule, axes):
     shared = GATES[rule](layers, (q, k, v, beta, forget.log()))
     whole = [x.expand(3, 2, 130) for x in (beta, forget.log())]
     assert_close(shared, GATES[rule](layers, (q, k, v, *whole)), rtol=0, atol=1e-13)
+
+
+def inputs_of_gates():
+    q, k, v = (tokens(2, 130, D, seed=i) / 2 for i in range(3))
+    beta, forget = (tokens(2, 130, seed=i).sigmoid() for i in (3, 4))
+    return q, k, v, beta, forget.log()
+
+
+@pytest.mark.parametrize("rule", GATES)
+def test_functions_keep_autocast_out(rule):
+    """Sums of 16 bits would lose the state; some operations do not take them at all."""
+    x = [a.float() for a in inputs_of_gates()]
+    expected = GATES[rule](layers, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(GATES[rule](layers, x), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rule", GATES)
+def test_forward_mode_is_the_gradient(rule):
+    x = inputs_of_gates()
+    with forward_ad.dual_level():
+        moved_by = [forward_ad.make_dual(a, a.cos()) for a in x]
+        change = forward_ad.unpack_dual(GATES[rule](layers, moved_by)[0]).tangent
+    x = [a.requires_grad_() for a in x]
+    out = GATES[rule](layers, x)[0]
+    weights = out.detach().cos()
+    gradients = torch.autograd.grad(out, x, weights, materialize_grads=True)
+    along = sum((g * a.detach().cos()).sum() for g, a in zip(gradients, x, strict=True))
+    assert_close((change * weights).sum(), along, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("rule", RULES)

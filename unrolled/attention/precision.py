@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:
@@ -20,13 +23,15 @@ def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     return torch.autocast(like.device.type, enabled=False)
 
 
-def unlowered(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the backward pass of a function: it runs where its caller is, under autocast too."""
+def unlowered(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate a function, or a backward pass: it runs without autocast on its tensors' device."""
 
-    @wraps(backward)
-    def call(ctx: Any, gradient: Tensor, *rest: Any) -> Any:
-        with without_autocast(gradient):
-            return backward(ctx, gradient, *rest)
+    @wraps(function)
+    def call(*args: _P.args, **given: _P.kwargs) -> _T:
+        tensors = (x for x in (*args, *given.values()) if isinstance(x, Tensor))
+        like = next(tensors, None)
+        with nullcontext() if like is None else without_autocast(like):
+            return function(*args, **given)
 
     return call
 

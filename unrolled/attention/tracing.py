@@ -12,8 +12,9 @@ _T = TypeVar("_T")
 
 
 def is_transformed() -> bool:
-    """Whether a transform of ``torch.func`` is running."""
-    return torch._C._are_functorch_transforms_active()
+    """Whether a transform of ``torch.func``, or forward-mode differentiation, is running."""
+    forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return forward_mode or torch._C._are_functorch_transforms_active()
 
 
 def has_no_values(x: Tensor) -> bool:

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from ...validation import check_integer
 from ..attention import has_static_value
 from ..attention.inputs import pair_of_states, read_state
+from ..attention.precision import unlowered
 from .chunks import CHUNK, correct, write_corrections
 from .delta import check_step
 from .inputs import read_sequences, read_visible
@@ -18,6 +19,7 @@ from .sums import chunked_linear_attention
 State = tuple[Tensor, Tensor]
 
 
+@unlowered
 def chunked_mini_batch(
     q: Tensor,
     k: Tensor,

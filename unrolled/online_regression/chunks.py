@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention import has_no_values, has_static_value, is_transformed
+from ..attention.precision import unlowered
 
 CHUNK = 64
 _LOWEST = -60.0  # its exponential is far below a rounding of the state
@@ -237,6 +238,7 @@ class _Decays(torch.autograd.Function):
         ctx.save_for_backward(*output)
 
     @staticmethod
+    @unlowered
     def backward(ctx: Any, gradient: Tensor, of_since: Tensor, of_until: Tensor) -> Tensor:
         decays, since, until = ctx.saved_tensors
         pairs = gradient[..., 1:, :-1] @ decays[..., :-1, :-1].mT

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention import check_positive
+from ..attention.precision import unlowered
 from .chunks import CHUNK, Tokens, run_chunks
 from .inputs import read_sequences
 from .rules import Forget, OnlineRule, Rows
@@ -15,6 +16,7 @@ _LARGEST_METRIC = 1.5
 _SOFTPLUS_IS_1 = math.log(math.e - 1)
 
 
+@unlowered
 def chunked_delta_rule(
     q: Tensor,
     k: Tensor,

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..attention.inputs import pair_of_states, read_state
+from ..attention.precision import unlowered
 from .chunks import correct, decays_between, split, write_corrections
 from .delta import check_step
 from .inputs import read_sequences, read_visible
@@ -15,6 +16,7 @@ from .rules import OnlineRule, Rows
 State = tuple[Tensor, Tensor]
 
 
+@unlowered
 def chunked_heavy_ball(
     q: Tensor,
     k: Tensor,

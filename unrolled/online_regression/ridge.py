@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..attention import Positive, check_count, is_transformed, untraced
 from ..attention.inputs import pair_of_states, read_state
+from ..attention.precision import unlowered
 from ..fixed_point import with_gradient
 from .chunks import CHUNK, PrefixSums, split
 from .inputs import read_penalty, read_sequences
@@ -16,6 +17,7 @@ from .rules import Forget, OnlineRule, Rows
 from .sums import chunked_linear_attention
 
 
+@unlowered
 def chunked_mesa(
     q: Tensor,
     k: Tensor,

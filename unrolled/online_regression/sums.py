@@ -5,11 +5,13 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import check_positive
+from ..attention.precision import unlowered
 from .chunks import CHUNK, Tokens, run_chunks
 from .inputs import read_sequences
 from .rules import Forget, OnlineRule, Rows
 
 
+@unlowered
 def chunked_linear_attention(
     q: Tensor,
     k: Tensor,
