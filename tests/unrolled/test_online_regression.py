@@ -267,8 +267,9 @@ def test_decays_have_two_derivatives_where_gates_are_shut():
     """Several gates of a chunk may be 0: the gradient never divides by them."""
     forget = torch.rand(3, 6, 1, dtype=torch.float64)
     forget[1, 2] = forget[2, 0] = forget[2, 3] = forget[2, 5] = 0
-    assert torch.autograd.gradcheck(_Decays.apply, forget.requires_grad_())
-    assert torch.autograd.gradgradcheck(_Decays.apply, forget)
+    inputs = forget.requires_grad_(), torch.float64
+    assert torch.autograd.gradcheck(_Decays.apply, inputs)
+    assert torch.autograd.gradgradcheck(_Decays.apply, inputs)
 
 
 @pytest.mark.parametrize(("steepest", "size"), [(0.1, 64), (1.5, 32), (6.0, 4), (40.0, 1)])
@@ -328,6 +329,20 @@ def test_heavy_ball_without_momentum_and_decay_is_the_delta_rule():
     found, (M, _) = layers.chunked_heavy_ball(q, k, v, **gates)
     out, state = layers.chunked_delta_rule(q, k, v, beta=x["beta"])
     assert_close((found, M), (out, state))
+
+
+@pytest.mark.parametrize("eta", [0.5, 0.7, 0.9])
+def test_heavy_ball_grows_where_momentum_corrects_more_than_twice_an_error(eta):
+    """Random keys, and gates on both sides of theta = 1 - eta."""
+    k = torch.nn.functional.normalize(tokens(4000, 16), dim=-1)
+    v, eta = tokens(4000, 2, seed=1), torch.full((4000,), eta, dtype=torch.float64)
+
+    def largest(theta):
+        given = {"step": theta, "log_momentum": eta.log(), "log_keep": 0 * eta}
+        return float(layers.chunked_heavy_ball(k, k, v, **given)[1][0].abs().max())
+
+    assert largest(0.9 * (1 - eta)) < 100
+    assert largest(1.5 * (1 - eta)) > 1e6
 
 
 def of_batches(n, batch_size):
@@ -477,6 +492,38 @@ def test_both_exact_forms_of_mesa_have_the_same_gradients_at_weights_of_zero():
         found.append(torch.autograd.grad(loss, inputs, retain_graph=True))
     for prefixes, tokens_alone in zip(*found, strict=True):
         assert_close(prefixes, tokens_alone, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-10, 1e-20, 1e20])
+def test_the_size_of_weights_and_penalty_together_does_not_matter(size):
+    q, k, v = (x.float() for x in (tokens(1, 12, D), tokens(1, 12, D, seed=1), tokens(1, 12, E)))
+    beta, lam = torch.ones(1, 12), torch.tensor(1.0)
+    beta[:, 3] = 0
+    exact, _ = layers.chunked_mesa(q, k, v, beta=beta, lam=lam)
+    found, _ = layers.chunked_mesa(q, k, v, beta=size * beta, lam=size * lam)
+    assert_close(found, exact, atol=1e-5, rtol=0)
+
+
+def test_second_derivatives_at_weights_of_zero_are_right_or_refused():
+    """Those of hidden tokens, whose keys are zero, are right."""
+    q, k, v = tokens(1, 6, D), tokens(1, 6, D, seed=1), tokens(1, 6, E)
+    beta = torch.ones(1, 6, dtype=torch.float64)
+    beta[0, 0] = 0
+
+    def hessian(k, **settings):
+        def loss(beta):
+            out, _ = layers.chunked_mesa(q, k, v, beta=beta, lam=torch.tensor(1.0), **settings)
+            return out.sin().sum()
+
+        return torch.autograd.functional.hessian(loss, beta)
+
+    with pytest.raises(RuntimeError, match="no second derivative where a weight is below 1e-08"):
+        hessian(k)
+    others = {"log_forget": torch.zeros(1, 6, 1, dtype=torch.float64)}
+    assert hessian(k, **others)[0, 0, 0, 0] != 0
+    hidden = k.clone()
+    hidden[0, 0] = 0
+    assert_close(hessian(hidden), hessian(hidden, **others), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("lam", [1e-2, 1e-3, 1e-4])
@@ -635,6 +682,43 @@ def test_a_hundred_thousand_tokens_do_not_drift():
     found, _ = layers.chunked_delta_rule(**{name: y.float() for name, y in x.items()})
     first, *_, last = (found - exact).abs().split(10_000, dim=1)
     assert last.max() < 3 * first.max() < 3e-5
+
+
+DECAYING = {
+    "delta rule": lambda x, log_forget, S: layers.chunked_delta_rule(
+        x, x, x, beta=x[..., 0], log_forget=log_forget, state=S
+    ),
+    "sums": lambda x, log_forget, S: layers.chunked_linear_attention(
+        x, x, x, log_forget=log_forget, state=S
+    ),
+    "heavy ball": lambda x, log_forget, S: layers.chunked_heavy_ball(
+        x, x, x, step=x[..., 0], log_momentum=x[..., 0], log_keep=log_forget[..., 0],
+        state=(S, 0 * S),
+    ),
+    "Mesa": lambda x, log_forget, S: layers.chunked_mesa(
+        x, x, x, beta=x[..., 0], lam=torch.tensor(1.0), log_forget=log_forget, n_iter=1,
+        state=(S, S),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rate", [2.9e-8, 1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize(
+    ("rule", "width"), [*((rule, 1) for rule in DECAYING), ("delta rule", 4), ("sums", 4)]
+)
+def test_weak_gates_forget_at_their_rate_in_float32(rule, width, rate):
+    """float32 has no number between 1 and 1 - 6e-8; each of 100 chunks rounds the state once.
+
+    A gate of another feature that is shut must not change this.
+    """
+    x, forget = torch.zeros(6400, 4), torch.full((6400, width), -rate)
+    forget[-1, 3:] = -torch.inf
+    for apply in (lambda f: f, torch.func.vmap):
+        call = apply(lambda x, forget, S: DECAYING[rule](x, forget, S)[1])
+        state = call(x[None], forget[None], torch.ones(1, 4, 4))
+        left = (state if isinstance(state, torch.Tensor) else state[0])[0, :3]
+        assert_close(left.double(), torch.full_like(left, -6400 * rate).double().exp(),
+                     rtol=1e-5, atol=0)  # fmt: skip
 
 
 @pytest.mark.parametrize("step", [1.0, 2.0])
@@ -881,6 +965,26 @@ Q = tokens(2, 4, D)
                 Q, Q, Q, eta=Q[..., 0], batch_size=2, visible=torch.ones(4)
             ),
             r"visible: must be bool and broadcast to \(2, 4\), got torch.float32",
+        ),
+        (
+            lambda: layers.chunked_delta_rule(Q, Q, Q, beta=0.5),
+            "beta: must be a Tensor with a number for each token, got 0.5",
+        ),
+        (
+            lambda: layers.chunked_linear_attention(Q, Q, Q, log_forget=-0.1),
+            "log_forget: must be a Tensor, got float",
+        ),
+        (
+            lambda: layers.chunked_linear_attention(Q, Q, Q, state=(Q.mT @ Q).cfloat()),
+            "state: must be a real Tensor, got torch.complex64",
+        ),
+        (
+            lambda: layers.chunked_mesa(Q, Q, Q, beta=Q[..., 0], lam=-1.0),
+            "lam: must be a finite number > 0, got -1.0",
+        ),
+        (
+            lambda: layers.chunked_mesa(Q, Q, Q, beta=Q[..., 0], lam=torch.zeros(()), n_iter=2),
+            "lam: must be > 0, got 0",
         ),
         (lambda: Mesa(forget="feature"), "forget: must be None or 'token', got 'feature'"),
         (lambda: Mesa(0.0), "lam: must be"),

@@ -230,12 +230,13 @@ def read_state(state: Tensor | None, shape: tuple[int, ...], k: Tensor) -> Tenso
     Raises
     ------
     ValueError
-        If its shape or device does not fit.
+        If its shape or device does not fit, or it is complex.
     """
     if state is None:
         return k.new_zeros(shape)
-    if not isinstance(state, Tensor):
-        raise ValueError(f"state: must be a Tensor, got {type(state).__name__}")
+    if not isinstance(state, Tensor) or state.is_complex():
+        got = state.dtype if isinstance(state, Tensor) else type(state).__name__
+        raise ValueError(f"state: must be a real Tensor, got {got}")
     if state.shape != shape or state.device != k.device:
         raise ValueError(
             f"state: must have shape {tuple(shape)} on {k.device}, got {tuple(state.shape)} on "

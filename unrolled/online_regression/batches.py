@@ -12,7 +12,7 @@ from ..attention.inputs import pair_of_states, read_state
 from ..attention.precision import unlowered
 from .chunks import CHUNK, correct, write_corrections
 from .delta import check_step
-from .inputs import read_sequences, read_visible
+from .inputs import by_token, read_sequences, read_visible
 from .rules import OnlineRule, Rows
 from .sums import chunked_linear_attention
 
@@ -93,7 +93,7 @@ def chunked_mini_batch(
     tensor([2., 6.])
     """
     out_type, (S, S_b) = v.dtype, pair_of_states(state)
-    q, k, v, S, step = read_sequences(q, k, v, S, chunk, eta=eta[..., None])
+    q, k, v, S, step = read_sequences(q, k, v, S, chunk, eta=by_token(eta, "eta"))
     S_b = read_state(S_b, S.shape, k)
     check_integer(batch_size, "batch_size", 1)
     check_integer(place, "place", 0, batch_size - 1)

@@ -214,7 +214,7 @@ def decays_between(log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Beside it the decays since the start, each token's own included, and until the end.
     """
     if has_static_value(log_forget.shape[-2]) and not is_transformed():
-        decays: tuple[Tensor, Tensor, Tensor] = _Decays.apply(log_forget.exp())
+        decays: tuple[Tensor, Tensor, Tensor] = _Decays.apply(_exp(log_forget), log_forget.dtype)
         return decays
     one = torch.ones_like(log_forget)
     return _decayed_products(one, one, log_forget)
@@ -227,25 +227,35 @@ class _Decays(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(forget: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         decays = torch.diag_embed(torch.ones_like(forget[..., 0]))
         for t in range(1, forget.shape[-2]):
             decays[..., t, :t] = decays[..., t - 1, :t] * forget[..., t, :]
-        return decays, decays[..., :1] * forget[..., :1, :], decays[..., -1:, :].mT.clone()
+        since = (decays[..., :1] * forget[..., :1, :]).to(dtype)
+        decays = decays.to(dtype)
+        return decays, since, decays[..., -1:, :].mT.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.save_for_backward(*output)
 
     @staticmethod
     @unlowered
-    def backward(ctx: Any, gradient: Tensor, of_since: Tensor, of_until: Tensor) -> Tensor:
+    def backward(
+        ctx: Any, gradient: Tensor, of_since: Tensor, of_until: Tensor
+    ) -> tuple[Tensor, None]:
         decays, since, until = ctx.saved_tensors
         pairs = gradient[..., 1:, :-1] @ decays[..., :-1, :-1].mT
         inside = (decays[..., 1:, 1:] * pairs).sum(dim=-2)[..., None]
         before = F.pad(since[..., :-1, :], (0, 0, 1, 0), value=1.0)
-        of_until = F.pad((decays @ of_until)[..., :-1, :], (0, 0, 1, 0))
-        return F.pad(inside, (0, 0, 1, 0)) + before * (decays.mT @ of_since) + until * of_until
+        after = F.pad((decays @ of_until)[..., :-1, :], (0, 0, 1, 0))
+        inside = F.pad(inside, (0, 0, 1, 0))
+        return (inside + before * (decays.mT @ of_since) + until * after).double(), None
+
+
+def _exp(log_forget: Tensor) -> Tensor:
+    """Return the numbers a in float64: float32 has none between 1 and 1 - 6e-8."""
+    return log_forget.double().exp()
 
 
 def _decayed_products(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -260,24 +270,24 @@ def _decayed(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, 
     size = _block_size(log_forget)
     x, y, log_forget = (z.unflatten(-2, (-1, size)) for z in (x, y, log_forget))
     if size == 1:
-        P, since = (x * y).sum(dim=-1, keepdim=True), log_forget.exp()
+        P, since = (x * y).sum(dim=-1, keepdim=True), _exp(log_forget)
         until = torch.ones_like(since)
     else:
         total = log_forget.double().cumsum(dim=-2)
         exponents = total, -total, total[..., -1:, :] - total
-        since, before, until = (z.exp().to(y.dtype) for z in exponents)
-        P = ((x * since) @ (y * before).mT).tril()
+        since, before, until = (z.exp() for z in exponents)
+        P = ((x * since.to(x.dtype)) @ (y * before.to(y.dtype)).mT).tril()
     while P.shape[-3] > 1:
         (_, late), (early, _) = _halves(x), _halves(y)
         (since_1, since_2), (until_1, until_2) = _halves(since), _halves(until)
-        across = (late * since_2) @ (early * until_1).mT
+        across = (late * since_2.to(x.dtype)) @ (early * until_1.to(y.dtype)).mT
         above, below = _halves(P)
         above = torch.cat([above, torch.zeros_like(above)], dim=-1)
         P = torch.cat([above, torch.cat([across, below], dim=-1)], dim=-2)
         since = torch.cat([since_1, since_1[..., -1:, :] * since_2], dim=-2)
         until = torch.cat([until_1 * since_2[..., -1:, :], until_2], dim=-2)
         x, y = (z.unflatten(-3, (-1, 2)).flatten(-3, -2) for z in (x, y))
-    return P[..., 0, :, :], since[..., 0, :, :], until[..., 0, :, :]
+    return P[..., 0, :, :], *(z[..., 0, :, :].to(y.dtype) for z in (since, until))
 
 
 def _block_size(log_forget: Tensor) -> int:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..attention import check_positive
 from ..attention.precision import unlowered
 from .chunks import CHUNK, Tokens, run_chunks
-from .inputs import read_sequences
+from .inputs import by_token, read_sequences
 from .rules import Forget, OnlineRule, Rows
 
 _LARGEST_METRIC = 1.5
@@ -87,7 +87,7 @@ def chunked_delta_rule(
     """
     out_type = v.dtype
     q, k, v, state, step, log_forget, metric = read_sequences(
-        q, k, v, state, chunk, beta=beta[..., None], log_forget=log_forget, metric=metric
+        q, k, v, state, chunk, beta=by_token(beta, "beta"), log_forget=log_forget, metric=metric
     )
     write = k if metric is None else metric * k
     out, state = run_chunks(Tokens(q, k, write, v, step, log_forget), state, chunk, corrects=True)

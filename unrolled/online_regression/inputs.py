@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...validation import check_integer
+from ...validation import check_integer, check_positive
 from ..attention.inputs import broadcasts_to, check_tokens, common_batch, read_state
-from ..attention.tracing import has_no_values
+from ..attention.tracing import has_no_values, is_transformed
 
 
 def read_sequences(
@@ -35,14 +35,32 @@ def read_sequences(
     return q, k, v, state, *(_read_gate(name, x, k) for name, x in gates.items())
 
 
-def read_penalty(lam: Tensor, k: Tensor) -> Tensor:
+def by_token(x: Tensor, name: str) -> Tensor:
+    """Return one number for each token as (..., tokens, 1).
+
+    Raises
+    ------
+    ValueError
+        If it is no Tensor, or a single number.
+    """
+    if not isinstance(x, Tensor) or x.ndim == 0:
+        raise ValueError(f"{name}: must be a Tensor with a number for each token, got {x!r:.60}")
+    return x[..., None]
+
+
+def read_penalty(lam: Tensor | float, k: Tensor) -> Tensor:
     """Return penalties that broadcast to (..., 1, d), in the dtype of the keys.
 
     Raises
     ------
     ValueError
-        If they do not, or are on another device.
+        If they do not, are on another device, or are not above 0 where this costs no waiting.
     """
+    if not isinstance(lam, Tensor):
+        return k.new_tensor(check_positive(lam, "lam"))
+    is_known = lam.is_cpu and not (has_no_values(lam) or is_transformed())
+    if is_known and not bool((lam > 0).all()):
+        raise ValueError(f"lam: must be > 0, got {float(lam.min()):g}")
     shape = (*k.shape[:-2], 1, k.shape[-1])
     if not broadcasts_to(lam.shape, shape) or lam.device != k.device:
         raise ValueError(
@@ -95,6 +113,8 @@ def packed_sequences(visible: Tensor) -> tuple[Tensor, Tensor | None] | None:
 def _read_gate(name: str, x: Tensor | None, k: Tensor) -> Tensor | None:
     if x is None:
         return None
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name}: must be a Tensor, got {type(x).__name__}")
     if x.ndim < 2 or x.shape[-2] != k.shape[-2] or x.shape[-1] not in (1, k.shape[-1]):
         raise ValueError(
             f"{name}: must have one number, or {k.shape[-1]}, for each of the {k.shape[-2]} "

@@ -10,7 +10,7 @@ from ..attention.inputs import pair_of_states, read_state
 from ..attention.precision import unlowered
 from .chunks import correct, decays_between, split, write_corrections
 from .delta import check_step
-from .inputs import read_sequences, read_visible
+from .inputs import by_token, read_sequences, read_visible
 from .rules import OnlineRule, Rows
 
 State = tuple[Tensor, Tensor]
@@ -84,7 +84,7 @@ def chunked_heavy_ball(
     out_type, n_tokens, (M, Z) = v.dtype, v.shape[-2], pair_of_states(state)
     gates = {"step": step, "log_momentum": log_momentum, "log_keep": log_keep}
     q, k, v, M, theta, eta, keep = read_sequences(
-        q, k, v, M, chunk, **{name: x[..., None] for name, x in gates.items()}
+        q, k, v, M, chunk, **{name: by_token(x, name) for name, x in gates.items()}
     )
     Z, shown = read_state(Z, M.shape, k), read_visible(visible, k)
     seen = k.new_ones(n_tokens, 1) if shown is None else shown.to(k.dtype)
@@ -159,8 +159,13 @@ class HeavyBall(OnlineRule):
     Queries and keys are divided by ``sqrt(|.|^2 + 1e-6)``. The tokens give the gates through a
     projection of the shell, x w with w = 0 at first: ``theta = largest_step sigmoid(x w) / 2``,
     ``eta = sigmoid(x w)`` and ``1 - alpha = exp(min(x w, 0))``. The layer starts as Polyak's heavy
-    ball with momentum 1/2. With momentum 0 it is `DeltaRule` with ``beta = 2 theta``. Gates that do
-    not change are stable for ``2 theta < (2 - alpha) (1 + eta)``, as all are up to a step of 1.
+    ball with momentum 1/2. With momentum 0 it is `DeltaRule` with ``beta = 2 theta``.
+
+    One key again and again is stable for ``2 theta < (2 - alpha) (1 + eta)``, as all gates are up
+    to a step of 1. Keys that change need ``theta <= 1 - eta``, where nothing decays: momentum goes
+    on while other keys come, and corrects ``2 theta / (1 - eta)`` of an error in all. Beyond, the
+    state may grow without bound, to infinity after some thousand tokens; a smaller `largest_step`
+    leaves more room.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from ..attention.inputs import pair_of_states, read_state
 from ..attention.precision import unlowered
 from ..fixed_point import with_gradient
 from .chunks import CHUNK, PrefixSums, split
-from .inputs import read_penalty, read_sequences
+from .inputs import by_token, read_penalty, read_sequences
 from .least_squares import solve_ridge
 from .rules import Forget, OnlineRule, Rows
 from .sums import chunked_linear_attention
@@ -24,7 +24,7 @@ def chunked_mesa(
     v: Tensor,
     *,
     beta: Tensor,
-    lam: Tensor,
+    lam: Tensor | float,
     log_forget: Tensor | None = None,
     n_iter: int | None = None,
     implicit: bool = False,
@@ -61,7 +61,7 @@ def chunked_mesa(
     v : Tensor of shape (..., n_tokens, e)
     beta : Tensor of shape (..., n_tokens)
         Weights of the tokens, 0 or more.
-    lam : Tensor
+    lam : Tensor or float
         Penalties above 0; broadcasts to (..., 1, d).
     log_forget : Tensor of shape (..., n_tokens, 1), optional
         Logarithm of a, at most 0; None forgets nothing. The penalty is not forgotten.
@@ -91,7 +91,9 @@ def chunked_mesa(
         If lam is below the rounding of H, so that the matrix is not positive definite.
     RuntimeError
         If a second derivative of implicit gradients is asked for, or they are to be exported or
-        transformed by ``torch.func``.
+        transformed by ``torch.func``. If a second derivative of the exact solution without
+        forgetting is asked for where a weight is below ``sqrt(eps)`` of the smallest penalty;
+        ``torch.func`` does not notice, and is wrong there.
 
     References
     ----------
@@ -107,7 +109,7 @@ def chunked_mesa(
     """
     out_type, (H, G) = v.dtype, pair_of_states(state)
     q, k, v, G, step, log_forget = read_sequences(
-        q, k, v, G, chunk, beta=beta[..., None], log_forget=log_forget
+        q, k, v, G, chunk, beta=by_token(beta, "beta"), log_forget=log_forget
     )
     if log_forget is not None and log_forget.shape[-1] != 1:
         raise ValueError(
