@@ -89,7 +89,12 @@ def as_numbers(values: ArrayLike, name: str, dtype: Any = None) -> Array:
         On such values, and on rows of unequal length. The message starts with `name`.
     """
     try:
-        return _numbers(values) if dtype is None else _numbers(values).astype(dtype, copy=False)
+        array = _numbers(values)
+        if dtype is None:
+            return array
+        if array.dtype.kind == "c":
+            raise ValueError(f"must hold real numbers, got values of type {array.dtype}")
+        return array.astype(dtype, copy=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from error
 

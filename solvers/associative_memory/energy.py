@@ -47,8 +47,15 @@ def hopfield_energy(states: ArrayLike, patterns: ArrayLike, *, beta: float) -> A
     array([0. , 0.5])
     """
     xi, X, beta = check_memory(states, patterns, beta)
-    constant = np.log(len(X)) / beta + (X**2).sum(axis=1).max() / 2
-    energy: Array = (xi**2).sum(axis=1) / 2 - logsumexp(beta * xi @ X.T, axis=1) / beta + constant
+    products = xi @ X.T
+    largest = products.max(axis=1)
+    below = beta * (products - largest[:, None])
+    excess = np.expm1(below).mean(axis=1)  # in (-1, 0]; small where beta is
+    with np.errstate(divide="ignore"):
+        log_mean = np.log1p(excess)
+    log_mean = np.where(excess > -0.5, log_mean, logsumexp(below, axis=1) - np.log(len(X)))
+    half_squares = (xi**2).sum(axis=1) / 2 + (X**2).sum(axis=1).max() / 2
+    energy: Array = half_squares - largest - log_mean / beta
     return energy
 
 
@@ -129,7 +136,7 @@ def retrieval_error_bound(states: ArrayLike, patterns: ArrayLike, *, beta: float
     M = np.sqrt(products.diagonal().max())
     with np.errstate(over="ignore"):
         leak = np.exp(-beta * (away.min(axis=1) - 2 * M * cdist(xi, X)))
-    bound: Array = 2 * M * (len(X) - 1) * leak
+        bound: Array = 2 * M * (len(X) - 1) * leak
     return bound
 
 

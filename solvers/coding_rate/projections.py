@@ -70,3 +70,16 @@ def check_step(step: float, longest: float, U: Array) -> float:
 def join(gradients: Array, U: Array) -> Any:
     """Return ``sum_h G_h U_h^T`` for G of shape (n_heads, n, p)."""
     return np.einsum("hnp,hdp->nd", gradients, U)
+
+
+def square_precision(eps: float) -> float:
+    """Return ``eps^2``.
+
+    Raises
+    ------
+    ValueError
+        If eps is not positive, or so small or large that its square is no normal number.
+    """
+    if not 1e-150 <= check_positive(eps, "eps") <= 1e150:
+        raise ValueError(f"eps: must be from 1e-150 to 1e150, got {eps!r}")
+    return float(eps) ** 2

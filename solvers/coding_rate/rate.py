@@ -5,9 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...validation import check_positive
 from ..inputs import Array, check_matrix
-from .projections import check_step, join, project
+from .projections import check_step, join, project, square_precision
 
 
 class RateStep(NamedTuple):
@@ -243,7 +242,7 @@ def coding_rate_step(
 
 def scale_of_rate(X: Array, eps: float) -> float:
     """Return ``n_features / (n_tokens eps^2)``."""
-    return float(X.shape[1] / (len(X) * check_positive(eps, "eps") ** 2))
+    return float(X.shape[1] / (len(X) * square_precision(eps)))
 
 
 def _half_logdet(X: Array, scale: float) -> float:
@@ -253,7 +252,10 @@ def _half_logdet(X: Array, scale: float) -> float:
 
 
 def _gradient(X: Array, scale: float) -> Array:
-    return scale * np.linalg.solve(np.eye(X.shape[1]) + scale * (X.T @ X), X.T).T
+    """Return ``scale X (I + scale X^T X)^-1``, without loss where X has no full rank."""
+    U, s, V = np.linalg.svd(X, full_matrices=False)
+    gradient: Array = (U * (s / (1 / scale + s**2))) @ V
+    return gradient
 
 
 def _joined_gradient(U: Array, W: Array, eps: float) -> Array:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
 from ..inputs import Array, as_numbers, check_matrix
-from .projections import check_memberships
+from .projections import check_memberships, square_precision
 from .rate import coding_rate
 
 
@@ -135,7 +135,7 @@ def rate_reduction_optimum(
         raise ValueError(f"counts: must be >= 1, got {n.min():g}")
     if r.shape != n.shape or (r > np.minimum(n, D)).any():
         raise ValueError(f"ranks: must be from 0 to min(counts, n_features) each, got {ranks!r}")
-    of_all = D / (float(n.sum()) * check_positive(eps, "eps") ** 2)
+    of_all = D / (float(n.sum()) * square_precision(eps))
     of_group = D / (n * eps**2)
     s = _larger_root(of_all, of_group, lam)
     h = (np.log1p(of_all * s) - n / n.sum() * np.log1p(of_group * s) - lam * s) / 2

@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
-from ...validation import check_positive
 from ..inputs import Array, check_matrix, check_one_or_each
-from .projections import check_memberships, check_step, join, project
+from .projections import check_memberships, check_step, join, project, square_precision
 from .rate import RateStep
 
 
@@ -200,7 +199,7 @@ def _check(
     X = check_matrix(X, "X")
     Pi = check_memberships(memberships, len(X))
     X, U, W = project(X, basis, Pi.shape[1])
-    return X, U, W, Pi, float(X.shape[1] / check_positive(eps, "eps") ** 2)
+    return X, U, W, Pi, float(X.shape[1] / square_precision(eps))
 
 
 def _moments(W: Array, Pi: Array) -> tuple[Array, Array]:

@@ -56,6 +56,16 @@ def test_a_step_is_a_gradient_step_of_length_one_and_attention_hm_1(beta):
     assert_allclose(found, expected, rtol=0, atol=3 * EPS * (N + 4 * logits))
 
 
+@pytest.mark.parametrize("beta", [1e-15, 1e-9, 1e-3])
+def test_a_small_beta_costs_no_digits(beta):
+    """Its energy tends to that of the mean pattern, with the error ``beta diam^2 / 8`` at most."""
+    xi, X = draw()
+    limit = (xi**2).sum(axis=1) / 2 - xi @ X.mean(axis=0) + (X**2).sum(axis=1).max() / 2
+    spread = np.ptp(xi @ X.T, axis=1)
+    error = np.abs(hopfield_energy(xi, X, beta=beta) - limit)
+    assert (error <= beta * spread**2 / 8 + 3 * rounding(xi, X, 1.0)).all()
+
+
 @pytest.mark.parametrize("beta", BETAS)
 def test_the_energy_falls_by_half_of_the_squared_step_hm_1(beta):
     for seed in range(20):

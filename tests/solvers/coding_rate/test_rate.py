@@ -9,8 +9,11 @@ from twinsolve.solvers.coding_rate import (
     coding_rate,
     coding_rate_gradient,
     coding_rate_step,
+    rate_reduction,
+    rate_reduction_optimum,
     subspace_rate,
     subspace_rate_gradient,
+    variational_rate,
 )
 
 from ..differences import EPS, assert_gradient
@@ -133,6 +136,33 @@ def test_two_terms_of_the_inverse_are_far_from_it_and_linear_mssa_points_uphill_
             assert off == pytest.approx(size**2 / (1 + size), rel=3 * 8 * EPS * (1 + size))
             uphill = uphill + G @ W @ u.T
         assert (subspace_rate_gradient(X, U, HEADS, eps=0.5) * uphill).sum() > 0
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-8, 1e-12])
+def test_the_gradient_keeps_its_digits_without_full_rank(eps):
+    """Along a direction of length s it is ``s / (1 / al + s^2)``, and zero across."""
+    rng = np.random.default_rng(0)
+    V = np.linalg.qr(rng.standard_normal((8, 8)))[0][:2]
+    X = np.array([[2.0, 0.0], [0.0, 0.5], [0.0, 0.0]]) @ V
+    squares = np.array([4.0, 0.25])
+    expected = X @ V.T / (3 * eps**2 / 8 + squares) @ V
+    assert_allclose(coding_rate_gradient(X, eps=eps), expected, rtol=0, atol=1e-13)
+    found = subspace_rate_gradient(X, np.eye(8), 1, eps=eps)
+    assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("eps", [1e-170, 1e200])
+def test_a_precision_whose_square_is_no_number_is_refused(eps):
+    U, Pi = np.eye(2), np.ones((2, 1))
+    for call in (
+        lambda: coding_rate(U, eps=eps),
+        lambda: coding_rate_step(U, U, 1, eps=eps, step=1.0),
+        lambda: rate_reduction(U, Pi, eps=eps, lam=1.0),
+        lambda: rate_reduction_optimum([2], [1], n_features=2, eps=eps, lam=0.1),
+        lambda: variational_rate(U, U, Pi, eps=eps),
+    ):
+        with pytest.raises(ValueError, match="eps: must be from 1e-150 to 1e150, got"):
+            call()
 
 
 def test_tokens_of_zero_and_tiny_ones_keep_their_digits():
