@@ -126,9 +126,12 @@ def twins_of(layer: nn.Module) -> list[Twin]:
         twins = [twin for twin in catalogue() if twin.layer is cls and twin.covers(layer)]
         if twins:
             return twins
+    name = type(layer).__name__
+    others = [twin.name for twin in catalogue() if isinstance(layer, twin.layer)]
+    which = f"{layer}, but for other settings: {', '.join(others)}" if others else name
     raise LookupError(
-        f"no twin is registered for {type(layer).__name__}; twinsolve.twins.register adds "
-        "one, and twinsolve.twins.catalogue lists all twins"
+        f"no twin is registered for {which}; twinsolve.twins.register adds one, and "
+        "twinsolve.twins.catalogue lists all twins"
     )
 
 

@@ -36,12 +36,13 @@ from ...unrolled.online_regression import (
 from ..heads import Array, HeadCall, head_value
 from ..judging.certificates import range_of
 from ..pairs import Derivatives, Inputs, Numerics
-from ..registry import add_twin
+from ..registry import add_twin, having
 from ..relations import Identity, Iterate
 from .kernel_smoothing.regression import dot_product_logits, scale_of
 
 _LEAST = 1e-6  # of the squared norm of a row, as the layers have it
 _SOFTPLUS_IS_1 = math.log(math.e - 1)
+_FEW = 100  # keys
 _MANY = 50  # steps of conjugate gradients
 _ROUND = np.finfo(np.float64)
 
@@ -49,13 +50,16 @@ _ROUND = np.finfo(np.float64)
 def _draw_gates(n_wide: int, n_narrow: int) -> Callable[[Array, Array, Array], Context]:
     """Return a maker of gates: for each key `n_wide` times its width, and `n_narrow` numbers.
 
-    Some of them are far out, where gates are shut or open.
+    Some of them are far out, where gates are shut or open. With few keys half of all draws have
+    none of these, so that layers forget little in a block of tokens. With many keys, as on data,
+    this would leave a graph of ties that are smaller than rounding.
     """
 
     def gates(q: Array, k: Array, v: Array) -> Context:
         rng = np.random.default_rng(k.shape[1])
         raw = rng.standard_normal((*k.shape[:2], n_narrow + n_wide * k.shape[2]))
-        raw[rng.random(raw.shape) < 0.1] *= 1e3
+        if k.shape[1] > _FEW or rng.random() < 0.5:
+            raw[rng.random(raw.shape) < 0.1] *= 1e3
         return Context(gates=torch.from_numpy(raw))
 
     return gates
@@ -196,12 +200,7 @@ def _fit_affine(layer: LocalLinear, call: HeadCall) -> Array:
 
 def _converges(layer: Mesa) -> bool:
     """Whether gradients are implicit after so many steps that they are those of the output."""
-    return (
-        layer.implicit
-        and layer.forget is None
-        and layer.n_iter is not None
-        and layer.n_iter >= _MANY
-    )
+    return layer.implicit and layer.n_iter is not None and layer.n_iter >= _MANY
 
 
 def _condition(layer: Mesa, q: Array, k: Array, v: Array) -> float:
@@ -216,14 +215,14 @@ _sums(
     source="Sun et al. (2023), Dao and Gu (2024)",
     build=lambda q, k, v: GatedLinear(0.2),
     inputs=Inputs(context=_draw_gates(0, 1)),
-    covers=lambda layer: layer.forget == "token",
+    covers=having(forget="token"),
 )
 _sums(
     name="gated-linear-attention",
     source="Yang et al. (2024)",
     build=lambda q, k, v: GatedLinear(0.2, "feature"),
     inputs=Inputs(context=_draw_gates(1, 0)),
-    covers=lambda layer: layer.forget == "feature",
+    covers=having(forget="feature"),
 )
 _delta = partial(_online, layer=DeltaRule, solve=_solve_delta)
 _delta(
@@ -233,7 +232,7 @@ _delta(
     build=lambda q, k, v: DeltaRule(),
     options={"overshooting": lambda q, k, v: DeltaRule(largest_step=2.0)},
     inputs=Inputs(context=_draw_gates(0, 1)),
-    covers=lambda layer: layer.forget is None and not layer.preconditioned,
+    covers=having(forget=None, preconditioned=False),
 )
 _delta(
     name="gated-deltanet",
@@ -242,7 +241,7 @@ _delta(
     build=lambda q, k, v: DeltaRule("token"),
     options={"overshooting": lambda q, k, v: DeltaRule("token", largest_step=2.0)},
     inputs=Inputs(context=_draw_gates(0, 2)),
-    covers=lambda layer: layer.forget == "token" and not layer.preconditioned,
+    covers=having(forget="token", preconditioned=False),
 )
 _delta(
     name="kimi-delta-attention",
@@ -250,32 +249,36 @@ _delta(
     source="Kimi Team (2025)",
     build=lambda q, k, v: DeltaRule("feature"),
     inputs=Inputs(context=_draw_gates(1, 1)),
-    covers=lambda layer: layer.forget == "feature" and not layer.preconditioned,
+    covers=having(forget="feature", preconditioned=False),
 )
-_delta(
-    name="preconditioned-deltanet",
-    equation="TR-6",
-    source="PGDN, PKDA",
-    build=lambda q, k, v: DeltaRule("feature", preconditioned=True),
-    inputs=Inputs(context=_draw_gates(2, 1)),
-    covers=lambda layer: layer.forget == "feature" and layer.preconditioned,
-)
-_proximal = partial(
-    _online, equation="TR-2p", source="Liu et al. (2024)", layer=ProximalPoint,
-    solve=_solve_proximal,
-)  # fmt: skip
-_proximal(
-    name="proximal-point-rule",
-    build=lambda q, k, v: ProximalPoint(),
-    inputs=Inputs(context=_draw_gates(0, 1)),
-    covers=lambda layer: layer.forget is None,
-)
-_proximal(
-    name="gated-proximal-point-rule",
-    build=lambda q, k, v: ProximalPoint("feature"),
-    inputs=Inputs(context=_draw_gates(1, 1)),
-    covers=lambda layer: layer.forget == "feature",
-)
+for _name, _forget in (
+    ("preconditioned-deltanet", None),
+    ("preconditioned-gated-deltanet", "token"),
+    ("preconditioned-kimi-delta-attention", "feature"),
+):
+    _delta(
+        name=_name,
+        equation="TR-6",
+        source="PGDN, PKDA",
+        build=lambda q, k, v, forget=_forget: DeltaRule(forget, preconditioned=True),
+        inputs=Inputs(context=_draw_gates(1 + (_forget == "feature"), 1 + (_forget == "token"))),
+        covers=having(forget=_forget, preconditioned=True),
+    )
+for _name, _forget in (
+    ("proximal-point-rule", None),
+    ("decaying-proximal-point-rule", "token"),
+    ("gated-proximal-point-rule", "feature"),
+):
+    _online(
+        name=_name,
+        equation="TR-2p",
+        source="Liu et al. (2024)",
+        layer=ProximalPoint,
+        solve=_solve_proximal,
+        build=lambda q, k, v, forget=_forget: ProximalPoint(forget),
+        inputs=Inputs(context=_draw_gates(_forget == "feature", 1 + (_forget == "token"))),
+        covers=having(forget=_forget),
+    )
 _mesa = partial(
     add_twin,
     family="online_regression",
@@ -289,32 +292,40 @@ _mesa(
     equation="TR-5",
     relation=Identity(evidence="solver"),
     build=lambda q, k, v: Mesa(0.5, num_heads=len(q), learnable=True, dtype=torch.float64),
-    covers=lambda layer: layer.n_iter is None and layer.forget is None,
+    covers=having(forget=None, n_iter=None),
 )
-_mesa(
-    name="mesa-by-conjugate-gradients",
-    equation="TR-5c",
-    relation=Iterate(n_iter=(1, 2, 3, 6), evidence="solver"),
-    build=lambda q, k, v: Mesa(0.1 * k.shape[-2], n_iter=2),
-    numerics=Numerics(_condition, lambda layer: layer.n_iter),
-    covers=lambda layer: layer.n_iter is not None and not (layer.forget or _converges(layer)),
-)
-_mesa(
-    name="mesa-with-implicit-gradient",
-    equation="TR-5g",
-    relation=Identity(evidence="solver"),
-    build=lambda q, k, v: Mesa(0.1 * k.shape[-2], n_iter=60, implicit=True),
-    numerics=Numerics(_condition, lambda layer: layer.n_iter),
-    derivatives=Derivatives(twice=()),
-    covers=_converges,
-)
+for _name, _forget in (("", None), ("forgetting-", "token")):
+    _steps = partial(
+        _mesa,
+        inputs=Inputs(context=_draw_gates(0, 1 + (_forget == "token"))),
+        numerics=Numerics(_condition, lambda layer: layer.n_iter),
+    )
+    _steps(
+        name=f"{_name}mesa-by-conjugate-gradients",
+        equation="TR-5c",
+        relation=Iterate(n_iter=(1, 2, 3, 6), evidence="solver"),
+        build=lambda q, k, v, forget=_forget: Mesa(0.1 * k.shape[-2], n_iter=2, forget=forget),
+        covers=lambda layer, forget=_forget: (
+            layer.n_iter is not None and layer.forget == forget and not _converges(layer)
+        ),
+    )
+    _steps(
+        name=f"{_name}mesa-with-implicit-gradient",
+        equation="TR-5g",
+        relation=Identity(evidence="solver"),
+        build=lambda q, k, v, forget=_forget: Mesa(
+            0.1 * k.shape[-2], n_iter=60, implicit=True, forget=forget
+        ),
+        derivatives=Derivatives(twice=()),
+        covers=lambda layer, forget=_forget: layer.forget == forget and _converges(layer),
+    )
 _mesa(
     name="forgetting-mesa",
     equation="TR-5",
     relation=Identity(evidence="solver"),
     build=lambda q, k, v: Mesa(0.5, forget="token"),
     inputs=Inputs(context=_draw_gates(0, 2)),
-    covers=lambda layer: layer.forget == "token" and layer.n_iter is None,
+    covers=having(forget="token", n_iter=None),
 )
 _online(
     name="heavy-ball",
@@ -348,7 +359,7 @@ _local(
     solve=_solve_learned_probe,
     inputs=Inputs(context=_draw_probe, reads_bias=True),
     numerics=Numerics(range_of(dot_product_logits)),
-    covers=lambda layer: layer.probe == "learned",
+    covers=having(probe="learned"),
 )
 _local(
     name="local-linear-attention",
@@ -360,5 +371,5 @@ _local(
     inputs=Inputs(reads_bias=True),
     # A bound of the condition number of the penalised covariance.
     numerics=Numerics(range_of(dot_product_logits), lambda layer: 1 + round(1 / layer.reg)),
-    covers=lambda layer: layer.probe == "exact",
+    covers=having(probe="exact"),
 )
