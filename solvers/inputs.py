@@ -81,7 +81,8 @@ def _check_by_sklearn(X: ArrayLike | csr_array, name: str, **options: Any) -> An
 def as_numbers(values: ArrayLike, name: str, dtype: Any = None) -> Array:
     """Return `values` as an array, of `dtype` unless that is None, if they are numbers.
 
-    NumPy would turn dates, durations, text and many objects into numbers. Here they are refused.
+    NumPy would turn dates, durations, text and many objects into numbers. Here they are refused,
+    but for objects that are whole or real numbers.
 
     Raises
     ------
@@ -100,10 +101,23 @@ def as_numbers(values: ArrayLike, name: str, dtype: Any = None) -> Array:
 
 
 def _numbers(values: ArrayLike) -> Array:
-    array = np.asarray(values)
+    array = _unmasked(values)
+    if array.dtype.kind == "O" and _kinds_of_objects(array) <= set("biuf"):
+        array = array.astype(np.float64)
     if array.dtype.kind not in "biufc":
         raise ValueError(f"must hold real numbers, got values of type {array.dtype}")
     return array
+
+
+def _unmasked(values: ArrayLike) -> Array:
+    """Return an array; refuse one whose mask hides values, which NumPy would take for given."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError("must not be a masked array; fill or leave out what its mask hides")
+    return np.asarray(values)
+
+
+def _kinds_of_objects(array: Array) -> set[str]:
+    return {np.asarray(value).dtype.kind for value in np.ravel(array)}
 
 
 def refuse_sparse(X: Any, why: str) -> None:
@@ -128,15 +142,14 @@ def validate_points(estimator: BaseEstimator, X: ArrayLike, **options: Any) -> A
     Raises
     ------
     ValueError
-        As `validate_data`, on dates, durations and text, and on sparse points unless they are among
-        the `options`. Objects may be numbers.
+        As `validate_data`, on dates, durations and text, on a masked array, and on sparse points
+        unless they are among the `options`. Objects may be numbers.
     """
     if "accept_sparse" not in options:
         refuse_sparse(X, f"{type(estimator).__name__} reads single features")
     if not issparse(X):
-        kinds = {np.asarray(X).dtype.kind}
-        if kinds == {"O"}:
-            kinds |= {np.asarray(value).dtype.kind for value in np.ravel(np.asarray(X))}
+        array = as_array(X, "X")
+        kinds = _kinds_of_objects(array) if array.dtype.kind == "O" else {array.dtype.kind}
         if kinds & set("mMSTUV"):
             raise ValueError("X: must hold real numbers, got dates, durations or text")
     points: Array = validate_data(estimator, X, dtype=[np.float64, np.float32], **options)
@@ -261,10 +274,10 @@ def as_array(values: ArrayLike, name: str) -> Array:
     Raises
     ------
     ValueError
-        If rows differ in length; the message starts with `name`.
+        If rows differ in length, or a mask hides values; the message starts with `name`.
     """
     try:
-        return np.asarray(values)
+        return _unmasked(values)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import sparray
 
 from ...validation import check_integer
-from ..inputs import Array, check_dense_or_sparse, check_matrix, check_square
+from ..inputs import Array, as_array, check_dense_or_sparse, check_matrix, check_square
 
 Function = Callable[[Array], Array]
 Filter: TypeAlias = ArrayLike | sparray | Function
@@ -32,7 +32,7 @@ def check_signal(values: ArrayLike, name: str) -> Array:
         raise ValueError(f"{name}: must have two or three dimensions, got shape {shape}")
     if len(shape) == 2:
         return check_matrix(values, name)
-    rows = np.reshape(np.asarray(values), (shape[0], math.prod(shape[1:])))
+    rows = np.reshape(as_array(values, name), (shape[0], math.prod(shape[1:])))
     return check_matrix(rows, name).reshape(shape)
 
 

@@ -10,6 +10,7 @@ from ...validation import check_positive
 from ..inputs import Array
 from ..self_expression import least_squares_self_expression, low_rank_self_expression
 from ..self_expression.low_rank import thin_svd
+from ..sparse_coding.problem import check_range
 from .affinity import low_rank_affinity
 from .base import Auto, Choices, SubspaceClustering
 
@@ -24,6 +25,7 @@ def relative_lam(X: Array, lam: float | None) -> float:
 
 
 def _mean_square(X: Array) -> float:
+    check_range(X, "X")
     return float((X.astype(np.float64) ** 2).sum() / len(X)) or 1.0
 
 

@@ -102,7 +102,8 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         """
         points = validate_points(self, X, ensure_min_samples=2)
         order = row_order(points)
-        points = points[order]
+        unit = _unit(points)
+        points = points[order] / unit
         check_n_clusters(self.n_clusters, len(points), why_not_none=_NO_EIGENGAP)
         check_integer(self.dimension, "dimension", minimum=1, maximum=points.shape[1])
         check_integer(self.n_init, "n_init", minimum=1)
@@ -110,8 +111,9 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         centre = points.mean(axis=0) if self.affine else np.zeros_like(points[0])
         runs = [self._alternate(points - centre, rng) for _ in range(self.n_init)]
-        self.inertia_, labels, flats, self.n_iter_ = min(runs, key=lambda run: run[0])
-        self.bases_, self.offsets_ = flats.bases, flats.offsets + centre
+        inertia, labels, flats, self.n_iter_ = min(runs, key=lambda run: run[0])
+        self.inertia_ = inertia * float(unit) * float(unit)
+        self.bases_, self.offsets_ = flats.bases, (flats.offsets + centre) * unit
         self.labels_ = labels[np.argsort(order)]
         return self
 
@@ -119,8 +121,10 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         """Index of the nearest subspace of each row of X."""
         check_is_fitted(self)
         points = validate_points(self, X, reset=False)
-        centre = self.offsets_.mean(axis=0)
-        flats = _Flats(self.bases_, self.offsets_ - centre, self.affine)
+        unit = _unit(points, self.offsets_)
+        points, offsets = points / unit, self.offsets_ / unit
+        centre = offsets.mean(axis=0)
+        flats = _Flats(self.bases_, offsets - centre, self.affine)
         return flats.distances(points - centre).argmin(axis=1)
 
     def _alternate(
@@ -178,6 +182,14 @@ class _Flats:
         shifted, basis = points - self.offsets[cluster], self.bases[cluster]
         residual = shifted - (shifted @ basis.T) @ basis
         return float((residual * residual).sum())
+
+
+def _unit(*arrays: Array) -> Any:
+    """Return a power of two near the largest entry, so that squares neither vanish nor overflow."""
+    largest = max(max(float(x.max()), -float(x.min())) for x in arrays)
+    exponent = int(np.frexp(largest)[1])
+    kind = arrays[0].dtype
+    return np.ldexp(kind.type(1), max(exponent, np.finfo(kind).minexp)) if largest else kind.type(1)
 
 
 def _fill_clusters(X: Array, flats: _Flats) -> Array:

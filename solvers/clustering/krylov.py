@@ -18,6 +18,7 @@ _NEAR_ONE = 0.2  # the inverse tells eigenvalues apart by their distance to 1
 _SHIFTS, _SHARE, _LEAST_SHIFT = 4, 0.01, 1e-10
 _MOST_FILL, _MOST_WORK = 5e7, 3e5  # entries of the factor, and mean square of a row's number
 _GAIN = 1e3  # of the filter at 1
+_LEAST_CUT = -0.5  # of the filter: eigenvalues that have not converged may be anywhere down to -1
 _LAPACK = 50  # a cycle on a dense matrix costs LAPACK's time times this and the degree over n
 _RESIDUALS = 1e-13, 1e-9  # least and largest tolerance
 _SINE = 1e-5  # angle that residuals may leave between the computed and the true subspace
@@ -72,7 +73,7 @@ def search_eigenpairs(M: LinearMap, k: int, known: Array) -> EigenPairs:
     pairs = _search(M, k, known, lambda X: M @ X, _CYCLES["product"])
     if pairs.certified:
         return pairs
-    cut = pairs.behind - 0.1 * (1 - pairs.behind)
+    cut = max(pairs.behind - 0.1 * (1 - pairs.behind), _LEAST_CUT)
     if 1 - cut < _NEAR_ONE and isinstance(M, csr_array) and _has_sparse_factor(M):
         for _ in range(_SHIFTS):  # each search says better how far from 1 the eigenvalues lie
             shift = max(_SHARE * (1 - pairs.behind), _LEAST_SHIFT)

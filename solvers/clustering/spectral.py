@@ -276,6 +276,8 @@ def check_affinity(affinity: ArrayLike | csr_array) -> Array | csr_array:
         raise ValueError(f"affinity: must be square, got shape {A.shape}")
     if A.min() < 0:
         raise ValueError(f"affinity: must be nonnegative, got {A.min()}")
+    if not A.max() <= np.finfo(A.dtype).max / A.shape[0] ** 2:
+        raise ValueError("affinity: sums of its entries overflow; divide it by the largest")
     if abs(A - A.T).max() > _ASYMMETRY * A.max():
         raise ValueError("affinity: must be symmetric; take symmetric_affinity of coefficients")
     return A
@@ -326,5 +328,6 @@ def _cluster_qr(embedding: Array) -> Array:
     """
     k = embedding.shape[1]
     pivots = qr(embedding.T, pivoting=True, mode="economic")[2][:k]
-    left, _, right = svd(embedding[pivots].T)
+    # gesdd, the default, does not converge for some finite matrices.
+    left, _, right = svd(embedding[pivots].T, lapack_driver="gesvd")
     return np.abs(embedding @ (left @ right)).argmax(axis=1)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 
-from ..inputs import Array, check_matrix
+from ..inputs import Array, as_array, check_matrix
 
 EPS = np.finfo(np.float64).eps
 
@@ -63,5 +63,5 @@ def check_tokens(X: ArrayLike, name: str) -> Array:
         raise ValueError(f"{name}: {error}") from error
     if len(shape) < 2:
         raise ValueError(f"{name}: must have at least two dimensions, got {len(shape)}")
-    rows = X if issparse(X) else np.reshape(np.asarray(X), (math.prod(shape[:-1]), shape[-1]))
+    rows = X if issparse(X) else np.reshape(as_array(X, name), (math.prod(shape[:-1]), shape[-1]))
     return check_matrix(rows, name).reshape(shape)

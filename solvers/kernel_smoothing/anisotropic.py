@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 from scipy.ndimage import gaussian_filter
 
 from ...validation import check_integer, check_positive
-from ..inputs import Array, check_matrix
+from ..inputs import Array, as_array, check_matrix
 from ..scales import unit_under
 from .regression import check_values, smooth
 from .weights import exact_weights
@@ -68,7 +68,7 @@ def anisotropic_nonlocal_means(
     values = check_values(values, X)
     h = check_positive(h, "h")
     per_sample = np.ndim(metric) != 1
-    rows = metric if per_sample else np.reshape(np.asarray(metric), (1, -1))
+    rows = metric if per_sample else np.reshape(as_array(metric, "metric"), (1, -1))
     M = check_matrix(rows, "metric", n_features=X.shape[1])
     if per_sample and len(M) != len(X):
         raise ValueError(f"metric: has {len(M)} rows, but there are {len(X)} points")

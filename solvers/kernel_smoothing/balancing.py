@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
 from ...validation import check_integer, check_positive
-from ..inputs import Array, check_matrix, rounding_error
+from ..inputs import Array, as_array, check_matrix, rounding_error
 
 
 def sinkhorn(logits: ArrayLike, *, tol: float = 1e-9, max_iter: int = 10_000) -> Array:
@@ -148,7 +148,7 @@ def _subtract_maxima(L: Array, symmetric: bool) -> Array:
 
 def _check_logits(logits: ArrayLike) -> tuple[Array, np.dtype]:
     """Return logits in float64, minus infinity where P must be zero, and their dtype."""
-    raw = np.asarray(logits)
+    raw = as_array(logits, "logits")
     zeros = np.isneginf(raw) if raw.dtype.kind == "f" else np.zeros(raw.shape, bool)
     checked = _check_square(np.where(zeros, 0, raw) if zeros.any() else raw, "logits")
     L = checked.astype(np.float64)

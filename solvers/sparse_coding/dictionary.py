@@ -8,6 +8,7 @@ from sklearn.utils import check_random_state
 from ...validation import check_integer
 from ..inputs import Array, check_matrix
 from .matching_pursuit import pursue_rows
+from .problem import check_range
 
 
 def ksvd(
@@ -55,7 +56,8 @@ def ksvd(
     Raises
     ------
     ValueError
-        On NaN, infinity, zero rows only, ``n_iter < 1``, or `n_atoms` or `n_nonzero` out of range.
+        On NaN, infinity, rows whose squares lose precision, zero rows only, ``n_iter < 1``, or
+        `n_atoms` or `n_nonzero` out of range.
 
     References
     ----------
@@ -71,6 +73,7 @@ def ksvd(
     True
     """
     Y = check_matrix(Y, "Y")
+    check_range(Y, "Y")
     signals = np.ascontiguousarray(Y, dtype=np.float64)
     usable = np.flatnonzero(signals.any(axis=1))
     if len(usable) == 0:

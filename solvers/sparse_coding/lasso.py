@@ -57,8 +57,8 @@ def sparse_code(
     Y : array-like or sparse array of shape (n_signals, n_features)
     dictionary : array-like or sparse array of shape (n_atoms, n_features)
     lam : float or array-like of shape (n_signals,)
-        Penalty > 0. The code of row i is zero iff ``lam_i >= lam_max(Y, dictionary)[i]``. The
-        papers give no default.
+        Penalty > 0. For the plain Lasso the code of row i is zero iff ``lam_i >= lam_max(Y,
+        dictionary)[i]``. The papers give no default.
     tol : float, default=1e-6
         Largest accepted duality gap, relative to ``|y_i|^2``.
     l1_ratio : float, default=1.0

@@ -350,7 +350,7 @@ def denoise_pursuit(
     >>> bool(denoised.std() < 0.5 * noise.std())
     True
     """
-    D = np.ascontiguousarray(dictionary, dtype=np.float64)
+    D = np.ascontiguousarray(as_numbers(dictionary, "dictionary", np.float64))
     bound = check_positive(gain, "gain") * check_positive(sigma, "sigma") * D.shape[-1] ** 0.5
     return denoise_patches(
         image,

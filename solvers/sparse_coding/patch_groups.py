@@ -138,7 +138,7 @@ def _shrink_groups(groups: Array, sigma: float, gain: float) -> tuple[Array, Arr
     n = groups.shape[1]
     means = groups.mean(axis=1, keepdims=True)
     U, s, Vt = np.linalg.svd(groups - means, full_matrices=False)
-    beyond = s**2 - 8 * gain * np.sqrt(n) * sigma**2
+    beyond = s**2 - 8 * gain * np.sqrt(n) * sigma * sigma
     shrunk = np.where(beyond > 0, (s + np.sqrt(np.maximum(beyond, 0))) / 2, 0)
     rank = (shrunk > 0).sum(axis=1)
     return (U * shrunk[:, None]) @ Vt + means, 1.0 / (1 + rank)

@@ -123,6 +123,23 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_masked_images_are_refused(name):
+    needed = OF_IMAGES[name]
+    for argument in needed.keys() & {"image", "dictionary"}:
+        masked = np.ma.masked_equal(needed[argument], needed[argument][0, 0])
+        with pytest.raises(ValueError, match=f"^{argument}: must not be a masked array"):
+            PUBLIC[name](**needed | {argument: masked})
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS, ids=lambda kind: kind.__name__)
+def test_masked_points_are_refused(kind):
+    options = {} if "n_clusters" not in signature(kind).parameters else {"n_clusters": 2}
+    X = np.ma.masked_greater(np.random.default_rng(0).standard_normal((16, 4)), 1.0)
+    with pytest.raises(ValueError, match="X: must not be a masked array"):
+        kind(**options).fit(X)
+
+
 @quietly
 @pytest.mark.parametrize("kind", ESTIMATORS, ids=lambda kind: kind.__name__)
 def test_estimators_leave_their_points_as_they_were(kind):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
-from scipy.sparse import csr_array
+from numpy.testing import assert_allclose, assert_equal
+from scipy.sparse import csr_array, issparse
 
 from twinsolve.solvers import OMPSubspaceClustering
 from twinsolve.solvers.nonlocal_energy import FilterBank, Potentials, dct_filters
@@ -295,7 +295,7 @@ def bad_matrices(good, stacks):
         (marked(good, None), ""),
         (good.astype(str).astype(object) + "x", "must hold real numbers"),
         (good.astype(str), "must hold real numbers"),
-        (good.astype(object), "must hold real numbers"),
+        (np.ma.masked_equal(good, good[1, 2]), "must not be a masked array"),
         (good.astype("datetime64[D]"), "must hold real numbers"),
         (good.astype("timedelta64[s]"), "must hold real numbers"),
         (good[0], "dimensions" if stacks else "2D array"),
@@ -335,6 +335,26 @@ def test_what_is_allowed_is_allowed_and_what_is_not_is_refused_by_name(name):
                 call(name, **{argument: bad})
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ALLOWED)
+def test_objects_that_are_numbers_and_masks_that_hide_nothing_are_taken(name):
+    """As columns of pandas that may hold missing values, and do not."""
+    seeded = {"random_state": 0} if "random_state" in signature(PUBLIC[name]).parameters else {}
+    for argument, good in ALLOWED[name].items():
+        if isinstance(good, np.ndarray):
+            expected = dense(call(name, **seeded))
+            for given in (good.astype(object), np.ma.masked_array(good)):
+                found = dense(call(name, **seeded | {argument: given}))
+                for a, b in zip(found, expected, strict=True):
+                    assert_equal(a, b)
+
+
+def dense(found):
+    parts = found if isinstance(found, tuple | list) else [found]
+    parts = [getattr(part, "coef", part) for part in parts]
+    return [part.toarray() if issparse(part) else np.asarray(part) for part in parts]
+
+
 # Certificates, penalties and what is summed, whatever the arguments are.
 FLOAT64 = {
     "coding_rate_gradient", "coding_rate_step", "convex_ridge", "duality_gap",
@@ -372,7 +392,7 @@ def test_data_whose_squares_leave_float64_are_refused_by_name():
     cases = [(name, "X", {}) for name in ALLOWED if name.endswith("self_expression")]
     affine = "basis_pursuit_self_expression", "sparse_self_expression"
     cases += [(name, "X", {"affine": True}) for name in affine]
-    cases += [("sparse_code", "Y", {}), ("sparse_code", "dictionary", {})]
+    cases += [("sparse_code", "Y", {}), ("sparse_code", "dictionary", {}), ("ksvd", "Y", {})]
     for name, argument, options in cases:
         for scale in (1e-160, 1e160):
             with pytest.raises(ValueError, match=f"^{argument}: the largest entry of row 0"):

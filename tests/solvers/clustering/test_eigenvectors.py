@@ -83,6 +83,23 @@ def test_eigenvectors_where_the_method_of_subsets_gives_up(monkeypatch, fewer):
     assert_allclose(np.abs(vectors.T @ directions), np.eye(4), atol=1e-10)
 
 
+def test_many_groups_without_odd_cycles_are_no_obstacle():
+    """Half of the eigenvalues of tied stars are 1, -1 or near: a search may end anywhere."""
+    for n_stars, size in [(150, 6), (200, 5)]:
+        star = np.zeros((size, size))
+        star[0, 1:] = star[1:, 0] = 1
+        A = block_diag([star] * n_stars, format="lil")
+        for hub in range(size, n_stars * size, size):
+            A[hub, hub - size] = A[hub - size, hub] = 0.01
+        A, expected = csr_array(A), None
+        for k in (n_stars, 3 * n_stars // 2):
+            pairs = leading_eigenpairs(A, k)
+            if expected is None:
+                expected = eigh(normalised(A.toarray()), eigvals_only=True)[::-1]
+            assert_allclose(pairs.values, expected[:k], atol=1e-10, rtol=0)
+            assert pairs.certified
+
+
 def tied(seed):
     """A ring of groups of points: near cycles, paths, random and complete graphs."""
     rng = np.random.default_rng(seed)

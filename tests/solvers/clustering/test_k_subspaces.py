@@ -31,6 +31,20 @@ def test_bases_are_principal_and_labels_nearest(data):
     assert (model.predict(X) == model.labels_).all()
 
 
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "scales"), [(np.float32, (1e-36, 1e35)), (float, (1e-250, 1e250))]
+)
+def test_the_scale_of_points_does_not_matter(data, affine, dtype, scales):
+    X = data[0].astype(dtype)
+    expected = KSubspaces(3, dimension=2, affine=affine, random_state=0).fit(X)
+    for scale in scales:
+        model = KSubspaces(3, dimension=2, affine=affine, random_state=0).fit(dtype(scale) * X)
+        assert (model.labels_ == expected.labels_).all()
+        assert (model.predict(dtype(scale) * X) == expected.labels_).all()
+        assert_allclose(model.offsets_ / dtype(scale), expected.offsets_, atol=1e-5, rtol=0)
+
+
 def test_the_objective_never_increases_and_restarts_help(data):
     X, _ = data
     one = [

@@ -124,6 +124,22 @@ def test_cluster_qr_is_that_of_scikit_learn_and_needs_no_seed():
     assert (spectral_labels(A, 3, assign_labels="cluster_qr") == found).all()
 
 
+def test_cluster_qr_labels_where_the_usual_singular_values_do_not_converge():
+    weights = np.abs(np.random.default_rng(1).standard_normal((501, 501)))
+    A = weights * (np.random.default_rng(2).random((501, 501)) < 0.02)
+    labels = spectral_labels(A + A.T, 500, assign_labels="cluster_qr", random_state=0)
+    assert len(np.unique(labels)) > 250
+
+
+def test_sums_that_overflow_are_refused():
+    A, _ = planted((20, 30))
+    same = spectral_labels(1e300 * A, 2, random_state=0) == spectral_labels(A, 2, random_state=0)
+    assert same.all()
+    for wrap in (np.asarray, csr_array):
+        with pytest.raises(ValueError, match="affinity: sums of its entries overflow; divide it"):
+            spectral_labels(wrap(1e307 * A), 2)
+
+
 def test_an_embedded_graph_serves_all_seeds_and_survives_storage():
     for between in [0.0, 0.9]:
         A, _ = planted((20, 30, 25), between=between)
