@@ -107,6 +107,8 @@ class Solution:
         return html_facts("Solution", {**self._facts(), "message": self.message})
 
 
+MORE = "increase max_iter, lam or tol"
+ROUNDING = "rounding errors limit it: increase lam or tol"
 Certify = Callable[[Any], tuple[Any, Any, Any]]
 
 
@@ -117,7 +119,7 @@ def certified(
     dtype: Any,
     tol: float,
     n_iter: Any,
-    cure: str = "increase max_iter, lam or tol",
+    cure: str = MORE,
     ended: str = "",
     unit: str = "row",
     history: dict[str, Array] | None = None,

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
 from ..inputs import Array, check_matrix
-from ..solution import Solution, certified, warn_unless_converged
+from ..solution import MORE, Solution, certified, warn_unless_converged
 from .filter_banks import FilterBank
-from .problem import MORE, check_with_holes, default_tol
+from .problem import check_with_holes, default_tol
 
 
 @dataclass(frozen=True)

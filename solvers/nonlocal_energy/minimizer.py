@@ -8,10 +8,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from ...validation import check_integer
 from ..inputs import Array
-from ..solution import Solution, certified, warn_unless_converged
+from ..solution import MORE, ROUNDING, Solution, certified, warn_unless_converged
 from .problem import (
-    MORE,
-    ROUNDING,
     EnergyProblem,
     check_energy_problem,
     check_with_holes,

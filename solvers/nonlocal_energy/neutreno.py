@@ -7,10 +7,10 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer
 from ..inputs import Array, check_lam, check_matrix
-from ..solution import Solution, certified, warn_unless_converged
+from ..solution import MORE, ROUNDING, Solution, certified, warn_unless_converged
 from .convergence import warn_if_diverging
 from .differences import EPS
-from .problem import MORE, ROUNDING, check_size, default_tol, record, relative_error
+from .problem import check_size, default_tol, record, relative_error
 from .weights import Transitions, check_transitions, common_dtype
 
 

@@ -15,8 +15,6 @@ from .differences import EPS
 from .weights import Weights, check_weights, common_dtype
 
 FIDELITIES = ("constant", "degree")
-MORE = "increase max_iter, lam or tol"
-ROUNDING = "rounding errors limit it: increase lam or tol"
 
 
 class EnergyProblem(NamedTuple):

@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike
 
 from ...validation import check_integer, check_positive
 from ..inputs import Array, check_matrix
-from ..solution import Solution, certified, warn_unless_converged
+from ..solution import MORE, Solution, certified, warn_unless_converged
 from .filter_banks import FilterBank, Potentials
-from .problem import MORE, default_tol
+from .problem import default_tol
 
 
 class ConvexRidge(NamedTuple):

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, issparse
 from ...validation import check_integer, check_positive
 from ..inputs import Array, as_numbers, check_dense_or_sparse
 from ..scales import squared_norms
-from ..solution import Solution, aim, certified, warn_unless_converged
+from ..solution import MORE, ROUNDING, Solution, aim, certified, warn_unless_converged
 from .penalty import Penalty
 from .problem import TOL, Energies, certify, certify_sparse, check_signals, row_blocks
 from .row_blocks import Atoms, Progress, largest_of_rows, solve_rows
@@ -275,6 +275,7 @@ class Lasso:
             certify_codes,
             dtype=self.dtype,
             tol=self.tol,
+            cure=ROUNDING if (rows.n_iter < self.max_iter).all() else MORE,
             n_iter=rows.n_iter,
             n_passes=rows.n_passes,
             n_looked=rows.n_looked,

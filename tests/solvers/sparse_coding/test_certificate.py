@@ -97,3 +97,14 @@ def test_correlations_at_the_level_of_rounding_prove_nothing(search):
             assert (np.array(proved) <= solution.gap + 1e-12).all()
             assert solution.converged.all() or lam < 1e-12
     assert_array_equal(lam_max(np.eye(2), np.array([[1.0, 1e-20]]))[:, None], [[2.0], [2e-20]])
+
+
+def test_the_message_tells_rounding_from_too_few_steps():
+    """Atoms far from the origin: their Gram matrix has lost ten digits."""
+    rng = np.random.default_rng(5)
+    D, Y = rng.standard_normal((500, 30)) + 1e5, rng.standard_normal((50, 30))
+    lam = 1e-4 * lam_max(Y, D)
+    with pytest.warns(ConvergenceWarning, match="rounding errors limit it: increase lam or tol$"):
+        sparse_code(Y, D, lam=lam)
+    with pytest.warns(ConvergenceWarning, match="increase max_iter, lam or tol$"):
+        sparse_code(Y, D, lam=lam, max_iter=2)
