@@ -25,7 +25,7 @@ def test_examples_print_what_is_printed(capsys):
 
 
 ROWS = {
-    "11651 of 11651": r"^{figure} rows hold",
+    "12120 of 12120": r"^{figure} rows hold",
     "0.97": r"^\| motion segmentation \|.*\| all \| {figure} \|",
     "24.1": r"^\| synthetic-5000 \| celer \|.*\| {figure} \(",
     "1.24": r"^\| tokens-1024 \| gaussian \| fused \| float32 \| 1 \| [^|]+ \| {figure} \(",
