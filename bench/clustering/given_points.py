@@ -16,6 +16,7 @@ from ...datasets.array_points import as_rows
 from ...datasets.files import write_whole
 from ...datasets.labels import count_labels
 from ...solvers.clustering.selection import check_distinct
+from ...solvers.inputs import as_array
 from ...validation import check_integer
 
 
@@ -58,7 +59,7 @@ def _values_of(X: Any) -> Any:
         if others:
             raise ValueError(f"X: must hold numbers; leave out the columns {others}")
         return X.to_numpy(dtype=np.float64, na_value=np.nan)
-    return X if issparse(X) else np.asarray(X)
+    return X if issparse(X) else as_array(X, "X")
 
 
 def _labels_of(y: ArrayLike, n_points: int) -> np.ndarray:

@@ -154,6 +154,10 @@ def test_bad_input_is_named(X):
         twinsolve.check(Gaussian(), X[None])
     with pytest.raises(ValueError, match="X: must not hold NaN"):
         twinsolve.check(Gaussian(), np.full((3, 2), np.nan))
+    masked = np.ma.masked_equal(X, X[0, 0])
+    for judge in (twinsolve.check, twinsolve.fit_origin, lambda *x: twinsolve.compare(*x, x[1])):
+        with pytest.raises(ValueError, match="X: must not be a masked array"):
+            judge(Gaussian(), masked)
     with pytest.raises(LookupError, match="Unknown"):
         twinsolve.check(Attention(12, 2, operator=Unknown()), X)
 

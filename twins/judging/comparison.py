@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from torch import Tensor, nn
 
 from ...solvers import Solution
+from ...solvers.inputs import as_numbers
 from ...solvers.metrics import coefficient_distance, relative_residual
 from ...unrolled.attention import Attention, Context, Operator
 from ...unrolled.generators import kept_generators
@@ -202,4 +203,4 @@ def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Cont
 
 
 def _to_array(X: ArrayLike | Tensor) -> Array:
-    return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X).astype(np.float64)
+    return as_numbers(X.detach().cpu() if isinstance(X, Tensor) else X, "X", np.float64)

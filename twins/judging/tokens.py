@@ -1,10 +1,10 @@
 """The tokens of a layer that is judged, as it takes them."""
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from ...solvers.inputs import as_numbers
 from ...unrolled.attention import Attention
 from ...unrolled.integrations.replacements import FusedProjectionAttention
 from ..heads import Tensors
@@ -14,7 +14,7 @@ Shell = Attention | FusedProjectionAttention
 
 def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
     """Return X as a Tensor in the dtype of the layer, which becomes float64 if it is narrow."""
-    data = X.detach().cpu() if isinstance(X, Tensor) else torch.as_tensor(np.array(X))
+    data = X.detach().cpu() if isinstance(X, Tensor) else torch.tensor(as_numbers(X, "X"))
     if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
         data = data.double()
     if not bool(data.isfinite().all()):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ....solvers.inputs import Array, check_mask
+from ....solvers.inputs import Array, as_array, check_mask
 from ....unrolled.users_code import reporting
 from ...names import check_name
 from ...timing import Progress
@@ -159,7 +159,7 @@ def denoise_image(
                 f"sigma: must be {NO_NOISE} or more, in grey levels of 255, and finite; got {sigma}"
             )
     given = read_picture(image).pixels if isinstance(image, str | os.PathLike) else image
-    pixels, valid = _fill_holes(np.asarray(given), mask)
+    pixels, valid = _fill_holes(as_array(given, "image"), mask)
     entry = _choose_entry(check_pixels(pixels), mask is not None, method)
     what = {"volumes": is_volume(pixels), "holes": valid is not None}
     if must := [name for name, there in what.items() if there]:
