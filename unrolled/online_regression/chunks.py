@@ -287,7 +287,8 @@ def _decayed(x: Tensor, y: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, 
         since = torch.cat([since_1, since_1[..., -1:, :] * since_2], dim=-2)
         until = torch.cat([until_1 * since_2[..., -1:, :], until_2], dim=-2)
         x, y = (z.unflatten(-3, (-1, 2)).flatten(-3, -2) for z in (x, y))
-    return P[..., 0, :, :], *(z[..., 0, :, :].to(y.dtype) for z in (since, until))
+    P, since, until = (z[..., 0, :, :].to(y.dtype) for z in (P, since, until))
+    return P, since, until
 
 
 def _block_size(log_forget: Tensor) -> int:
