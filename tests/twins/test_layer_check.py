@@ -158,6 +158,13 @@ def test_bad_input_is_named(X):
     for judge in (twinsolve.check, twinsolve.fit_origin, lambda *x: twinsolve.compare(*x, x[1])):
         with pytest.raises(ValueError, match="X: must not be a masked array"):
             judge(Gaussian(), masked)
+    with pytest.raises(ValueError, match=r"X: must hold real numbers, got torch.complex128"):
+        twinsolve.check(Gaussian(), X + 1j)
+    for bad in (X[:0], np.where(X[0, 0] == X, np.nan, X)):
+        with pytest.raises(ValueError, match=r"X: must (have at least one token|not hold NaN)"):
+            twinsolve.compare(Gaussian(), np.eye(30), bad)
+        with pytest.raises(ValueError, match=r"X: must (have at least one token|not hold NaN)"):
+            twinsolve.check(Gaussian(), bad)
     with pytest.raises(LookupError, match="Unknown"):
         twinsolve.check(Attention(12, 2, operator=Unknown()), X)
 

@@ -192,3 +192,15 @@ def test_leave_one_out_ridge_says_where_a_key_is_alone_and_the_penalty_tiny(n_ke
     out = Ridge(1e-6, zero_diagonal=True).double()(k, k, k)  # a warning would be an error
     assert out[0].abs().max() < 1e-9
     Ridge(1e-12).double()(k, k, k)
+
+
+@pytest.mark.parametrize("zero_diagonal", [False, True])
+def test_a_ridge_below_rounding_is_said_and_one_below_the_matrix_is_refused(zero_diagonal):
+    """Eight keys in three dimensions: the penalty alone keeps their system from being singular."""
+    k = tokens(8, 3, seed=1) @ tokens(3, 8, seed=2)
+    size = float(k.square().sum(dim=-1).max())
+    Ridge(1e-8 * size, zero_diagonal=zero_diagonal).matrix(k[None], k[None])
+    with pytest.warns(UserWarning, match="so small that rounding is a visible part"):
+        Ridge(1e-13 * size, zero_diagonal=zero_diagonal).matrix(k[None], k[None])
+    with pytest.raises(ValueError, match="lam: is below the rounding of the keys' products"):
+        Ridge(1e-20 * size, zero_diagonal=zero_diagonal).matrix(k[None], k[None])

@@ -359,6 +359,14 @@ def test_entries_that_underflow_are_balanced_still():
     assert_close(found.double(), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4])
+def test_balanced_rows_sum_to_one_wherever_tokens_lie(offset):
+    """Logits of 1e8 round to 8; the potentials that cancel them must not do so once more."""
+    q, k = ((tokens(1, 30, 8, seed=i) + offset).float() for i in range(2))
+    P = Sinkhorn(Softmax()).matrix(q, k)
+    assert_close(P.sum(dim=-1), torch.ones(1, 30), atol=1e-5, rtol=0)
+
+
 def test_zeros_of_the_base_remain_and_give_no_nan():
     class Band(Operator):
         nonnegative = True

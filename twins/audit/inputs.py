@@ -30,8 +30,16 @@ def restart(inputs: Tensor, starts: Sequence[int]) -> Tensor:
 
 
 def fill_no_chunk(inputs: Tensor) -> Tensor:
-    """Repeat the inputs to 67 tokens, which are no whole number of chunks."""
-    return inputs.repeat(1, 67 // inputs.shape[1] + 1, *[1] * (inputs.ndim - 2))[:, :67]
+    """Repeat the inputs to 67 tokens, which are no whole number of chunks.
+
+    Features are mixed with those of the token before, each time by more: equal tokens would tie,
+    and where they tie a network that chooses has no slope.
+    """
+    n_rounds, rounds = 67 // inputs.shape[1] + 1, [inputs]
+    for i in range(1, n_rounds):
+        share = i / (2 * n_rounds) if inputs.is_floating_point() else 0
+        rounds.append((1 - share) * inputs + share * inputs.roll(1, 1))
+    return torch.cat(rounds, 1)[:, :67]
 
 
 def withhold_cache(model: Any) -> Any:

@@ -15,8 +15,12 @@ Shell = Attention | FusedProjectionAttention
 def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
     """Return X as a Tensor in the dtype of the layer, which becomes float64 if it is narrow."""
     data = X.detach().cpu() if isinstance(X, Tensor) else torch.tensor(as_numbers(X, "X"))
+    if data.is_complex():
+        raise ValueError(f"X: must hold real numbers, got {data.dtype}")
     if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):
         data = data.double()
+    if not len(data):
+        raise ValueError("X: must have at least one token")
     if not bool(data.isfinite().all()):
         raise ValueError("X: must not hold NaN or infinity")
     dtypes = [x.dtype for x in (*layer.parameters(), *layer.buffers()) if x.is_floating_point()]

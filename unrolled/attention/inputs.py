@@ -141,6 +141,11 @@ def check_input(x: Any, name: str, shape: tuple[int | str, ...], weight: Tensor)
     """
     if not isinstance(x, Tensor):
         raise ValueError(f"{name}: must be a Tensor, got {type(x).__name__}")
+    if x.is_nested:
+        raise ValueError(
+            f"{name}: must not be a nested tensor; replace the attention of a whole "
+            "TransformerEncoder, or build it with enable_nested_tensor=False"
+        )
     sizes = shape[1:] if shape[0] == "..." else shape
     fits = x.ndim >= len(sizes) if shape[0] == "..." else x.ndim == len(sizes)
     last = x.shape[x.ndim - len(sizes) :] if fits else ()

@@ -211,7 +211,7 @@ def _choose_layers(
     """Yield the attention modules that get an operator, each with its own, after all checks."""
     for name, module in offered.items():
         _check_library(module.config)
-        if _is_cross_attention(module) and not takes_name(operator):
+        if _is_cross_attention(name, module) and not takes_name(operator):
             continue
         chosen = choose(operator, name, *_count_heads(module))
         if chosen is None:
@@ -454,8 +454,12 @@ def _asks_interface(kind: type[nn.Module]) -> bool:
         return False
 
 
-def _is_cross_attention(module: nn.Module) -> bool:
-    return getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__
+def _is_cross_attention(name: str, module: nn.Module) -> bool:
+    """Whether keys come from elsewhere: the module says so, or its name does, as of BART and T5."""
+    if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
+        return True
+    own = ".".join(name.split(".")[-2:]).lower()
+    return any(word in own for word in ("cross", "encoder_attn", "encdecattention"))
 
 
 def _count_heads(module: Any) -> tuple[int, int]:

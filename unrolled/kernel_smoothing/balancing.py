@@ -78,14 +78,15 @@ class Sinkhorn(Correction):
         k, mask = call.k, call.mask
         visible = None if mask is None else padding_mask(mask, k.shape[-2], "Sinkhorn")
         logits = self._logits(call._replace(k=drop_hidden(k, visible), mask=visible))
-        f, g = _potential(logits, -1), torch.zeros_like(logits[..., :1, :])
+        # Each potential is added at once: in sums of two, large ones would cancel.
+        logits = logits + _potential(logits, -1)
         for _ in range(self.n_iter):
             visible_rows = (
                 logits if visible is None else logits.masked_fill(~visible.mT, _low(logits))
             )
-            g = _potential(visible_rows + f, -2)
-            f = _potential(logits + g, -1)
-        return torch.exp(logits + f + g).to(call.q.dtype)
+            logits = logits + _potential(visible_rows, -2)
+            logits = logits + _potential(logits, -1)
+        return torch.exp(logits).to(call.q.dtype)
 
     def _logits(self, call: Call) -> Tensor:
         """Return the logarithms of the base's matrix, and a very low finite number for its zeros.

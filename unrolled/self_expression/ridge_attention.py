@@ -11,6 +11,7 @@ from ..attention.tracing import has_no_values, is_transformed
 from .keys import key_products, scaled_penalty, visible_keys
 
 _ALONE = 1e-8  # 1 - h_i at which the rounding of float64 is 1e-8 of what a key adds
+_SINGULAR = 1e-11  # ratio of pivots at which it is 1e-5 of the coefficients
 
 
 class Ridge(Operator):
@@ -48,13 +49,15 @@ class Ridge(Operator):
     Raises
     ------
     ValueError
-        If a number is out of range, or a mask is causal, differs between queries or is a bias.
+        If a number is out of range, or a mask is causal, differs between queries or is a bias. If
+        lam is below the rounding of ``k^T k``.
 
     Warns
     -----
     UserWarning
         With `zero_diagonal`, if ``1 - h_i < 1e-8`` for a key: it is nearly alone in its direction,
-        and the penalty is so small that rounding reaches ``2e-16 / (1 - h_i)`` of the output.
+        and the penalty is so small that rounding reaches ``2e-16 / (1 - h_i)`` of the output. Also
+        if lam is below about 1e-11 of ``|k|^2`` and keys depend on each other.
         `least_squares_self_expression` solves this. Compiled and transformed calls do not warn.
 
     References
@@ -106,7 +109,7 @@ class Ridge(Operator):
         q, k, v = q.to(wide), visible_keys(k, mask, "Ridge").to(wide), v.to(wide)
         gram, moments = key_products(k, v)
         lam = scaled_penalty(self.lam(), gram, self.relative)
-        factor = torch.linalg.cholesky(_regularize(gram, lam))
+        factor = _factor(gram, lam)
         weights = torch.cholesky_solve(moments, factor)
         out = q @ weights.to(wide)
         if self.zero_diagonal:
@@ -125,7 +128,7 @@ class Ridge(Operator):
         q, k = call.q.double(), visible_keys(call.k, call.mask, "Ridge").double()
         gram = k @ k.mT
         lam = scaled_penalty(self.lam(), gram, self.relative)
-        factor = torch.linalg.cholesky(_regularize(gram, lam))
+        factor = _factor(gram, lam)
         if not self.zero_diagonal:
             return torch.cholesky_solve(k @ q.mT, factor).mT
         P = torch.cholesky_inverse(factor)
@@ -139,9 +142,25 @@ class Ridge(Operator):
         return f"zero_diagonal={self.zero_diagonal}, relative={self.relative}"
 
 
-def _regularize(gram: Tensor, lam: Tensor) -> Tensor:
-    """Return ``gram + lam I``."""
-    return gram + lam * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+def _factor(gram: Tensor, lam: Tensor) -> Tensor:
+    """Return the Cholesky factor of ``gram + lam I``; say where lam is near its rounding."""
+    matrix = gram + lam * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    if has_no_values(matrix) or is_transformed():
+        return torch.linalg.cholesky(matrix)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if bool(failed.any()):
+        raise ValueError(
+            "lam: is below the rounding of the keys' products, or these are no numbers; a larger "
+            "penalty helps, or least_squares_self_expression"
+        )
+    pivots = factor.detach().diagonal(dim1=-2, dim2=-1).square()
+    if pivots.numel() and bool((pivots.amin(dim=-1) < _SINGULAR * pivots.amax(dim=-1)).any()):
+        warnings.warn(
+            "Ridge: keys depend on each other, and the penalty is so small that rounding is a "
+            "visible part of the coefficients; increase lam",
+            stacklevel=2,
+        )
+    return factor
 
 
 def _leave_out(

@@ -236,6 +236,42 @@ def test_error_for_one_row_hides_no_fault_of_a_batch():
     assert verdicts(Batches(), "left padding") == {"left padding": "broken"}
 
 
+MIXED = {
+    "the first row's": lambda x: x[:1].expand_as(x),
+    "another row's": lambda x: x.roll(1, 0),
+    "the largest": lambda x: x.amax(dim=0, keepdim=True).expand_as(x),
+    "the smallest": lambda x: x.amin(dim=0, keepdim=True).expand_as(x),
+    "the smaller of two": lambda x: x.minimum(x[:1]),
+    "the larger of two": lambda x: x.maximum(x[:1]),
+}
+
+
+class Mixed(nn.Module):
+    """Attention to tokens and positions, which mixes masks or positions of its rows."""
+
+    def __init__(self, mask=lambda x: x, positions=lambda x: x) -> None:
+        super().__init__()
+        self.mask, self.positions, self.inner = mask, positions, Attention()
+
+    def forward(self, x, mask=None, positions=None):
+        mask = torch.ones(x.shape[:2]) if mask is None else self.mask(mask)
+        if positions is None:
+            positions = torch.arange(x.shape[1]).expand(x.shape[:2])
+        waves = torch.arange(8) * self.positions(positions)[..., None] / 8
+        return self.inner(x + waves.cos(), mask)[0]
+
+
+@pytest.mark.parametrize("mix", MIXED)
+def test_masks_and_positions_of_other_rows(mix):
+    """Where all rows have the same padding nothing is seen of this."""
+    same = ("left padding", "right padding")
+    differ = ("left paddings that differ", "right paddings that differ")
+    assert set(verdicts(Mixed(), *same, *differ).values()) == {"holds"}
+    for network in (Mixed(mask=MIXED[mix]), Mixed(positions=MIXED[mix])):
+        assert set(verdicts(network, *same).values()) == {"holds"}
+        assert verdicts(network, *differ)[differ[0]] == "broken"
+
+
 class TorchAttention(nn.Module):
     """Causal attention of torch, which computes weights or not."""
 
@@ -396,3 +432,20 @@ def test_long_inputs_may_stray_four_times_as_far_as_short_ones():
     assert row.verdict == "holds"
     assert row.tolerance <= 2e-4
     assert row.why.startswith("4 x 30 x rounding")
+
+
+class Largest(nn.Module):
+    """The largest number so far of each feature, whose slope jumps where two are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.inner(x).cummax(1).values
+
+
+def test_tokens_of_more_than_a_chunk_do_not_tie():
+    laws = ("gradients", "gradients under strong decay")
+    assert verdicts(Largest(), *laws, causal=True) == dict.fromkeys(laws, "holds")

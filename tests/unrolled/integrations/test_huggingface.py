@@ -385,3 +385,23 @@ def test_a_padding_mask_reaches_the_operator_as_one_row_of_keys():
     assert seen[0][1]["mask"].shape == (2, 1, 1, 9)
     model(IDS)
     assert seen[1][1]["mask"] is None
+
+
+@pytest.mark.parametrize("kind", ["Bart", "T5", "Whisper"])
+def test_cross_attention_is_known_by_its_name(kind):
+    """The classes of these serve both, and say nothing of it."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+    }  # fmt: skip
+    if kind == "T5":
+        sizes = {"d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 1, "num_heads": 4}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=60, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3,
+        **sizes,
+    )  # fmt: skip
+    model = attach_huggingface(getattr(transformers, f"{kind}Model")(config), "gaussian")
+    replaced = [name for name, m in model.named_modules() if hasattr(m, "operator")]
+    assert len(replaced) == 2
+    assert all("self" in name.lower() for name in replaced)

@@ -41,6 +41,27 @@ def right_padding(model: Model, inputs: Tensor) -> Pair:
     return output[:, :-3], model(inputs)[0]
 
 
+def paddings_that_differ(model: Model, inputs: Tensor, start: int, flipped: bool) -> Pair:
+    """Return outputs of rows of which all but one have four tokens of padding, and without it."""
+    padded, mask, positions = hide(inputs, start, 4)
+    given = [x.flip(0) if flipped else x for x in (padded, mask, positions)]
+    output = model(given[0], mask=given[1], positions=given[2])[0]
+    output = output.flip(0) if flipped else output
+    return output[mask == 1][None], read_texts_alone(model, inputs, 4)
+
+
+@network_law("mask", cases=(False, True))
+def right_paddings_that_differ(model: Model, inputs: Tensor, flipped: bool) -> Pair:
+    """Rows of a batch, the first or the last alone without padding, have their own outputs."""
+    return paddings_that_differ(model, inputs, inputs.shape[1] - 4, flipped)
+
+
+@network_law("mask", "positions", cases=(False, True))
+def left_paddings_that_differ(model: Model, inputs: Tensor, flipped: bool) -> Pair:
+    """Behind padding, rows of a batch have the outputs of their own masks and positions."""
+    return paddings_that_differ(model, inputs, 0, flipped)
+
+
 @network_law("mask")
 def content_of_padding(model: Model, inputs: Tensor) -> Pair:
     """Which tokens stand under the mask, before the others or among them, changes nothing."""

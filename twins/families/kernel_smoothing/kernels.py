@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
 from torch import Tensor
 
 from ....solvers import least_squares_self_expression, nadaraya_watson, sinkhorn, sparsemax
@@ -268,11 +269,12 @@ def _solve_iterates(layer: Sinkhorn, call: HeadCall) -> Array:
     A hidden query weights the visible keys with the scales of the visible queries.
     """
     seen = _visible_tokens(call)
-    P = _base_matrix(layer, call)[:, seen]
+    L = _balanced_logits(layer, call)[:, seen]
+    L = L - logsumexp(L, axis=1, keepdims=True)
     for _ in range(layer.n_iter):
-        P = P / P[seen].sum(axis=0)
-        P = P / P.sum(axis=1, keepdims=True)
-    return P @ call.v[seen]
+        L = L - logsumexp(L[seen], axis=0)
+        L = L - logsumexp(L, axis=1, keepdims=True)
+    return np.asarray(np.exp(L) @ call.v[seen])
 
 
 def _solve_limit(layer: Sinkhorn, call: HeadCall) -> Array:
@@ -299,7 +301,10 @@ def _balanced_logits(layer: Sinkhorn, call: HeadCall) -> Array:
     """Return the logarithms of the matrix that is balanced."""
     if isinstance(layer.base, Gaussian):
         return gaussian_logits(layer.base, call)
-    return np.asarray(np.log(_base_matrix(layer, call)))
+    if type(layer.base) is Softmax:  # its matrix may vanish where its logits do not
+        return dot_product_logits(layer.base, call)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(_base_matrix(layer, call)))
 
 
 def _bound_rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
