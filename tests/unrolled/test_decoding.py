@@ -190,7 +190,7 @@ def test_gradients_reach_the_tokens_of_a_state():
 WRONG_STATES = [
     (Softmax(), torch.ones(3), "state: must be the 2 tensors"),
     (Softmax(), (torch.ones(2, 3, 1, 4),) * 2, "state: must fit tokens of shape"),
-    (DeltaRule(), (torch.ones(3),), "state: must be a Tensor, got tuple"),
+    (DeltaRule(), (torch.ones(3),), "state: must be a real Tensor, got tuple"),
     (Mesa(), torch.ones(3), "state: must be a pair, got Tensor"),
     (HeavyBall(), (torch.ones(3),) * 2, "state: must have shape"),
     (MiniBatch(), ((torch.ones(3),) * 2, torch.ones(3)), r"state\[1\]: must be"),

@@ -203,7 +203,8 @@ def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Cont
 
 
 def _to_array(X: ArrayLike | Tensor) -> Array:
-    data = as_numbers(X.detach().cpu() if isinstance(X, Tensor) else X, "X", np.float64)
+    given = X.detach().cpu() if isinstance(X, Tensor) else X
+    data = np.array(as_numbers(given, "X", np.float64))
     if not np.isfinite(data).all() or not data.size:
         raise ValueError("X: must have at least one token, and neither NaN nor infinity")
     return data
