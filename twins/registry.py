@@ -128,7 +128,11 @@ def twins_of(layer: nn.Module) -> list[Twin]:
             return twins
     name = type(layer).__name__
     others = [twin.name for twin in catalogue() if isinstance(layer, twin.layer)]
-    which = f"{layer}, but for other settings: {', '.join(others)}" if others else name
+    which = (
+        f"{name}({layer.extra_repr()}), but for other settings: {', '.join(others)}"
+        if others
+        else name
+    )
     raise LookupError(
         f"no twin is registered for {which}; twinsolve.twins.register adds one, and "
         "twinsolve.twins.catalogue lists all twins"

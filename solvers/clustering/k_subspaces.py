@@ -187,7 +187,7 @@ class _Flats:
 def _unit(*arrays: Array) -> Any:
     """Return a power of two near the largest entry, so that squares neither vanish nor overflow."""
     largest = max(max(float(x.max()), -float(x.min())) for x in arrays)
-    exponent = int(np.frexp(largest)[1])
+    exponent = int(np.frexp(largest)[1]) - 1  # one more may overflow
     kind = arrays[0].dtype
     return np.ldexp(kind.type(1), max(exponent, np.finfo(kind).minexp)) if largest else kind.type(1)
 

@@ -34,9 +34,9 @@ class OnlineRule(Operator):
     state after the last key. Hidden keys neither write nor forget. A mask of pairs may be
     causal, and hold packed sequences one after another: the first token of each forgets all. Rows
     of hidden tokens may be anything. Other masks are refused, as are all in compiled code, which
-    cannot look at them. A subclass implements
-    `run`, and names the gate of each token beside forgetting in `own_gate`. Its ``takes_packed``
-    says whether a `log_forget` of -inf in `run` leaves nothing of the tokens before.
+    cannot look at them. A subclass implements `run`, and names the gate of each token beside
+    forgetting in `own_gate`. Its ``takes_packed`` says whether a `log_forget` of -inf in `run`
+    leaves nothing of the tokens before.
 
     Parameters
     ----------

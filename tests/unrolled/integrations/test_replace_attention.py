@@ -458,3 +458,18 @@ def test_compiles(operator):
     model.run = [call] * 3
     expected = model(X)
     assert_close(torch.compile(model)(X), expected, atol=1e-10, rtol=0)
+
+
+def test_an_encoder_changed_layer_by_layer_says_what_to_do_in_evaluation():
+    """Its fast path makes nested tensors, which `replace_attention` on the whole switches off."""
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    for part in encoder.layers:
+        replace_attention(part, "gaussian")
+    hidden = torch.tensor([[False, False, True], [False] * 3])
+    with (
+        torch.no_grad(),
+        pytest.warns(UserWarning, match="nested tensors"),
+        pytest.raises(ValueError, match="query: must not be a nested tensor; replace the attenti"),
+    ):
+        encoder(torch.randn(2, 3, 16), src_key_padding_mask=hidden)
