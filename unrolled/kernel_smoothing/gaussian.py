@@ -40,8 +40,8 @@ def gaussian_attention(
 ) -> Tensor:
     """Attention with logits ``-|q_i - k_j|^2 / (2 bandwidth^2)``, without building them.
 
-    The query norm cancels in the softmax; the key norm is one more feature of the dot product:
-    ``q' = [q, 1]``, ``k' = [k, -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred at
+    The norms are two more features of the dot product: ``q' = [q, -q.q / 2, 1]`` and ``k' = [k, 1,
+    -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred at
     the median of some keys, which changes no distance but keeps float32 exact far from the origin.
     Every row must see these keys: under a causal mask they are the first 16, and rows that do not
     see all of them are computed from differences. Under masks that differ from query to query, or a
@@ -149,10 +149,7 @@ def _attend_rows_apart(
         rows, keys = (x.double().sub(centre) / bandwidth for x in (q, k))
         if _reach_far(rows, drop_hidden(keys, pairs), 1.0):
             return _attend_by_differences(q, k, v, bandwidth, visible, is_causal)
-        of_rows, of_keys = _norm_features(rows), _norm_features(keys)
-        # Gradients need the norms of queries as well: weights in float32 do not cancel them.
-        rows = torch.cat([rows, of_rows, torch.ones_like(of_rows)], dim=-1)
-        keys = torch.cat([keys, torch.ones_like(of_keys), of_keys], dim=-1)
+        rows, keys = _add_norms(rows, keys)
         out = blocked_attention(rows, keys, v.to(wide), mask=visible, is_causal=is_causal)
         return out.to(v.dtype)
     pairs = pairs if pairs.dtype == torch.bool else pairs.double()
@@ -181,10 +178,19 @@ def _attend_centred(
         return _attend_by_differences(*uncentred, v, bandwidth, mask, is_causal)
     if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
         q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
-    norms = _norm_features(k)
-    q = torch.cat([q, q.new_ones(*q.shape[:-1], norms.shape[-1])], dim=-1)
-    k = torch.cat([k, norms], dim=-1)
+    q, k = _add_norms(q, k)
     return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=bandwidth**-2)
+
+
+def _add_norms(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Add features to queries and keys, whose products are then ``-|q_i - k_j|^2 / 2``.
+
+    The softmax needs no norms of queries, but their gradient does: rounded weights do not sum to 1,
+    and what is left over must multiply differences instead of keys.
+    """
+    of_queries, of_keys = _norm_features(q), _norm_features(k)
+    q = torch.cat([q, of_queries, torch.ones_like(of_queries)], dim=-1)
+    return q, torch.cat([k, torch.ones_like(of_keys), of_keys], dim=-1)
 
 
 def _norm_features(k: Tensor) -> Tensor:

@@ -37,8 +37,8 @@ def short_atoms_beside_long_ones():
 
 
 def smooth_atoms():
-    """Wide bumps, each nearly a sum of the others."""
-    at, centres = np.linspace(0, 1, 20), np.linspace(0, 1, 45)
+    """Wide bumps, each nearly a sum of the others; none has two at the same distance."""
+    at, centres = np.linspace(0, 1, 20), np.linspace(0, 1, 45) ** 1.1
     return draw()[0], np.exp(-4 * (at - centres[:, None]) ** 2)
 
 
