@@ -449,3 +449,22 @@ class Largest(nn.Module):
 def test_tokens_of_more_than_a_chunk_do_not_tie():
     laws = ("gradients", "gradients under strong decay")
     assert verdicts(Largest(), *laws, causal=True) == dict.fromkeys(laws, "holds")
+
+
+class Lowered(Attention):
+    """Values are rounded to another dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x, mask=None, positions=None, state=None):
+        output, state = super().forward(x, mask, positions, state)
+        return x + output.to(self.dtype).to(x.dtype), state
+
+
+@pytest.mark.parametrize("law", ["gradients", "second derivatives", "gradients under strong decay"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_differences_cannot_judge_half_precision_inside(law, dtype):
+    assert verdicts(Lowered(dtype), law) == {law: "not judged"}
+    assert verdicts(Lowered(torch.float32), law) != {law: "broken"}

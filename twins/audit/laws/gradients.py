@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..inputs import cast, convert, count_positions, fill_no_chunk, hide
 from .law import Measured, NotApplicable, Pair, network_law
@@ -49,13 +51,37 @@ def weights_of(model: Model, inputs: Tensor) -> list[Tensor]:
     return [x for x in [*model.network.parameters(), inputs] if x.requires_grad]
 
 
+class _Dtypes(TorchDispatchMode):
+    """Collect the dtypes of all that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        output = func(*args, **kwargs or {})
+        self.seen |= {x.dtype for x in tree_leaves(output) if isinstance(x, Tensor)}
+        return output
+
+
 def differ(model: Model, inputs: Tensor, evaluate: Callable[[], Tensor]) -> Measured:
     """Return the derivative along three directions: exact, the nearest difference, all differences.
 
     The exact one comes from backward passes of `evaluate`.
     """
     weights, rows = weights_of(model, inputs), []
-    slopes = torch.autograd.grad(evaluate(), weights, allow_unused=True, materialize_grads=True)
+    with _Dtypes() as dtypes:
+        value = evaluate()
+    narrow = [x for x in dtypes.seen if x.is_floating_point and x.itemsize <= 2]
+    if narrow:
+        raise NotApplicable(f"it computes in {narrow[0]}, a step function at small differences")
+    slopes = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
     if not is_finite(model, inputs, torch.float64) and is_finite(model, inputs, torch.float32):
         raise NotApplicable("its gradient is finite in float32 and not in float64")
     draw = torch.Generator(inputs.device).manual_seed(1)
