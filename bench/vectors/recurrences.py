@@ -146,15 +146,15 @@ def _set_steps(value: float) -> Callable[[Arrays], None]:
 
 
 def _take_small_steps(x: Arrays) -> None:
-    """Change each state by less than half a unit of float16 at every token, from 1 downwards."""
+    """Raise each state, from 1, by less than half a unit of bfloat16 in every 64 tokens."""
     _fill(1.0, "q", "forget", "metric", "lam", *_STATES)(x)
     _fill(0.0, "momentum", "decay", "initial_Z")(x)
     _fill(0.5, "k")(x)
-    _fill(-0.75, "v")(x)
-    _fill(2.0**-12, "beta", "delta")(x)
-    _fill(2.0**-13, "step")(x)
+    _fill(1.9375, "v")(x)
+    _fill(2.0**-14, "beta", "delta")(x)
+    _fill(2.0**-15, "step")(x)
     if not x.keys() & {"beta", "delta", "step"}:
-        x["v"] *= 2.0**-11
+        x["v"] *= 2.0**-14
 
 
 def _scale_queries(x: Arrays) -> None:
@@ -185,7 +185,7 @@ _EDGES = {
     ),
     "small-steps": _Edge(
         "states in half precision: they stand still", _take_small_steps,
-        sizes=_Sizes(n=1024, d=2, e=1), needs={*"SHM"}, gradients=False,
+        sizes=_Sizes(n=1920, d=1, e=1), needs={*"SHM"}, gradients=False,
     ),
     "equal-keys": _Edge("chunk systems that explode", _fill(0.5, "k")),
     "zero-keys": _Edge("normalisation of keys of zero", _fill(0.0, "k", part=_EVEN)),

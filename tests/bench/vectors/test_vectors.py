@@ -85,7 +85,7 @@ def test_two_runs_write_the_same_bytes_and_they_are_few(folder, tmp_path, monkey
     names = {path.name for path in tmp_path.iterdir()} - {"manifest.json"}
     assert len(names) > 20
     assert all((folder / x).read_bytes() == (tmp_path / x).read_bytes() for x in names)
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 5.81e6
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 6e6
 
 
 def test_every_recurrence_and_every_operator_with_an_exact_twin_is_there(manifest):
@@ -164,17 +164,32 @@ def test_the_torch_forms_pass_in_every_dtype(folder, subject, dtype):
     assert verdicts.count("holds") > 0.8 * len(verdicts)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def keep_in_half_precision(case, chunk, dtype):
+    """Outputs of a form that computes in float32, and rounds states after each chunk."""
+    x = {name: torch.tensor(y, dtype=torch.float32) for name, y in case.inputs.items()}
+    n, outputs = x["q"].shape[-2], []
+    along = {name: y.shape.index(n) for name, y in x.items() if n in y.shape}
+    for start in range(0, n, chunk):
+        piece = {name: x[name].narrow(axis, start, chunk) for name, axis in along.items()}
+        found = case.form(x | piece)
+        outputs.append(found.pop("out"))
+        for name, state in found.items():
+            x[name.replace("last", "initial")] = state.to(dtype).float()
+    return torch.cat(outputs, -2).double().numpy()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "chunk"), [(torch.bfloat16, 1), (torch.float16, 1), (torch.bfloat16, 64)]
+)
 @pytest.mark.parametrize("subject", [*recurrences()], ids=lambda subject: subject.name)
-def test_states_in_half_precision_fail_where_steps_are_small(folder, subject, dtype):
+def test_states_in_half_precision_fail_where_steps_are_small(folder, subject, dtype, chunk):
     steps = [case for case in subject.cases if case.name == "small-steps"]
-    if not steps or subject.name == "mesa":
-        pytest.skip("it keeps no state, or torch solves no system in half precision")
+    if not steps:
+        pytest.skip("it keeps no state")
     entry = json.loads((folder / "manifest.json").read_text())["subjects"][subject.name]
     (case,) = steps
-    found = case.form({x: torch.tensor(y, dtype=dtype) for x, y in case.inputs.items()})
-    expected = case.reference(case.inputs)
-    error = np.abs(found["out"].double().numpy() - expected["out"]).max()
+    with np.load(folder / f"{subject.name}.npz") as arrays:
+        error = np.abs(keep_in_half_precision(case, chunk, dtype) - arrays["small-steps/out"]).max()
     assert error > 2 * entry["cases"]["small-steps"]["expected"]["out"]["bfloat16"]
 
 
