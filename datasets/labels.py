@@ -62,7 +62,8 @@ def count_labels(path: Path | str, labels: np.ndarray) -> tuple[np.ndarray, np.n
         raise ValueError(f"{path}: holds NaN or infinite labels")
     if labels.dtype.kind in "US":
         labels = np.char.strip(labels)  # MATLAB fills words with spaces
-        gaps = np.flatnonzero(np.isin(np.char.lower(labels), np.array(["", "nan"], labels.dtype)))
+        missing = np.array(["", "nan"]).astype(labels.dtype.kind)
+        gaps = np.flatnonzero(np.isin(np.char.lower(labels), missing))
         if len(gaps):
             raise ValueError(
                 f"{path}: the label of row {gaps[0]} is missing: fill it, or remove the row"

@@ -54,9 +54,9 @@ def load_points(
     pandas and pyarrow.
 
     The first line of a text table is its header if none of its fields is a number, if it counts
-    three columns or more from 0, if one of its fields is `target_key` or in `drop`, or if its first
-    column is one of row numbers. Such a column, as pandas and R write it, is no feature: it has no
-    name, or is called ``Unnamed: 0``, and holds 0 to n - 1 or 1 to n.
+    columns from 0 (three or more, or two beside names), if one of its fields is `target_key` or in
+    `drop`, or if its first column is one of row numbers. Such a column, as pandas and R write it,
+    is no feature: it has no name, or is called ``Unnamed: 0``, and holds 0 to n - 1 or 1 to n.
 
     Parameters
     ----------

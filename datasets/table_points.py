@@ -62,6 +62,8 @@ def _read_numbers(table: Table, columns: list[int], labelled: bool) -> np.ndarra
                 if reason == _WORD and not labelled:
                     cure = f"target_key={called} takes the column for the labels, {cure}"
                 field = repr(row[column])
+                if reason == _WORD and table.header is None and not number:
+                    cure += f"; if the line is a header, name one of its words, as in drop={field}"
                 raise ValueError(f"{table.place(number, column)}: {field} {reason}; {cure}")
     data = np.array([[row[column] for column in columns] for row in table.rows], dtype=np.float64)
     for number, place in np.argwhere(~np.isfinite(data))[:1]:
@@ -108,19 +110,20 @@ def _label_column(
         return None, "no labels (no header; target_key=-1 takes the last column for labels)"
     names = [name.lower() for name in table.names]
     columns = [i for i, name in enumerate(names) if name in TARGET_NAMES and i not in dropped]
-    named = [(table.names[i], table.read_column(i)) for i in columns]
+    named = [(str(table.key(i)), table.read_column(i)) for i in columns]
     chosen, why = pick_labels(table.path, named, (len(table.rows),))
     if chosen is None:
         return None, f"no labels{why}"
-    name, values = named[chosen]
+    values = named[chosen][1]
     beside = [i for i, other in enumerate(names) if other == "x" and i not in dropped]
     all_whole = values.dtype.kind == "i" and all(
         table.read_column(i).dtype.kind == "i" for i in beside
     )
-    if name.lower() == "y" and beside and all_whole:
+    if names[columns[chosen]] == "y" and beside and all_whole:
+        name = table.key(columns[chosen])
         raise ValueError(
             f"target_key: column {name!r} of {table.path} may hold labels, or a coordinate beside "
             f"{table.names[beside[0]]!r}; say target_key={name} if it holds labels, name the "
             "column that does, or say target_key=False if none does"
         )
-    return columns[chosen], f"labels in column {name!r}"
+    return columns[chosen], f"labels in column {table.call(columns[chosen])}"

@@ -14,6 +14,7 @@ from .separators import SEPARATORS, is_number, looks_like_number, read_lines
 TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _PARQUET = (".parquet", ".pq")
 _UNNAMED = re.compile(r"|Unnamed: \d+(\.\d+)*")  # what pandas calls a column without a name
+_WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
 _IDENTIFIER = re.compile(r"(.*[ _.-])?(id|index|idx|key|row|number|no|nr)", re.IGNORECASE)
 
 
@@ -40,10 +41,14 @@ class Table:
         """Names of the columns, without spaces around them; empty without a header."""
         return [name.strip() for name in self.header or []]
 
+    def key(self, column: int) -> str | int:
+        """Return the name of a column, or its number from 0 if it has no name of its own."""
+        name = self.names[column] if self.header else ""
+        return name if name and self.names.count(name) == 1 else column
+
     def call(self, column: int) -> str:
-        """Return what messages call a column: its name or else its number, from 0."""
-        named = self.names[column] if self.header else ""
-        return repr(named or column)
+        """Return what messages call a column."""
+        return repr(self.key(column))
 
     def place(self, row: int, column: int) -> str:
         """Return the words for a field of the table: its line or row, and its column."""
@@ -55,6 +60,8 @@ class Table:
         fields = [row[column] for row in self.rows]
         if not all(map(is_number, fields)):
             return np.array(fields)
+        if all(map(_WHOLE.fullmatch, fields)):  # exact, however large
+            return np.array([int(field) for field in fields])
         numbers = np.array(fields, dtype=np.float64)
         return numbers.astype(np.int64) if _are_whole(numbers) else numbers
 
@@ -64,10 +71,15 @@ class Table:
         Raises
         ------
         ValueError
-            If there is no such column; the message names the `argument`.
+            If there is no such column, or several have the name; the message names the `argument`.
         """
-        if str(key).strip() in self.names:
-            return self.names.index(str(key).strip())
+        if alike := [i for i, name in enumerate(self.names) if name == str(key).strip()]:
+            if len(alike) > 1:
+                raise ValueError(
+                    f"{argument}: {self.path} has several columns {key!r}; say the number of one, "
+                    f"from 0: {', '.join(map(str, alike))}"
+                )
+            return alike[0]
         try:
             number = int(key)
         except ValueError as error:
@@ -124,10 +136,10 @@ def read_table(
 ) -> Table:
     """Read the fields of a text table or a Parquet file.
 
-    The first line of a text is the header if none of its fields is a number, if it counts three
-    columns or more from 0, if one of its fields is among `keys`, or if its first field names a
-    column of row numbers. It may lack the name of a
-    first column of row names or numbers, as R writes it.
+    The first line of a text is the header if none of its fields is a number, if it counts columns
+    from 0, as `_counts_columns` says, if one of its fields is among `keys`, or if its first field
+    names a column of row numbers. It may lack the name of a first column of row names or numbers,
+    as R writes it.
 
     Raises
     ------
@@ -154,11 +166,25 @@ def read_table(
             )
     headed = Table(path, rows[0], rows[1:], lines[1:], form)
     known = {str(key).strip() for key in keys if isinstance(key, str)} & set(headed.names)
-    counted = len(rows[0]) > 2 and rows[0] == list(map(str, range(len(rows[0]))))  # by pandas
-    named = counted or not any(map(looks_like_number, rows[0]))
+    named = _counts_columns(rows) or not any(map(looks_like_number, rows[0]))
     if known or named or 0 in headed.find_row_numbers():
         return headed
     return Table(path, None, rows, lines, form)
+
+
+def _counts_columns(rows: list[list[str]]) -> bool:
+    """Whether the first row counts columns from 0, as pandas does.
+
+    They are three or more, or two beside columns with names. A name is no entry of its column.
+    """
+    columns = [[field.strip() for field in column] for column in zip(*rows, strict=True)]
+    counts = [column[0] for column in columns if looks_like_number(column[0])]
+    named = [column for column in columns if not looks_like_number(column[0])]
+    return (
+        len(counts) + bool(named) > 2
+        and counts == list(map(str, range(len(counts))))
+        and not any(column[0] in ("", *column[1:]) for column in named)
+    )
 
 
 def _lacks_first_name(rows: list[list[str]]) -> bool:

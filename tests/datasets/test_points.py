@@ -73,6 +73,20 @@ def test_several_that_could_be_labels_are_refused_by_name(tmp_path):
     assert load_points(tmp_path / "mine.csv").feature_names == ["x", "y"]
 
 
+@pytest.mark.parametrize("words", ["yn", ["NA", "US"], ["na", "big"], ["-", "+"], ["?", "null"]])
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_words_are_classes_however_short(words, kind, tmp_path):
+    """A gap in the labels is empty or nan; the longest label does not decide what is one."""
+    labels = np.array([*words] * 4).astype("S" if kind is bytes else "U")
+    np.savez(tmp_path / "mine.npz", X=np.arange(8.0)[:, None] ** 2, y=labels)
+    assert load_points(tmp_path / "mine.npz").target_names.tolist() == sorted(set(labels.tolist()))
+    for gap in ("", "nan", "NaN", " "):
+        labels = np.array([gap, *words] * 3).astype(labels.dtype.kind)
+        np.savez(tmp_path / "mine.npz", X=np.arange(9.0)[:, None] ** 2, y=labels)
+        with pytest.raises(ValueError, match="the label of row 0 is missing"):
+            load_points(tmp_path / "mine.npz")
+
+
 def test_labels_are_optional_and_float32_is_kept(tmp_path):
     np.savez(tmp_path / "mine.npz", anything=X.astype(np.float32), more=np.ones(6))
     found = load_points(tmp_path / "mine.npz")

@@ -88,6 +88,56 @@ def test_numbers_of_columns_are_a_header(tmp_path):
     assert load_points(tmp_path / "mine.csv").data.tolist() == [[0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize("labels", [WORDS, [WORDS.index(word) for word in WORDS]])
+@pytest.mark.parametrize("place", [0, 2, 3])
+@pytest.mark.parametrize("key", [None, "name"])
+@pytest.mark.parametrize("n_features", [2, 3])
+def test_numbers_of_columns_beside_a_name_are_a_header(labels, place, key, n_features, tmp_path):
+    """Whatever names the column of labels: its name, its number from the end, or nothing."""
+    frame, place = pd.DataFrame(X[:, :n_features]), min(place, n_features)
+    frame.insert(place, key or "label", labels)
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    last = place - n_features - 1
+    for given in ([] if key else [{}]) + [{"target_key": last}, {"target_key": key or "label"}]:
+        points = load_points(tmp_path / "mine.csv", **given)
+        assert (points.data == X[:, :n_features]).all()
+        assert len(points.target_names) == 3
+    points = load_points(tmp_path / "mine.csv", target_key=False, drop=last)
+    assert (points.data == X[:, :n_features]).all()
+
+
+def test_a_first_row_that_counts_is_no_header_if_its_word_is_a_class(tmp_path):
+    (tmp_path / "mine.csv").write_text("0,1,2,cat\n4,5,6,dog\n7,8,9,cat\n1,1,1,dog\n")
+    points = load_points(tmp_path / "mine.csv", target_key=-1)
+    assert points.data[0].tolist() == [0, 1, 2]
+    assert points.target_names.tolist() == ["cat", "dog"]
+    (tmp_path / "mine.csv").write_text("1,2,kind\n4,5,0\n7,8,1\n")
+    with pytest.raises(ValueError, match=r"if the line is a header, name .*drop='kind'"):
+        load_points(tmp_path / "mine.csv")
+
+
+def test_columns_of_one_name_are_told_apart_by_number(tmp_path):
+    (tmp_path / "mine.csv").write_text("id,x,id,label,label\n1,2,7,0,5\n3,4,8,1,5\n5,6,9,0,6\n")
+    for argument, key, numbers in (("drop", "id", "0, 2"), ("target_key", "label", "3, 4")):
+        with pytest.raises(ValueError, match=rf"{argument}: .* several columns .* {numbers}$"):
+            load_points(tmp_path / "mine.csv", **{argument: key})
+    with pytest.raises(ValueError, match="say target_key=3 or target_key=4"):
+        load_points(tmp_path / "mine.csv", drop=[0, 2])
+    points = load_points(tmp_path / "mine.csv", drop=[0, 2], target_key=4)
+    assert points.feature_names == ["x", "label"]
+    assert points.target.tolist() == [0, 0, 1]
+    with pytest.raises(ValueError, match="say target_key=3"):
+        load_points(tmp_path / "mine.csv")
+
+
+@pytest.mark.parametrize("start", [2**53, -(10**17), 10**18 - 5])
+def test_large_whole_labels_stay_apart(start, tmp_path):
+    lines = [f"{a},{start + a % 4}\n" for a in range(9)]
+    (tmp_path / "mine.csv").write_text("a,label\n" + "".join(lines))
+    points = load_points(tmp_path / "mine.csv")
+    assert points.target_names.tolist() == [start + i for i in range(4)]
+
+
 def test_settings_go_before_what_is_found(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("1,234;5,678\n9,123;4,567\n")
