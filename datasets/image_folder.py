@@ -5,6 +5,7 @@ import json
 import os
 from mimetypes import guess_type
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.utils import Bunch
@@ -18,6 +19,7 @@ _SUFFIXES = (
 )  # fmt: skip
 _FORM = "2"  # version of the packed files
 _TURNED = 0x0112  # EXIF orientation; from 5 on, height and width change places
+_BITS, _PHOTOMETRIC, _PLANES = 258, 262, 284  # tags of TIFF
 _SIXTEEN_BITS = ("I", "I;16", "I;16B", "I;16L")
 
 
@@ -28,7 +30,7 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     ----------
     path : path
         Folder of PNG, JPEG, BMP, TIFF, WebP, AVIF, JPEG 2000, PGM or PPM files, such as those of
-        the Berkeley segmentation data. Other files are ignored.
+        the Berkeley segmentation data. Other files are ignored, as is all that is hidden.
     colour : bool, default=False
         True gives red, green and blue. False gives grey; a file in colour becomes the luma of
         Rec. 601, rounded to 8 bits.
@@ -60,10 +62,10 @@ def load_image_folder(path: str | os.PathLike[str], *, colour: bool = False) -> 
     >>> load_image_folder("BSDS500/data/images/test").names[0]  # doctest: +SKIP
     '100007'
     """
-    images, left_out, _ = read_pictures(path, colour=colour)
-    for reason in left_out.values():
-        raise ValueError(reason)
-    return Bunch(images=[*images.values()], names=[*images], DESCR=f"Pictures of {path}.")
+    folder = Path(path)
+    files = pictures_in(folder)
+    images = [_levels(file, colour) for file in files]
+    return Bunch(images=images, names=_names(folder, files), DESCR=f"Pictures of {path}.")
 
 
 def read_pictures(
@@ -71,8 +73,8 @@ def read_pictures(
 ) -> tuple[dict[str, np.ndarray], dict[str, str], list[str]]:
     """Return the images of a folder by name, the unreadable ones, and other files.
 
-    Names and images are those of `load_image_folder`. Of unreadable pictures the reasons come, by
-    name; of files that are no pictures, the names. Hidden files do not count.
+    Names and images are those of `load_image_folder`. Of unreadable pictures, and of those in other
+    formats, the reasons come, by name; of files that are no pictures, the names.
 
     Raises
     ------
@@ -87,9 +89,9 @@ def read_pictures(
         except ValueError as error:
             left_out[name] = str(error)
     other_names = []
-    for file in sorted(Path(path).rglob("*")):
+    for file in visible_files(Path(path)):
         name = file.relative_to(path).as_posix()
-        if file in files or file.name.startswith(".") or not file.is_file():
+        if file in files:
             continue
         if (guess_type(file.name)[0] or "").startswith("image/"):
             left_out[name] = f"{file}: is none of {', '.join(_SUFFIXES)}"
@@ -208,12 +210,20 @@ def _pack(
     write_whole(packed.with_suffix(".json"), index)
 
 
+def visible_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders, sorted, without what is hidden by a dot."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(x.startswith(".") for x in path.relative_to(folder).parts)
+    ]
+
+
 def pictures_in(folder: Path) -> list[Path]:
     """Return the paths of the pictures in a folder and its subfolders, sorted."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: is not a folder of pictures")
-    pictures = (file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
-    if files := sorted(file for file in pictures if file.is_file()):
+    if files := [file for file in visible_files(folder) if file.suffix.lower() in _SUFFIXES]:
         return files
     raise ValueError(f"{folder}: holds no picture; looked for {', '.join(_SUFFIXES)}")
 
@@ -240,7 +250,11 @@ def _levels(file: Path, colour: bool) -> np.ndarray:
     with naming(file, "picture"), Image.open(file) as stored:
         if (n_frames := getattr(stored, "n_frames", 1)) > 1 and stored.format != "MPO":
             raise Unsupported(f"must hold one picture, got {n_frames}")
-        picture = ImageOps.exif_transpose(stored)
+        if is_deep_tiff(stored):
+            shallow = np.rint(read_deep_tiff(file, stored) / 257).astype(np.uint8)
+            picture = Image.fromarray(shallow[..., :3] if shallow.shape[2] > 2 else shallow[..., 0])
+        else:
+            picture = ImageOps.exif_transpose(stored)
         if picture.mode == "F":
             raise Unsupported("levels must have 8 or 16 bits, got floating-point numbers")
         if picture.mode in _SIXTEEN_BITS:
@@ -249,9 +263,33 @@ def _levels(file: Path, colour: bool) -> np.ndarray:
                 raise Unsupported(
                     f"levels must be 0 to 65535, got {pixels.min():g} to {pixels.max():g}"
                 )
-            levels = pixels / 65535
+            levels = (65535 - pixels if is_white_zero(stored) else pixels) / 65535
             return np.repeat(levels[:, :, None], 3, axis=2) if colour else levels
         return np.asarray(picture.convert("RGB" if colour else "L")) / 255
+
+
+def is_deep_tiff(stored: Any) -> bool:
+    """Whether an opened picture is a TIFF with several channels of 16 bits: pillow keeps 8."""
+    bits = stored.tag_v2.get(_BITS, (8,)) if stored.format == "TIFF" else (8,)
+    return len(bits) > 1 and max(bits) == 16
+
+
+def is_white_zero(stored: Any) -> bool:
+    """Whether an opened picture is a TIFF whose level 0 is white; pillow turns those of 8 bits."""
+    return stored.format == "TIFF" and stored.tag_v2.get(_PHOTOMETRIC) == 0
+
+
+def read_deep_tiff(file: Path, stored: Any) -> np.ndarray:
+    """Return the channels of a TIFF for which `is_deep_tiff` holds, upright, in the last axis."""
+    import tifffile
+
+    pixels, turned = tifffile.imread(file), stored.getexif().get(_TURNED, 1)
+    if stored.tag_v2.get(_PLANES) == 2:
+        pixels = np.moveaxis(pixels, 0, -1)
+    if turned > 4:
+        pixels = pixels.swapaxes(0, 1)
+    mirrored = pixels[:, ::-1] if turned in (2, 3, 6, 7) else pixels
+    return np.ascontiguousarray(mirrored[::-1] if turned in (3, 4, 7, 8) else mirrored)
 
 
 def _hash(content: object) -> str:

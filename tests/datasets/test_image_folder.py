@@ -4,8 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
+from twinsolve.bench.vision.denoising.picture_files import read_picture
 from twinsolve.datasets import image_folder, load_image_folder, pack_image_folder
 
 RNG = np.random.default_rng(0)
@@ -67,6 +69,45 @@ def test_other_formats_of_pillow(suffix, tmp_path):
         (image,) = load(tmp_path).images
         levels = image if image.dtype == np.uint8 else 255 * image
         assert np.abs(levels - smooth.astype(float)).max() < 3
+
+
+@pytest.mark.parametrize("turned", range(1, 9))
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+def test_colours_of_sixteen_bits_are_those_of_eight(turned, planar, tmp_path):
+    eight = np.indices((5, 7)).sum(0)[..., None] * np.array([20, 11, 3]) % 256
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    Image.fromarray(eight.astype(np.uint8)).save(tmp_path / "a.png", exif=exif)
+    stored = (257 * eight if planar == "contig" else np.moveaxis(257 * eight, 2, 0)).astype("u2")
+    tags = [(0x0112, "H", 1, turned, False)]
+    tifffile.imwrite(
+        tmp_path / "b.tif", stored, photometric="rgb", planarconfig=planar, extratags=tags
+    )
+    for colour in (False, True):
+        one, other = load_image_folder(tmp_path, colour=colour).images
+        assert (one == other).all()
+    deep = read_picture(tmp_path / "b.tif").pixels
+    assert (deep == 257.0 * read_picture(tmp_path / "a.png").pixels).all()
+
+
+def test_white_may_be_zero_in_eight_and_in_sixteen_bits(tmp_path):
+    for name, pixels in (("a", GREY), ("b", 257 * GREY.astype(np.uint16))):
+        tifffile.imwrite(tmp_path / f"{name}.tif", pixels, photometric="miniswhite")
+        assert read_picture(tmp_path / f"{name}.tif").pixels[0, 0] == np.invert(pixels)[0, 0]
+    for image in load_image_folder(tmp_path).images:
+        assert (image == np.invert(GREY) / 255).all()
+
+
+@pytest.mark.parametrize("load", [load_image_folder, pack_image_folder])
+def test_hidden_files_and_other_formats_are_ignored(load, folder, cache):
+    names = load(folder).names
+    (folder / ".ipynb_checkpoints").mkdir()
+    for hidden in (".a.png", ".ipynb_checkpoints/a-checkpoint.png", "test/.b.png"):
+        Image.fromarray(GREY).save(folder / hidden)
+    (folder / "._a.png").write_bytes(b"resources")
+    (folder / "logo.svg").write_text("<svg/>")
+    Image.fromarray(GREY).save(folder / "b.gif")
+    assert load(folder).names == names
 
 
 @pytest.mark.parametrize("suffix", [".webp", ".tif", ".png"])

@@ -46,7 +46,7 @@ def check_pixels(pixels: Array) -> Array:
         If it has another shape or dtype, a side under 16 pixels, a volume fewer than five slices,
         or levels are not finite or far from [0, 1].
     """
-    if pixels.dtype not in (np.uint8, np.uint16) and pixels.dtype.kind != "f":
+    if pixels.dtype.newbyteorder("=") not in (np.uint8, np.uint16) and pixels.dtype.kind != "f":
         raise ValueError(
             f"image: must be uint8, uint16, or floating point in [0, 1]; got {pixels.dtype}"
         )

@@ -10,6 +10,7 @@ import tifffile
 from PIL import Image, ImageOps
 
 from ....datasets.files import Unsupported, naming, whole_file
+from ....datasets.image_folder import is_deep_tiff, is_white_zero, read_deep_tiff, visible_files
 from ....datasets.numpy_files import read_array
 from ....solvers.inputs import Array
 from .picture_arrays import count_colours, highest_level, is_volume, with_channels
@@ -50,11 +51,14 @@ def read_picture(path: str | os.PathLike[str]) -> Picture:
         if n_frames > 1 and stored.format != "MPO":
             raise Unsupported(f"must hold one picture, got {n_frames}; save a volume as {ARRAY}")
         profile = stored.info.get("icc_profile")
+        if is_deep_tiff(stored):
+            return Picture(read_deep_tiff(Path(path), stored), profile)
         if stored.mode in _KEPT[1:] and ";16" in str(stored.tile[0][3]):  # a tuple before Pillow 11
             return Picture(_read_deep_colours(Path(path), stored), profile)
         upright = ImageOps.exif_transpose(stored)
         if upright.mode.startswith("I"):
-            return Picture(_check_range(np.asarray(upright)), profile)
+            pixels = _check_range(np.asarray(upright))
+            return Picture(65535 - pixels if is_white_zero(stored) else pixels, profile)
         mode = _MODES.get(upright.mode, upright.mode)
         if upright.has_transparency_data:
             mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
@@ -93,10 +97,10 @@ def read_arrays(
     Both are by the path below the folder, without suffix. What `read` refuses is left out.
     """
     found, reasons = {}, {}
-    for file in sorted(Path(folder).rglob(f"*{ARRAY}")):
-        name = file.relative_to(folder).with_suffix("").as_posix()
-        if file.name.startswith("."):
+    for file in visible_files(Path(folder)):
+        if file.suffix != ARRAY:
             continue
+        name = file.relative_to(folder).with_suffix("").as_posix()
         try:
             found[name] = read(file)
         except ValueError as error:
@@ -112,10 +116,6 @@ def _check_range(pixels: Array) -> Array:
 
 def _read_deep_colours(path: Path, stored: Image.Image) -> Array:
     """Colours of 16 bits, of which pillow keeps 8."""
-    if stored.getexif().get(0x0112, 1) != 1:
-        raise Unsupported("must be upright if in colour with 16 bits, got an EXIF orientation")
-    if stored.format == "TIFF":
-        return np.asarray(tifffile.imread(path))
     if stored.format != "PNG" or stored.mode == "LA":
         raise Unsupported(f"cannot read 16 bits of {stored.format}, {stored.mode}; save it as TIFF")
     from kornia_rs import io

@@ -19,8 +19,8 @@ from skimage.color import rgb2gray
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from ....datasets import add_noise, fetch_camvid, fetch_set12, fetch_train400, load_photographs
-from ....datasets.image_folder import pictures_in, read_pictures
-from ....solvers.inputs import Array
+from ....datasets.image_folder import pictures_in, read_pictures, visible_files
+from ....solvers.inputs import Array, check_folder
 from ...jobs import Job, JobFailed, Options, run_jobs
 from ...timing import Progress
 from .methods import BUILT_IN, METHODS, Denoise, Entry, add_methods, find_entry, list_entries
@@ -122,7 +122,7 @@ def _read_masks(folder: str) -> tuple[dict[str, Array], dict[str, str]]:
 
 def _holds_arrays(folder: str) -> bool:
     """Whether a folder holds .npy files, and no pictures."""
-    if not any(Path(folder).rglob(f"*{ARRAY}")):
+    if not any(file.suffix == ARRAY for file in visible_files(Path(folder))):
         return False
     with suppress(ValueError):
         return not pictures_in(Path(folder))
@@ -280,7 +280,7 @@ def denoise(
     mask: str | None = None,
     n_jobs: int = 1,
     data_home: str | None = None,
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Denoise images by solved methods, peers and networks, and compare.
@@ -308,7 +308,7 @@ def denoise(
         Number of processes.
     data_home : str, optional
         Folder of the data sets, as in `twinsolve.datasets.fetch_set12`.
-    directory : Path, optional
+    directory : path, optional
         Folder that keeps finished images.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration over the jobs.
@@ -363,7 +363,8 @@ def denoise(
         if entry.serves(sigma)
     ]
     jobs: list[Job] = [about | way | place for way in ways for place in places]
-    options = Options(seed, 1, n_jobs, data_home, directory, progress)
+    folder = check_folder(directory, "directory")
+    options = Options(seed, 1, n_jobs, data_home, folder, progress)
     own = [method for name, method in METHODS.items() if name not in BUILT_IN]
     return run_jobs(_run_method, jobs, options, setup=partial(add_methods, own)).reindex(
         columns=COLUMNS

@@ -153,6 +153,14 @@ def test_what_is_transparent_and_how_levels_are_stored_leave_the_estimate():
         assert abs(found.sigma - 20) < 2, dtype
 
 
+@pytest.mark.parametrize("dtype", [">u2", ">f4", "<u2"])
+def test_bytes_in_either_order_are_the_same_picture(dtype):
+    given = as_type(noisy_photograph(1, sigma=20, shape=(32, 32)), np.dtype(dtype[1:]).type)[0]
+    expected = denoise_image(given, method="Gaussian", sigma=20).image
+    found = denoise_image(given.astype(dtype), method="Gaussian", sigma=20).image
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("level", [0, 90, 255])
 def test_without_noise_the_picture_is_returned(level):
     given = np.full((20, 20, 3), level, np.uint8)
