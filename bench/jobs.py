@@ -19,6 +19,7 @@ from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
 from ..datasets.files import write_whole
+from ..solvers.inputs import check_folder
 from ..validation import check_integer
 from .sources import code, in_package, source_hash
 from .timing import Progress, threads
@@ -97,6 +98,7 @@ class Options:
         check_integer(self.seeds, "seeds", minimum=1)
         if not isinstance(self.n_jobs, Integral) or self.n_jobs == 0:
             raise ValueError(f"n_jobs: must be a whole number other than 0, got {self.n_jobs!r}")
+        object.__setattr__(self, "directory", check_folder(self.directory, "directory"))
 
     @property
     def shared(self) -> dict[str, Any]:

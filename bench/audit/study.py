@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ...solvers.inputs import check_folder
 from ...twins.audit import audit
 from ..jobs import Options, run_jobs
 from ..timing import Progress
@@ -21,7 +22,7 @@ def audit_networks(
     laws: Sequence[str] = (),
     n_jobs: int = 1,
     device: str = "cpu",
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Audit networks in processes of their own, and keep the rows of each when it is done.
@@ -34,7 +35,7 @@ def audit_networks(
         Names of the laws; all by default.
     n_jobs : int, default=1
     device : str, default="cpu"
-    directory : Path, optional
+    directory : path, optional
         Where finished rows are kept, so that the same call goes on.
     progress : callable, optional
         Wrapper of the jobs that shows how many are done.
@@ -47,7 +48,8 @@ def audit_networks(
     """
     common = {"laws": list(laws), "packages": find_versions(), "device": device}
     jobs = [{"network": name, **common} for name in networks]
-    options = Options(n_jobs=n_jobs, directory=directory, progress=progress)
+    folder = check_folder(directory, "directory")
+    options = Options(n_jobs=n_jobs, directory=folder, progress=progress)
     modules = ("twinsolve.twins.audit",)
     return run_jobs(_audit_one, jobs, options, modules=modules)
 

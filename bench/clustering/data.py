@@ -94,7 +94,8 @@ class Data:
             ) from error
         if self.part:
             draw = int(trial) if trial.isdecimal() else 0
-            problem = take_part(problem, seed, draw, **self.part)
+            given = problem.n_clusters if "n_clusters" in self.settings else None
+            problem = take_part(problem, seed, draw, given, **self.part)
         if problem.labelled and problem.n_clusters == 1 and "n_clusters" not in self.settings:
             raise ValueError(
                 f"data: all labels of {self.name} are of one class. Take points of two or more "

@@ -36,6 +36,8 @@ def points_file(
     arrays = {"X": rows if issparse(X) else _values_of(X)}
     if y is not None:
         arrays["y"] = _labels_of(y, len(rows))
+        if n_clusters is None and (arrays["y"] == arrays["y"][0]).all():
+            raise ValueError("y: all labels are of one class; say n_clusters, or give other labels")
     elif n_clusters is None:
         raise ValueError("n_clusters: say how many clusters to look for, or give labels y")
     if n_clusters is not None:
@@ -70,5 +72,8 @@ def _labels_of(y: ArrayLike, n_points: int) -> np.ndarray:
             f"y: must be a vector with a label for each of the {n_points} points, got shape "
             f"{labels.shape}"
         )
-    count_labels("y", labels)
+    names, _ = count_labels("y", labels)
+    if labels.dtype.kind == "f" and (names != np.rint(names)).any():
+        other = names[names != np.rint(names)][0]
+        raise ValueError(f"y: labels must be whole numbers or words, got {other}")
     return labels

@@ -47,11 +47,15 @@ def take_part(
     problem: Problem,
     seed: int,
     draw: int,
+    n_clusters: int | None = None,
     classes: Any = None,
     n_classes: Any = None,
     n_points: Any = None,
 ) -> Problem:
-    """Named classes, `n_classes` random ones of these, and `n_points` random points of these."""
+    """Named classes, `n_classes` random ones of these, and `n_points` random points of these.
+
+    The part has `n_clusters`, or else as many as it has labels.
+    """
     rows = np.arange(problem.X.shape[0])
     if classes is not None or n_classes is not None:
         kept = _named_classes(problem, classes)
@@ -65,7 +69,7 @@ def take_part(
         rows = np.sort(rng.choice(rows, n_points, replace=False))
     images = None if problem.images is None else problem.images[rows]
     known = None if problem.labelled else problem.n_clusters
-    found = problem_of(problem.X[rows], problem.labels[rows], images, known)
+    found = problem_of(problem.X[rows], problem.labels[rows], images, n_clusters or known)
     return replace(found, rows=problem.rows[rows])
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...solvers.inputs import check_folder
 from ...unrolled import Call, Context, Operator, make_operator, operator_names
 from ..devices import find_device
 from ..sources import file_hash
@@ -266,7 +267,7 @@ def time_attention(
     seed: int = 0,
     dtype: str = "float32",
     device: str = "auto",
-    directory: Path | None = None,
+    directory: str | Path | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Time every operator beside ``scaled_dot_product_attention`` on the same tokens.
@@ -297,7 +298,7 @@ def time_attention(
     dtype : {"float32", "float64", "bfloat16"}, default="float32"
     device : {"auto", "cpu", "cuda"}, default="auto"
         "auto" is a GPU if there is one.
-    directory : Path, optional
+    directory : path, optional
         Folder that keeps finished cases, which are read while settings and source stay the same.
     progress : callable, optional
         ``progress(iterable, total)`` wraps the iteration, as a progress bar does.
@@ -328,7 +329,7 @@ def time_attention(
     device = find_device(device).type
     names = list(chosen(operators, dict.fromkeys(operator_names()), "operators"))
 
-    options = Rounds(rounds, n_jobs, seed, directory, progress)
+    options = Rounds(rounds, n_jobs, seed, check_folder(directory, "directory"), progress)
 
     def run(case: AttentionCase) -> list[dict[str, Any]]:
         jobs = list(_jobs(names, case))

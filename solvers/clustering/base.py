@@ -93,9 +93,14 @@ class SubspaceClustering(ClusterMixin, BaseEstimator, ABC):
         self.coef_ = self._represent(points)
         self._restore(np.argsort(order))
         with samples_in(order):
-            self.affinity_matrix_ = self.affinity(self.coef_)
+            self.affinity_matrix_ = self.affinity(self.coef_.copy())
+        weights = check_dense_or_sparse(self.affinity_matrix_, "affinity")
+        if weights.shape != (len(points), len(points)):
+            raise ValueError(
+                f"affinity: must return shape {(len(points), len(points))}, got {weights.shape}"
+            )
         labels = spectral_labels(
-            reordered(check_dense_or_sparse(self.affinity_matrix_, "affinity"), order),
+            reordered(weights, order),
             self.n_clusters,
             assign_labels=self.assign_labels,
             random_state=self.random_state,

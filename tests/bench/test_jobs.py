@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from twinsolve.bench import denoise
 from twinsolve.bench.jobs import (
     Options,
     resume_parts,
@@ -14,6 +15,14 @@ from twinsolve.bench.jobs import (
     run_jobs,
 )
 from twinsolve.bench.sources import source_hash
+
+
+@pytest.mark.parametrize("folder", ["kept", Path("kept")])
+def test_a_folder_may_be_named_in_words(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    denoise(methods=["noisy"], directory=folder)
+    assert list(Path("kept").rglob("*.npz"))
+    assert Options(directory=folder).directory == Path("kept")
 
 
 def table(directory):

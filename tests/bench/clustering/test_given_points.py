@@ -6,6 +6,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from twinsolve.bench import cluster
+from twinsolve.bench.clustering.data import find_data
 from twinsolve.datasets import make_union_of_subspaces
 
 X, Y = make_union_of_subspaces(12, n_subspaces=2, n_features=8, dimension=2, random_state=0)
@@ -48,6 +49,17 @@ def test_points_without_labels_need_a_number_of_clusters(tmp_path):
         cluster(X, **ASKED)
 
 
+@pytest.mark.parametrize("part", ["n_points=20", "classes=1-2", "n_classes=2"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_part_of_a_file_keeps_the_number_of_clusters(part, labelled, tmp_path):
+    np.savez(tmp_path / "mine.npz", X=X, **({"y": Y} if labelled else {}))
+    if labelled or part == "n_points=20":
+        data = find_data(f"{tmp_path}/mine.npz:n_clusters=3,{part}")
+        assert data.problem().n_clusters == 3
+    if labelled:
+        assert find_data(f"{tmp_path}/mine.npz:{part}").problem().n_clusters == 2
+
+
 def test_a_single_name_will_do():
     table = cluster("digits:n_points=40", methods=["k-means"], seeds=1)
     assert table.data.tolist() == ["digits:n_points=40"]
@@ -64,6 +76,9 @@ def test_a_single_name_will_do():
         ({"data": X, "y": Y[:5]}, r"^y: must be a vector with a label for each of the 24 points"),
         ({"data": X, "y": [None, "a"] * 12}, "^y: labels must be numbers or strings, got object"),
         ({"data": X, "y": [np.nan, 1] * 12}, "^y: holds NaN or infinite labels"),
+        ({"data": X, "y": Y + 0.5}, "^y: labels must be whole numbers or words, got 0.5"),
+        ({"data": X, "y": Y / 2, "n_clusters": 2}, "^y: labels must be whole .* got 0.5"),
+        ({"data": X, "y": 0 * Y}, "^y: all labels are of one class; say n_clusters"),
         ({"data": X, "n_clusters": 25}, r"n_clusters: must be a whole number in \[1, 24\], got 25"),
         ({"data": np.ones((9, 2)), "n_clusters": 2}, "^X: has 1 distinct point, fewer than"),
         ({"data": "digits", "n_clusters": 2}, "y, n_clusters: are for points given as an array"),

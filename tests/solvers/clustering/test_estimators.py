@@ -301,6 +301,24 @@ def test_thresholding_keeps_the_largest_cosines():
     assert_allclose(model.coef_.toarray(), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(9, 9), (30, 30), (20, 30)])
+def test_an_affinity_of_another_shape_is_refused(shape):
+    model = make(SparseSubspaceClustering, affinity=lambda C: np.ones(shape))
+    with pytest.raises(ValueError, match=r"affinity: must return shape \(20, 20\), got "):
+        model.fit(data()[0][:20])
+
+
+def test_an_affinity_that_works_in_place_leaves_the_coefficients():
+    def doubled(C):
+        C.data *= 2
+        return symmetric_affinity(C)
+
+    X, _ = data()
+    model = make(SparseSubspaceClustering, affinity=doubled)
+    expected = make(SparseSubspaceClustering)
+    assert (model.fit(X).coef_ != expected.fit(X).coef_).nnz == 0
+
+
 @pytest.mark.filterwarnings("ignore:no candidate has a score above 0")
 def test_affinity_steps_compose():
     def circulated(C):
