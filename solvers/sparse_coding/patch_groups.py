@@ -10,6 +10,7 @@ from ...validation import check_integer, check_positive
 from ..image_filters.images import check_image
 from ..inputs import Array
 from .image_patches import patch_rows
+from .problem import check_range
 from .similar_patches import closest
 
 _BLOCK_GROUPS = 256
@@ -63,7 +64,8 @@ def denoise_low_rank(
     Raises
     ------
     ValueError
-        On NaN, infinity, arguments out of range, or an image smaller than a patch.
+        On NaN, infinity, levels whose squares lose precision in float64, arguments out of range, or
+        an image smaller than a patch.
 
     References
     ----------
@@ -83,6 +85,7 @@ def denoise_low_rank(
     """
     planes = check_image(image, channel_axis, 1.0)
     values = planes.values.astype(np.float64) * planes.unit
+    check_range(values.reshape(1, -1), "image")
     height, width = values.shape[1:]
     sigma, gain = check_positive(sigma, "sigma"), check_positive(gain, "gain")
     size = check_integer(patch_size, "patch_size", minimum=1, maximum=min(height, width))

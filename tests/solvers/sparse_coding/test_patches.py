@@ -138,6 +138,7 @@ def test_bad_arguments_are_named():
         (lambda: denoise_ista(draw(8, 8), draw(5, 15), lam=0.1, n_iter=1), "dictionary"),
         (lambda: denoise_pursuit(draw(8, 8), D, sigma=0.0), "sigma"),
         (lambda: denoise_low_rank(draw(8, 8), sigma=0.1, stride=8), "stride"),
+        (lambda: denoise_low_rank(1e155 * draw(8, 8), sigma=0.1), "image.*loses precision"),
         (lambda: dct_dictionary(4, 3), "n_frequencies"),
     ]:
         with pytest.raises(ValueError, match=words):

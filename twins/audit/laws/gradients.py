@@ -70,18 +70,22 @@ class _Dtypes(TorchDispatchMode):
         return output
 
 
+def half_precision_in(evaluate: Callable[[], Tensor]) -> torch.dtype | None:
+    """Return a dtype of 16 bits or fewer in which something is computed, if there is one."""
+    with _Dtypes() as dtypes:
+        evaluate()
+    return next((x for x in dtypes.seen if x.is_floating_point and x.itemsize <= 2), None)
+
+
 def differ(model: Model, inputs: Tensor, evaluate: Callable[[], Tensor]) -> Measured:
     """Return the derivative along three directions: exact, the nearest difference, all differences.
 
     The exact one comes from backward passes of `evaluate`.
     """
     weights, rows = weights_of(model, inputs), []
-    with _Dtypes() as dtypes:
-        value = evaluate()
-    narrow = [x for x in dtypes.seen if x.is_floating_point and x.itemsize <= 2]
-    if narrow:
-        raise NotApplicable(f"it computes in {narrow[0]}, a step function at small differences")
-    slopes = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
+    if half := half_precision_in(evaluate):
+        raise NotApplicable(f"it computes in {half}, and is a step function at small differences")
+    slopes = torch.autograd.grad(evaluate(), weights, allow_unused=True, materialize_grads=True)
     if not is_finite(model, inputs, torch.float64) and is_finite(model, inputs, torch.float32):
         raise NotApplicable("its gradient is finite in float32 and not in float64")
     draw = torch.Generator(inputs.device).manual_seed(1)
