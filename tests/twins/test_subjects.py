@@ -11,6 +11,8 @@ from twinsolve.solvers import smoother_matrix
 from twinsolve.twins import Identity, Twin, catalogue, register, trials_of, unregister
 from twinsolve.unrolled import Attention, AttnScale, Gaussian, Neutreno, Softmax, Symmetric, Twicing
 
+from ..unrolled.operator_cases import make
+
 TWINS = {twin.name: twin for twin in catalogue()}
 
 
@@ -136,3 +138,45 @@ def test_a_law_that_a_users_operator_breaks_is_named(law):
     model = twinsolve.check(Own(), (x[None],) * 3)
     assert {(x.law, x.why) for x in model.broken} == {(x.law, x.why) for x in report.broken}
     assert not twinsolve.check(Softmax(), x).broken
+
+
+POINTS = torch.randn(24, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+class Blended(Softmax):
+    """The mean of each head and the one before."""
+
+    def attend(self, call):
+        out = super().attend(call)
+        return (out + out.roll(1, -3)) / 2
+
+
+class OfMeanValues(Gaussian):
+    """Every head reads the mean of the values of all."""
+
+    def attend(self, call):
+        mean = call.v.mean(-3, keepdim=True).expand_as(call.v)
+        return super().attend(call._replace(v=mean))
+
+
+class DoubleOfOne(Softmax):
+    """Wrong where there is a single key, as in the first step of decoding."""
+
+    def attend(self, call):
+        return super().attend(call) * (2 if call.k.shape[-2] == 1 else 1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "law"), [(Blended(), "output"), (OfMeanValues(2.0), "output"), (DoubleOfOne(), "")]
+)
+def test_operators_of_any_number_of_heads_are_held_to_laws_on_several(layer, law):
+    broken = {row.law for row in twinsolve.check(layer, POINTS).broken}
+    assert (law or "single token") in broken
+    assert law or broken == {"single token"}
+
+
+@pytest.mark.parametrize("name", ["top-k", "mesa by steps", "subspace self-attention"])
+def test_near_ties_small_tokens_and_differences_accuse_no_right_layer(name):
+    """Whose draws for eight features have them."""
+    report = twinsolve.check(make(name), POINTS)
+    assert report, report

@@ -34,7 +34,7 @@ _LARGE_CODES = {"n": 530, "width": 8}  # more than one block of 2^18 entries of 
 _WAYS: tuple[Way, ...] = ("backward", "torch.func")
 _WIDEST, _LEAST_SPREAD = 30.0, 1e-9  # range of logits, and size of tokens
 # Differences are only accurate to a percent at the parameters of a user's layer.
-_SLOPE_LAWS, _SLOPE_ACCURACY = ("gradient", "second derivative"), 1e-2
+_SLOPE_LAWS, _SLOPE_ACCURACY = ("gradient", "second derivative", "mask gradient"), 1e-2
 _NAMES = ("inputs", "tokens", "q", "k", "v", "parameters", "context")
 
 
@@ -148,8 +148,9 @@ def broken_laws(layer: nn.Module, inputs: Tensors) -> list[Finding]:
     """Return a finding on each law that a user's layer breaks.
 
     The laws are tried on a float64 copy with the layer's present parameters and few iterations. Its
-    tokens are drawn, with as many heads and features as `inputs`, and scaled until the range of the
-    logits is small enough for accurate rounding and differences. The result is empty for a layer
+    tokens are drawn, with the features of `inputs`, and with three heads or more if the layer takes
+    any number, else with those of `inputs`. They are scaled until the range of the logits is small
+    enough for accurate rounding and differences. The result is empty for a layer
     whose twin gives a limit or a bound, and for one that iterates to a tolerance of its own.
     """
     twin = add_base_contexts(judging_twin(layer), layer)
@@ -186,7 +187,8 @@ def _draw_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
     rng, kind, shape = np.random.default_rng(0), twin.inputs.kind, inputs[0].shape
     sizes: dict[str, Any] = {"channels": shape[1]} if kind == "image" else {"width": shape[-1]}
     if kind == "tokens":
-        sizes |= {"heads": len(inputs[0]), "spread": 1.0}
+        free = not any(getattr(part, "num_heads", None) for part in layer.modules())
+        sizes |= {"heads": max(len(inputs[0]), N_HEADS if free else 1), "spread": 1.0}
 
     def draw() -> Tensors:
         return draw_inputs(

@@ -94,15 +94,16 @@ def _judge_second(measure: partial[Measurement], expected: str) -> Measurement:
 def reads(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """The output depends on exactly those of queries, keys and values that the layer declares.
 
-    A gradient by others is zero, to the tolerance of the output. If the layer uses the first values
-    of a model as its values, it reads them from the context, and its output does not depend on the
-    values.
+    A gradient by others is zero beside the largest, to the tolerance of the output. If the layer
+    uses the first values of a model as its values, it reads them from the context, and its output
+    does not depend on the values.
     """
 
     def measure() -> Measurement:
         _, *gradients = output_and_gradients(subject)
-        pairs = zip("qkv", gradients, strict=True)
-        read = {name for name, g in pairs if np.abs(g).max() > subject.accuracy.tolerance}
+        sizes = {name: np.abs(g).max() for name, g in zip("qkv", gradients, strict=True)}
+        least = subject.accuracy.tolerance * max(sizes.values())
+        read = {name for name, size in sizes.items() if size > least}
         allowed = set(declared.reads) - ({"v"} if declared.of_first_values else set())
         return Measurement(0.0 if read == allowed else float("inf"), 0.0)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...unrolled.attention import Context
 from .masks import NO_MASKS, Masks, hiding
 from .measurement import Measurement, worst
-from .subject import Declared, Subject, call_layer, map_tensors
+from .subject import Declared, Subject, as_array, call_layer, map_tensors
 from .trial import Trial, law, operator_law
 from .visibility import first_tokens
 
@@ -120,12 +120,17 @@ def _compare_forms(actual: Subject, expected: Subject, masks: Masks) -> Measurem
 def single_token(subject: Subject, declared: Declared) -> Iterator[Trial]:
     """The weight of a single token is one, or zero if it does not see itself.
 
-    Applies where rows sum to one. The tolerance is that of the output.
+    The output is its value by this weight. Applies where rows sum to one. The tolerance is that of
+    the output.
     """
 
     def measure() -> Measurement:
-        A = first_tokens(subject, 1).matrix()
-        return Measurement(np.minimum(np.abs(A - 1), np.abs(A)).max(), subject.accuracy.tolerance)
+        alone = first_tokens(subject, 1)
+        A = alone.matrix()
+        weight = Measurement(np.minimum(np.abs(A - 1), np.abs(A)).max(), subject.accuracy.tolerance)
+        if not declared.linear_in_values:
+            return weight
+        return worst([weight, alone.judge(alone.output(), A @ as_array(alone.inputs[2]))])
 
     if declared.row_stochastic:
         yield Trial("", measure)
