@@ -1,5 +1,8 @@
 """Autocast lowers nothing that is computed in float32; operators by name are in test_operators."""
 
+import copy
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +12,8 @@ from twinsolve.twins.laws.subject import map_tensors
 from twinsolve.unrolled import (
     LISTA,
     Attention,
+    Bilateral,
+    Context,
     DeepSelfExpression,
     FeatScale,
     Softmax,
@@ -16,6 +21,7 @@ from twinsolve.unrolled import (
     UnrolledADMM,
     UnrolledSelfExpression,
 )
+from twinsolve.unrolled.attention import Positive
 from twinsolve.unrolled.kernel_smoothing import (
     FeatureKernel,
     elliptical_weights,
@@ -116,3 +122,31 @@ def test_smoothing_matrices_of_halves_are_rounded_at_their_end_alone(name, dtype
     found = operator.matrix(q, k, context=context)
     assert found.dtype == dtype
     assert (found.double() - expected).abs().max() <= 2 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bandwidths", [(math.inf, 0.63), (math.inf, 1.43), (2.7, 0.63)])
+@pytest.mark.parametrize("learnable", [False, True])
+def test_bandwidths_of_dot_products_round_no_queries(bandwidths, learnable, dtype):
+    """Quotients of 16 bits would be off by 3 eps."""
+    operator = Bilateral(*bandwidths, learnable=learnable).to(dtype)
+    exact = copy.deepcopy(operator).double()
+    q, k, v, p = (
+        torch.randn(2, 64, 16, generator=torch.Generator().manual_seed(s)).to(dtype)
+        for s in range(4)
+    )
+    found = operator(3 * q, k, v, context=Context(projected_positions=(p, p)))
+    wide = Context(projected_positions=(p.double(), p.double()))
+    expected = exact((3 * q).double(), k.double(), v.double(), context=wide)
+    error = (found.double() - expected).abs().max() / expected.abs().max()
+    assert error <= torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_learned_number_has_no_fewer_digits_than_float32(dtype):
+    number = Positive(0.63, num_heads=3, learnable=True, dtype=dtype)
+    tokens = torch.zeros(1, dtype=dtype)
+    expected = number.log.double().exp()
+    found = number.for_tokens(tokens)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    assert_close(found.double(), expected, rtol=3e-7, atol=0)

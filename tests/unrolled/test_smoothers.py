@@ -28,7 +28,7 @@ from twinsolve.unrolled.kernel_smoothing import (
     elu_features,
     project_on_simplex,
 )
-from twinsolve.unrolled.kernel_smoothing.logits import distances, split_feature, squared_distances
+from twinsolve.unrolled.kernel_smoothing.logits import distances, split_features, squared_distances
 from twinsolve.unrolled.kernel_smoothing.simplex import sorted_threshold, subtract_largest
 
 from .draws import OnGpu, tokens
@@ -133,7 +133,7 @@ def test_elu_features_keep_their_digits():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_split_feature_keeps_24_bits(dtype):
     feature = torch.arange(8192.0)[:, None] * 0.3 / 2**3
-    parts = split_feature(feature, dtype).double().sum(dim=-1, keepdim=True)
+    parts = split_features(feature, dtype).double().sum(dim=-1, keepdim=True)
     assert_close(parts, feature.double(), atol=2**-14, rtol=2**-22)
 
 

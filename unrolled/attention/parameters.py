@@ -65,6 +65,11 @@ class Positive(nn.Module):
             return torch.tensor(self.initial, dtype=torch.float64)
         return self.log.exp()
 
+    def for_tokens(self, tokens: Tensor) -> Tensor:
+        """Return the value in the dtype of the tokens, or in float32 if they have 16 bits."""
+        wide = torch.promote_types(tokens.dtype, torch.float32)
+        return self().to(wide) if self.log is None else self.log.to(wide).exp()
+
     def extra_repr(self) -> str:
         if self.log is None or self.log.is_meta:
             return f"{self.initial:.4g}"

@@ -19,7 +19,7 @@ from ..attention import (
     mask_rows,
     query_offset,
 )
-from .logits import add_bias, split_feature
+from .logits import add_bias, split_features
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
@@ -153,7 +153,7 @@ def _attend_causally(
     # A power of two near 1 / scale is exact in every dtype and keeps the feature in its range.
     unit = 2.0 ** round(math.log2(1 / scale))
     index = torch.arange(k.shape[-2], dtype=slopes.dtype, device=k.device)[:, None]
-    feature = split_feature(slopes * index / (scale * unit), k.dtype)
+    feature = split_features(slopes * index / (scale * unit), k.dtype)
     feature = feature.expand(*k.shape[:-1], -1)
     q = torch.cat([q, q.new_full((*q.shape[:-1], feature.shape[-1]), unit)], dim=-1)
     k = torch.cat([k, feature], dim=-1)

@@ -19,7 +19,7 @@ from ..attention import (
     fused_attention,
 )
 from .gaussian import gaussian_attention
-from .logits import add_bias, expand_features, gaussian_logits, of_queries
+from .logits import add_bias, expand_features, gaussian_logits, of_queries, split_features
 
 
 class Biased(Correction):
@@ -190,7 +190,7 @@ class Bilateral(SoftmaxSmoother):
 
     def bandwidth_for(self, bandwidth: Positive | None, q: Tensor) -> Tensor | float:
         """Return the bandwidth in use, given or by default, for queries like q."""
-        return q.shape[-1] ** 0.25 if bandwidth is None else bandwidth().to(q.dtype)
+        return q.shape[-1] ** 0.25 if bandwidth is None else bandwidth.for_tokens(q)
 
     def attend(self, call: Call) -> Tensor:
         q, k, v, mask, is_causal, _ = call
@@ -198,6 +198,7 @@ class Bilateral(SoftmaxSmoother):
         hp = self.bandwidth_for(self.position_bandwidth, q)
         p_q, p_k = self._positions(call)
         if self.distances:
+            hy, hp = (h.to(q.dtype) if isinstance(h, Tensor) else h for h in (hy, hp))
             bandwidth = hy
             if p_q is not None and p_k is not None:
                 parts = zip((hy, hp), (q, p_q), strict=True)
@@ -207,9 +208,9 @@ class Bilateral(SoftmaxSmoother):
             return gaussian_attention(q, k, v, bandwidth=bandwidth, mask=mask, is_causal=is_causal)
         is_default = self.token_bandwidth is None and self.position_bandwidth is None
         scale = q.shape[-1] ** -0.5 if is_default else 1.0
-        q = q if is_default else q / hy**2
+        q, k = (q, k) if is_default else _divide(q, k, hy**2)
         if p_q is not None and p_k is not None:
-            p_q = p_q if is_default else p_q / hp**2
+            p_q, p_k = (p_q, p_k) if is_default else _divide(p_q, p_k, hp**2)
             q, k = torch.cat([q, p_q], dim=-1), torch.cat([k, p_k], dim=-1)
         return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale)
 
@@ -287,6 +288,16 @@ class Bilateral(SoftmaxSmoother):
         if self.token_bandwidth is None:
             shown.append(f"token_bandwidth={none}")
         return ", ".join(shown)
+
+
+def _divide(q: Tensor, k: Tensor, by: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Return features whose products are those of q and k over `by`, in 16 bits with more digits.
+
+    A quotient of 16 bits would be off by as much as the queries themselves.
+    """
+    if q.dtype.itemsize >= 4:
+        return q / by, k
+    return split_features(q.float() / by, q.dtype, n_parts=2), torch.cat([k, k], dim=-1)
 
 
 @torch.no_grad()

@@ -118,15 +118,15 @@ def _attend_by_differences(
     return map_query_blocks(block, q).to(v.dtype)
 
 
-def _reach_far(q: Tensor, k: Tensor, bandwidth: float | Tensor) -> bool:
-    """Whether rounding of products of these centred tokens would change the logits too much.
+def _reach_far(q: Tensor, k: Tensor, bandwidth: float | Tensor, dtype: torch.dtype) -> bool:
+    """Whether products of these centred tokens, rounded to `dtype`, would change logits too much.
 
     Only the CPU is asked: a GPU would wait for the answer, and compiled code has no values.
     """
     if not blocks_serve(q):
         return False
     query_norm, key_norm = ((x / bandwidth).detach().norm(dim=-1).max().item() for x in (q, k))
-    return max(query_norm, key_norm) * key_norm > _LARGEST_PRODUCT.get(q.dtype, 2.0**8)
+    return max(query_norm, key_norm) * key_norm > _LARGEST_PRODUCT.get(dtype, 2.0**8)
 
 
 def _attend_rows_apart(
@@ -147,7 +147,7 @@ def _attend_rows_apart(
     if blocks_serve(q, visible):
         wide = torch.promote_types(v.dtype, torch.float32)
         rows, keys = (x.double().sub(centre) / bandwidth for x in (q, k))
-        if _reach_far(rows, drop_hidden(keys, pairs), 1.0):
+        if _reach_far(rows, drop_hidden(keys, pairs), 1.0, rows.dtype):
             return _attend_by_differences(q, k, v, bandwidth, visible, is_causal)
         rows, keys = _add_norms(rows, keys)
         out = blocked_attention(rows, keys, v.to(wide), mask=visible, is_causal=is_causal)
@@ -172,13 +172,14 @@ def _attend_centred(
     is_causal: bool,
 ) -> Tensor:
     """Attend by the fused kernel, on queries and keys relative to a centre."""
-    uncentred = q, k
-    q, k = q - centre.to(q.dtype), k - centre.to(k.dtype)
-    if _reach_far(q, drop_hidden(k, mask), bandwidth):
-        return _attend_by_differences(*uncentred, v, bandwidth, mask, is_causal)
-    if isinstance(bandwidth, Tensor) or q.dtype.itemsize < 4:
+    given = q, k
+    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    q, k = (x.to(wide) - centre.to(wide) for x in given)
+    if _reach_far(q, drop_hidden(k, mask), bandwidth, dtype):
+        return _attend_by_differences(*given, v, bandwidth, mask, is_causal)
+    if isinstance(bandwidth, Tensor) or dtype != wide:
         q, k, bandwidth = q / bandwidth, k / bandwidth, 1.0
-    q, k = _add_norms(q, k)
+    q, k = _add_norms(q.to(dtype), k.to(dtype))
     return fused_attention(q, k, v, mask=mask, is_causal=is_causal, scale=bandwidth**-2)
 
 
@@ -294,7 +295,7 @@ class Gaussian(SoftmaxSmoother):
             return q.shape[-1] ** 0.25
         if self.bandwidth.log is None:
             return self.bandwidth.initial
-        return self.bandwidth().to(q.dtype)
+        return self.bandwidth.for_tokens(q)
 
     def attend(self, call: Call) -> Tensor:
         q, k, v, mask, is_causal, _ = call

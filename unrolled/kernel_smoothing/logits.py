@@ -37,19 +37,21 @@ def expand_features(features: Tensor, tokens: Tensor, name: str) -> Tensor:
     return features.expand(*front, -1).to(tokens.dtype)
 
 
-def split_feature(feature: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a feature (..., 1) in `dtype`, a narrow one as three whose sum keeps 24 bits.
+def split_features(features: Tensor, dtype: torch.dtype, n_parts: int = 3) -> Tensor:
+    """Return features (..., d) in `dtype`; if it is narrow, as `n_parts` d, whose sums keep digits.
+
+    Three parts keep all 24 bits of float32.
 
     Bits are cut off, not rounded: compiled programs leave out casts to a dtype and back.
     """
     n_bits = round(-math.log2(torch.finfo(dtype).eps))
     if n_bits >= 23:
-        return feature.to(dtype)
-    high_bits, remainder, parts = -(2 ** (23 - n_bits)), feature.detach().float(), []
-    for _ in range(3):
+        return features.to(dtype)
+    high_bits, remainder, parts = -(2 ** (23 - n_bits)), features.detach().float(), []
+    for _ in range(n_parts):
         parts.append((remainder.view(torch.int32) & high_bits).view(torch.float32))
         remainder = remainder - parts[-1]
-    parts[0] = feature - (feature.detach() - parts[0])  # the gradient is that of the whole
+    parts[0] = features - (features.detach() - parts[0])  # the gradient is that of the whole
     return torch.cat(parts, dim=-1).to(dtype)
 
 
