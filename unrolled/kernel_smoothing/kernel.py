@@ -102,7 +102,7 @@ class Kernel(SoftmaxSmoother):
 
     def _widen(self, call: Call) -> tuple[Tensor, Tensor, Tensor]:
         wide = torch.promote_types(call.q.dtype, torch.float32)
-        return call.q.to(wide), call.k.to(wide), self.bandwidth.for_tokens(call.q)
+        return call.q.to(wide), call.k.to(wide), self.bandwidth().to(wide)
 
     def _logits(self, q: Tensor, k: Tensor, bandwidth: Tensor) -> Tensor:
         """Return the logarithms of the kernel, after a check of their shape."""
