@@ -176,7 +176,7 @@ def solve_each_image(solve: Callable[[Any, Array], Array]) -> Callable[[Any, Arr
 
 
 def head_value(parameter: Positive | nn.ModuleList, head: int, t: int = 0) -> float:
-    """Return the parameter's value for one head and iteration, rounded as the layer rounds it.
+    """Return the parameter's value for one head and iteration, in float32 at least as in the layer.
 
     Iterations after the last parameter use the last one. The layer's own code is not called.
     """
@@ -184,7 +184,8 @@ def head_value(parameter: Positive | nn.ModuleList, head: int, t: int = 0) -> fl
         parameter = cast(Positive, parameter[min(t, len(parameter) - 1)])
     if parameter.log is None:
         return parameter.initial
-    values = parameter.log.detach().exp().double().flatten()
+    log = parameter.log.detach()
+    values = log.to(torch.promote_types(log.dtype, torch.float32)).exp().double().flatten()
     return float(values[head if len(values) > 1 else 0])
 
 

@@ -11,6 +11,8 @@ from ...validation import check_integer, check_positive
 class Positive(nn.Module):
     """A positive constant, or a learnable one stored as its logarithm; calling returns its value.
 
+    The value is in float32 if the logarithm has 16 bits.
+
     Parameters
     ----------
     initial : float
@@ -63,12 +65,7 @@ class Positive(nn.Module):
     def forward(self) -> Tensor:
         if self.log is None:
             return torch.tensor(self.initial, dtype=torch.float64)
-        return self.log.exp()
-
-    def for_tokens(self, tokens: Tensor) -> Tensor:
-        """Return the value in the dtype of the tokens, or in float32 if they have 16 bits."""
-        wide = torch.promote_types(tokens.dtype, torch.float32)
-        return self().to(wide) if self.log is None else self.log.to(wide).exp()
+        return self.log.to(torch.promote_types(self.log.dtype, torch.float32)).exp()
 
     def extra_repr(self) -> str:
         if self.log is None or self.log.is_meta:

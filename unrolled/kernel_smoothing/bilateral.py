@@ -190,7 +190,9 @@ class Bilateral(SoftmaxSmoother):
 
     def bandwidth_for(self, bandwidth: Positive | None, q: Tensor) -> Tensor | float:
         """Return the bandwidth in use, given or by default, for queries like q."""
-        return q.shape[-1] ** 0.25 if bandwidth is None else bandwidth.for_tokens(q)
+        if bandwidth is None:
+            return q.shape[-1] ** 0.25
+        return bandwidth().to(torch.promote_types(q.dtype, torch.float32))
 
     def attend(self, call: Call) -> Tensor:
         q, k, v, mask, is_causal, _ = call

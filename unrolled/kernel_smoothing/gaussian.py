@@ -295,7 +295,7 @@ class Gaussian(SoftmaxSmoother):
             return q.shape[-1] ** 0.25
         if self.bandwidth.log is None:
             return self.bandwidth.initial
-        return self.bandwidth.for_tokens(q)
+        return self.bandwidth().to(torch.promote_types(q.dtype, torch.float32))
 
     def attend(self, call: Call) -> Tensor:
         q, k, v, mask, is_causal, _ = call
