@@ -22,8 +22,9 @@ def hold(function: Function, folder: Path | str, subject: str, *, dtype: str = "
     function : callable
         ``function(inputs, settings)`` gets the input arrays of a case by name, in float64, and the
         settings of the subject, and returns found arrays by name, any of those that are expected:
-        ``out``, ``last_...``, ``grad_...``. It raises a NotImplementedError where a case is nothing
-        that it computes.
+        ``out``, ``last_...``, ``grad_...``. Cases without ``weights`` among their inputs expect no
+        gradients; those that are returned are not compared. It raises a NotImplementedError where
+        a case is nothing that it computes.
     folder : path
         What `write_vectors` wrote.
     subject : str
@@ -33,7 +34,7 @@ def hold(function: Function, folder: Path | str, subject: str, *, dtype: str = "
     Returns
     -------
     Report
-        A finding on each array that was returned: ``law`` is the case, ``where`` the array, and
+        A finding on each array that was compared: ``law`` is the case, ``where`` the array, and
         ``error`` the largest difference. Where the dtype has no tolerance, and for a case that the
         function does not compute, the verdict is "not judged".
 
@@ -41,7 +42,7 @@ def hold(function: Function, folder: Path | str, subject: str, *, dtype: str = "
     ------
     ValueError
         If there is no such subject or dtype, no manifest, or an array has an unexpected name or
-        shape.
+        shape; the message names the case.
 
     Examples
     --------
@@ -65,18 +66,22 @@ def hold(function: Function, folder: Path | str, subject: str, *, dtype: str = "
             except NotImplementedError:
                 findings.append(Finding(name, "not judged", why="not computed"))
                 continue
+            without_gradients = {f"grad_{x}" for x in inputs if "weights" not in inputs}
             for place, output in outputs.items():
-                error = _measure(place, output, expected)
+                if place in without_gradients:
+                    continue
+                error = _measure(name, place, output, expected)
                 findings.append(_judge(name, place, error, case["expected"][place][dtype]))
     return Report(subject, tuple(findings))
 
 
-def _measure(name: str, output: Array, expected: Arrays) -> float:
+def _measure(case: str, name: str, output: Array, expected: Arrays) -> float:
     if name not in expected:
-        raise ValueError(f"array: must be among {', '.join(expected)}, got {name!r}")
-    output = np.asarray(output, dtype=np.float64)
-    if output.shape != expected[name].shape:
-        raise ValueError(f"{name}: must have shape {expected[name].shape}, got {output.shape}")
+        allowed = ", ".join(expected)
+        raise ValueError(f"{case}: arrays must be among {allowed}, got {name!r}")
+    output, shape = np.asarray(output, dtype=np.float64), expected[name].shape
+    if output.shape != shape:
+        raise ValueError(f"{case}: {name} must have shape {shape}, got {output.shape}")
     return float(np.abs(output - expected[name]).max(initial=0))
 
 

@@ -222,6 +222,35 @@ def test_a_kernel_that_predicts_before_it_forgets_fails(folder):
     assert set(verdicts.values()) == {"holds", "broken"}
 
 
+def test_a_kernel_may_return_gradients_in_every_case(folder, manifest):
+    def kernel(x, settings):
+        t = {name: torch.tensor(y, requires_grad=name != "weights") for name, y in x.items()}
+        S, out = t["initial_S"], []
+        for i in range(x["k"].shape[-2]):
+            S = t["forget"][..., i, :, None] * S
+            error = t["v"][..., i, None, :] - t["k"][..., i, None, :] @ S
+            S = S + t["beta"][..., i, None, None] * t["k"][..., i, :, None] * error
+            out.append(t["q"][..., i, None, :] @ S)
+        out = torch.cat(out, -2)
+        (out * t.get("weights", 1)).sum().backward()
+        gradients = {f"grad_{x}": t[x].grad.numpy() for x in ("q", "k", "v", "beta", "forget")}
+        return {"out": out.detach().numpy(), "last_S": S.detach().numpy()} | gradients
+
+    report = hold(kernel, folder, GATED)
+    assert {x.verdict for x in report.findings} == {"holds"}
+    cases = manifest["subjects"][GATED]["cases"]
+    compared = {x.law for x in report.findings if x.where == "grad_forget"}
+    assert compared == {name for name, case in cases.items() if "weights" in case["inputs"]}
+
+
+def test_the_page_names_the_cases_without_gradients(manifest):
+    cases = [x for entry in manifest["subjects"].values() for x in entry["cases"].items()]
+    bare = {name for name, case in cases if "weights" not in case["inputs"]}
+    assert all("weights" not in case["inputs"] for name, case in cases if name in bare)
+    (told,) = re.findall(r"(The cases [^.]*) have no `weights`", " ".join(PAGE.read_text().split()))
+    assert set(re.findall(r"`([\w-]+)`", told)) == bare
+
+
 def test_differences_and_the_second_form_catch_a_wrong_reference_and_a_wrong_gradient():
     subject = next(x for x in recurrences() if x.name == GATED)
     case = subject.cases[0]
@@ -245,8 +274,9 @@ def test_what_is_not_computed_is_not_judged_and_mistakes_are_told(folder):
 
     assert {x.verdict for x in hold(never, folder, GATED).findings} == {"not judged"}
     for wrong, words in (
-        (lambda x, s: {"outs": x["v"]}, "array: must be among out, last_S"),
-        (lambda x, s: {"out": x["q"]}, r"out: must have shape \(2, 2, 5, 3\)"),
+        (lambda x, s: {"outs": x["v"]}, "plain: arrays must be among out, last_S"),
+        (lambda x, s: {"grad_x": x["v"]}, "plain: arrays must be among out, last_S"),
+        (lambda x, s: {"out": x["q"]}, r"plain: out must have shape \(2, 2, 5, 3\)"),
     ):
         with pytest.raises(ValueError, match=words):
             hold(wrong, folder, GATED)
