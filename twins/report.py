@@ -45,8 +45,9 @@ class Finding:
         shows, as far as they can be told.
     details : dict
         Further columns. `check` gives the ``class`` of what was judged; the ``equation``,
-        ``evidence`` and ``relation`` of the twin; and the ``dtype`` and number of ``rows`` (queries
-        or tokens, in every head) that were judged. `audit` gives the ``statement`` of the law, and
+        ``evidence`` and ``relation`` of the twin; the ``dtype`` and number of ``rows`` (queries or
+        tokens, in every head) that were judged; and, as "14 of 14", how many of the ``laws`` that
+        were tried hold. `audit` gives the ``statement`` of the law, and
         for a broken one a ``script`` of plain torch that shows it.
     """
 
@@ -70,6 +71,8 @@ class Finding:
         if self.error is not None:
             text += f", error {self.error:.2e}, tolerance {self.tolerance:.1e}"
         text += f", at {self.where}" if self.where else ""
+        laws = self.details.get("laws")
+        text += f"; {laws} laws hold" if laws else ""
         return f"{text}; {self.why}" if self.why else text
 
 

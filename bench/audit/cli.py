@@ -103,10 +103,12 @@ def audit(
     }
     _write(table, settings, output)
     counts = table.verdict.value_counts()
-    words = (f"{counts.get(verdict, 0)} {verdict}" for verdict in _VERDICTS)
+    numbers = {verdict: counts.get(verdict, 0) for verdict in _VERDICTS}
+    plural = {"holds": "hold"} if numbers["holds"] != 1 else {}
+    words = (f"{n} {plural.get(verdict, verdict)}" for verdict, n in numbers.items())
     screen.print(f"Laws: {', '.join(words)}.")
     broken = bool(counts.get("broken", 0))
-    where = f", scripts that show what is broken in {output}/scripts/" if broken else ""
+    where = f"; scripts that show each fault are in {output}/scripts/" if broken else ""
     screen.print(f"The table is in {output}/summary.md{where}.")
     raise typer.Exit(code=int(broken))
 

@@ -61,11 +61,15 @@ def _counts(table: pd.DataFrame) -> list[str]:
     built = table[table.law != "build"]
     n_broken = built[built.verdict == "broken"].network.nunique()
     tried = built[built.verdict.isin(("holds", "broken"))]
-    return [
-        f"{built.network.nunique()} networks of {built.package.nunique()} packages: {len(tried)} "
-        f"laws tried, {(tried.verdict == 'holds').sum()} hold; {n_broken} networks break one or "
-        "more."
-    ]
+    networks, packages = (_number(built[x].nunique(), x) for x in ("network", "package"))
+    n_held = (tried.verdict == "holds").sum()
+    held = f"{n_held} hold{'s' if n_held == 1 else ''}"
+    breaking = f"{_number(n_broken, 'network')} break{'s' if n_broken == 1 else ''} one or more"
+    return [f"{networks} of {packages}: {_number(len(tried), 'law')} tried, {held}; {breaking}."]
+
+
+def _number(n: int, name: str) -> str:
+    return f"{n} {name}{'' if n == 1 else 's'}"
 
 
 def _sound(table: pd.DataFrame) -> list[str]:

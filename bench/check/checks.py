@@ -140,9 +140,13 @@ def check_twins(
         raise ValueError(f"seed: must be >= 0, got {seed}")
     samples = check_samples(seed)
     known = catalogue()
-    _check_names("twins", twins, [twin.name for twin in known])
-    _check_names("families", families, [twin.family for twin in known])
-    _check_names("data", data, [*(sample.name for sample in samples), DRAWN])
+    catalogued = "twinsolve.twins.catalogue() lists all"
+    _check_names("twins", twins, [twin.name for twin in known], catalogued)
+    for name, given, allowed in (
+        ("families", families, sorted({twin.family for twin in known})),
+        ("data", data, [*(sample.name for sample in samples), DRAWN]),
+    ):
+        _check_names(name, given, allowed, f"there are {', '.join(allowed)}")
     chosen = [
         twin
         for twin in known
@@ -166,9 +170,9 @@ def check_twins(
     return _table([row for index in range(len(jobs)) for row in rows[index]])
 
 
-def _check_names(name: str, given: Collection[str], known: Collection[str]) -> None:
+def _check_names(name: str, given: Collection[str], known: Collection[str], listed: str) -> None:
     for unknown in sorted(set(given) - set(known)):
-        raise ValueError(f"{name}: there is no {unknown!r}{close_names(unknown, known)}")
+        raise ValueError(f"{name}: there is no {unknown!r}{close_names(unknown, known)}; {listed}")
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:

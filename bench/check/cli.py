@@ -15,8 +15,9 @@ def check(
         str | None,
         typer.Argument(
             metavar="LAYER",
-            help="Instead of our twins, a layer of yours: package.module:NAME, where NAME is a "
-            "layer, class or function; its settings may follow as :SETTING=VALUE,...",
+            help="Instead of our twins, a layer of yours that has a twin: package.module:NAME, "
+            "where NAME is a layer, class or function; settings may follow as "
+            ":SETTING=VALUE,... Register a twin in its module or by --load.",
         ),
     ] = None,
     twin: Annotated[
@@ -68,7 +69,9 @@ def check(
     deviations.png to DIR. The status is 1 if a row is broken.
 
     **With LAYER** the command does what twinsolve.check does in Python. It compares your layer with
-    its solver on drawn tokens, tests the laws that the layer declares, and prints the report. The
+    its solver on drawn tokens, tests the laws that the layer declares, and prints the report. For
+    that the layer needs a twin: its class or a base class has one here, or
+    twinsolve.twins.register adds one, as the page "Extend" of the documentation shows. The
     status is 1 if a finding is broken. A function may return a pair of a layer and its tokens, or
     of a model and its batch. Only --seed and --load go with LAYER.
     """
@@ -82,11 +85,13 @@ def check(
 
     screen = console()
     load_modules(load)
-    screen.print(heading(), style="bold")
+    headings = iter([heading()])
 
     def show(rows: Any) -> None:
+        for words in headings:
+            screen.print(words, style="bold", soft_wrap=True)
         style = "red" if (rows.verdict == "broken").any() else None
-        screen.print("\n".join(twin_lines(rows)), style=style)
+        screen.print("\n".join(twin_lines(rows)), style=style, soft_wrap=True)
 
     try:
         table = check_twins(

@@ -37,7 +37,7 @@ def draw_deviations(table: pd.DataFrame, path: Path) -> None:
     axes.axvspan(1, 20, color="tab:red", alpha=0.08)
     axes.set_xscale("log")
     axes.set_xlim(5e-9, 20)
-    axes.set_xlabel("deviation / tolerance (0 stands at the left, what is broken in the red)")
+    axes.set_xlabel("deviation / tolerance (zeros at the left edge, broken rows in red)")
     plain(axes, "x")
     legend(figure, "upper center", ncols=4)
     save(figure, path)
@@ -95,13 +95,13 @@ def _draw_marks(axes: Axes, table: pd.DataFrame) -> None:
 _DIGITS = {"clustering": 3, "vision": 2}
 _MARGINS = {"clustering": 0.05, "vision": 0.2}  # of ARI and dB
 _INFINITE = 1e100  # relative to a solver's answer of zeros
-_COLUMNS = "  {:<41} {:<8} {:<11} {:>6} {:>8} {:>8} {:<18} {:>9}"
+_COLUMNS = "  {:<41} {:<8} {:<11} {:>6} {:>8} {:>8}  {:<9}  {}"
 
 
 def heading() -> str:
     """Column names of the lines of `twin_lines`."""
     return _COLUMNS.format(
-        "twin", "relation", "evidence", "rows", "largest", "of tol.", "of case", "verdict"
+        "twin", "relation", "evidence", "rows", "largest", "of tol.", "verdict", "of case"
     )
 
 
@@ -117,8 +117,8 @@ def twin_lines(rows: pd.DataFrame) -> Iterator[str]:
         len(rows),
         _number(worst.deviation),
         _number(worst.tolerance),
-        _case(worst)[:18],
         f"{len(broken)} broken" if len(broken) else "holds",
+        _case(worst),
     ).rstrip()
     exact = set(rows.data[rows["dtype"] == "float64"]) - set(
         broken.data[broken["dtype"] == "float64"]

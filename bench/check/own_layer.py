@@ -15,6 +15,9 @@ from ..run_folder import find_object
 
 _NAME = re.compile(r"([\w.]+:[\w.]+)(?::(.*))?")  # package.module:name:SETTING=VALUE,...
 _N_TOKENS, _WIDTH, _SIDE = 48, 16, 24
+_ADVICE = (
+    "register it in the module of the layer, or in one that --load names, as the page Extend shows"
+)
 
 
 def check_layer(name: str, *, seed: int = 0) -> Report:
@@ -53,6 +56,10 @@ def check_layer(name: str, *, seed: int = 0) -> Report:
         X = tokens[0] if tokens else _draw(layer, np.random.default_rng(seed))
         try:
             return check(layer, X)
+        except LookupError as error:
+            if type(error) is not LookupError:  # an IndexError or KeyError of the layer
+                raise
+            raise LookupError(f"{error}; {_ADVICE}") from error
         except RuntimeError as error:
             drawn = "" if tokens else ", a function that returns the layer and its tokens may help"
             raise ValueError(f"layer: {name!r} cannot be called{drawn}: {error}") from error

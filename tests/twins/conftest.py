@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from twinsolve.twins import catalogue
+from twinsolve.twins.judging.subjects import LawsTried
 from twinsolve.twins.laws import draw_inputs
 
 
@@ -28,7 +29,8 @@ def built(twin, inputs):
 def no_laws(monkeypatch):
     """For what depends on the data: laws are tried on drawn tokens, the same for every data."""
     for place in ("layer_check", "model_check"):
-        monkeypatch.setattr(f"twinsolve.twins.judging.{place}.broken_laws", lambda *given: [])
+        where = f"twinsolve.twins.judging.{place}.try_laws"
+        monkeypatch.setattr(where, lambda *given: LawsTried([]))
 
 
 TWINS = {twin.name: twin for twin in catalogue()}

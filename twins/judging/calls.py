@@ -42,8 +42,8 @@ class Judgement(NamedTuple):
     n_rows: int
     rounding: bool = False
 
-    def finding(self, layer: nn.Module, where: str = "") -> Finding:
-        """Return the finding on the layer."""
+    def finding(self, layer: nn.Module, where: str = "", laws: str = "") -> Finding:
+        """Return the finding on the layer, of whose laws "N of M" hold."""
         relation = self.twin.relation
         details = {
             "class": type(layer).__name__,
@@ -52,6 +52,7 @@ class Judgement(NamedTuple):
             "relation": relation.name,
             "dtype": self.dtype,
             "rows": self.n_rows,
+            "laws": laws,
         }
         why = ROUNDING_ADVICE if self.rounding and not self.measured.holds else ""
         verdict, numbers = verdict_of(self.measured.holds), self.measured[:2]

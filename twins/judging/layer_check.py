@@ -24,7 +24,7 @@ from ..report import Report
 from .calls import Judgement
 from .model_check import check_model
 from .modules import measure
-from .subjects import broken_laws
+from .subjects import try_laws
 from .tokens import Shell, as_tensor, check_tokens, count_heads, project_tokens
 
 _RECONSTRUCTING = ("self_expression", "sparse_coding", "locally_linear")
@@ -102,9 +102,9 @@ def check(
     Returns
     -------
     Report
-        The first finding is that of the twin. Others name the laws that the layer breaks; those of
-        a model also say why a module is not judged. The report is false if one is broken, as in
-        ``assert twinsolve.check(layer, X)``.
+        The first finding is that of the twin; it says how many of the tried laws hold. Others name
+        the laws that the layer breaks; those of a model also say why a module is not judged. The
+        report is false if one is broken, as in ``assert twinsolve.check(layer, X)``.
 
         Its ``origin`` says how far a layer is from the solved problem at its initial parameters,
         the mean over heads. An operator with a matrix C has ``distance``, ``cosine``,
@@ -171,9 +171,10 @@ def check(
     origin = copy.deepcopy(subject)
     reset_parameters(origin)
     judged = Judgement(twin, measured, dtype_name(inputs[0].dtype), inputs[0].shape[-2], rounding)
+    laws = try_laws(subject, inputs)
     return Report(
         type(layer).__name__,
-        (judged.finding(subject), *broken_laws(subject, inputs)),
+        (judged.finding(subject, laws=laws.share), *laws.broken),
         _compare_with_origin(twin, subject, origin, inputs),
     )
 

@@ -15,7 +15,7 @@ from ..report import Finding, Report
 from .calls import Judgement, NotJudgedError
 from .modules import ModuleJudge
 from .recording import bind_arguments, modules_of, run_watched
-from .subjects import broken_laws, settings_of
+from .subjects import LawsTried, settings_of, try_laws
 
 
 def check_model(model: nn.Module, batch: Any, *, n_rows: int = 8, random_state: int = 0) -> Report:
@@ -23,9 +23,9 @@ def check_model(model: nn.Module, batch: Any, *, n_rows: int = 8, random_state: 
     checked = _ModelCheck(model, ModuleJudge(check_count(n_rows, "n_rows", 1), random_state))
     if not checked.judges:
         raise LookupError(
-            f"no twin is registered for {type(model).__name__} or any module in it; first put in "
-            'an operator by replace_attention(model, "softmax"), or by attach_huggingface for a '
-            "model of Hugging Face"
+            f"no twin is registered for {type(model).__name__} or any module in it; "
+            "twinsolve.twins.register adds one, or put in an operator by replace_attention(model, "
+            '"softmax"), or by attach_huggingface for a model of Hugging Face'
         )
     run_watched(model, batch, checked.watch)
     return Report(type(model).__name__, tuple(checked.findings()))
@@ -38,10 +38,10 @@ class _ModelCheck:
     model: nn.Module
     judge: ModuleJudge
     judgements: dict[str, list[Judgement]] = field(default_factory=dict)
-    broken: dict[str, list[Finding]] = field(default_factory=dict)
+    laws: dict[str, LawsTried] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
-    tried: list[tuple[Any, list[Finding]]] = field(default_factory=list)
+    tried: list[tuple[Any, LawsTried]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         ways = ((name, self.judge.way_of(module)) for name, module in modules_of(self.model))
@@ -57,7 +57,7 @@ class _ModelCheck:
             judged, tokens = self.judges[name](module, arguments, output)
             self.judgements.setdefault(name, []).extend(judged)
             if tokens is not None:
-                self.broken.setdefault(name, self._try_laws(module, tokens))
+                self.laws.setdefault(name, self._try_laws(module, tokens))
         except NotJudgedError as error:
             self.reasons.setdefault(name, str(error))
         except LookupError as error:
@@ -65,21 +65,22 @@ class _ModelCheck:
                 raise
             self.reasons.setdefault(name, str(error))
 
-    def _try_laws(self, layer: nn.Module, inputs: Tensors) -> list[Finding]:
-        """Find the laws that a layer breaks; layers with the same settings are tried once."""
+    def _try_laws(self, layer: nn.Module, inputs: Tensors) -> LawsTried:
+        """Try the laws that a layer declares; layers with the same settings are tried once."""
         settings = settings_of(layer)
-        for tried, broken in self.tried:
+        for tried, laws in self.tried:
             if tried == settings:
-                return broken
-        self.tried.append((settings, broken_laws(layer, inputs)))
+                return laws
+        self.tried.append((settings, try_laws(layer, inputs)))
         return self.tried[-1][1]
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings on each module, in the order of the model."""
         for name, module in modules_of(self.model):
             if self.judgements.get(name):
-                yield _summarize(self.judgements[name]).finding(module, name)
-                yield from (replace(law, where=name) for law in self.broken.get(name, ()))
+                laws = self.laws.get(name, LawsTried([]))
+                yield _summarize(self.judgements[name]).finding(module, name, laws.share)
+                yield from (replace(law, where=name) for law in laws.broken)
             elif (why := self._explain_omission(name, module)) is not None:
                 kind = {"class": type(module).__name__}
                 yield Finding("", "not judged", why=why, where=name, details=kind)

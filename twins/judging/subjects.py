@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -144,24 +144,38 @@ def _make_subject_of(
     return _with_layer(subject, twin, layer)
 
 
-def broken_laws(layer: nn.Module, inputs: Tensors) -> list[Finding]:
-    """Return a finding on each law that a user's layer breaks.
+class LawsTried(NamedTuple):
+    """A finding on each law that a layer breaks, and how many laws were tried."""
+
+    broken: list[Finding]
+    n_tried: int = 0
+
+    @property
+    def share(self) -> str:
+        """How many of the tried laws hold, in words; "" if none was tried."""
+        return f"{self.n_tried - len(self.broken)} of {self.n_tried}" if self.n_tried else ""
+
+
+def try_laws(layer: nn.Module, inputs: Tensors) -> LawsTried:
+    """Try the laws that a user's layer declares.
 
     The laws are tried on a float64 copy with the layer's present parameters and few iterations. Its
     tokens are drawn, with the features of `inputs`, and with three heads or more if the layer takes
     any number, else with those of `inputs`. They are scaled until the range of the logits is small
-    enough for accurate rounding and differences. The result is empty for a layer
-    whose twin gives a limit or a bound, and for one that iterates to a tolerance of its own.
+    enough for accurate rounding and differences. No law is tried on a layer whose twin gives a
+    limit or a bound, nor on one that iterates to a tolerance of its own.
     """
     twin = add_base_contexts(judging_twin(layer), layer)
     if not is_exact(twin) or twin.numerics.promised is not None:
-        return []
+        return LawsTried([])
     copied = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
     subject = _draw_like(twin, copied, inputs)
     broken: dict[str, list[tuple[Trial, Measurement]]] = {}
+    laws: set[str] = set()
     with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for trial in trials(subject):
+            laws.add(trial.law)
             try:
                 measured = trial.measure()
             except (RuntimeError, ValueError, IndexError, TypeError):
@@ -169,7 +183,7 @@ def broken_laws(layer: nn.Module, inputs: Tensors) -> list[Finding]:
             accurate = trial.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
             if not (measured.holds or accurate):
                 broken.setdefault(trial.law, []).append((trial, measured))
-    return [_sum_up(layer, *tried) for tried in broken.values()]
+    return LawsTried([_sum_up(layer, *tried) for tried in broken.values()], len(laws))
 
 
 def _sum_up(layer: nn.Module, *broken: tuple[Trial, Measurement]) -> Finding:

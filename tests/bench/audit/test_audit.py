@@ -197,7 +197,7 @@ def test_network_that_cannot_be_built_is_a_row(tmp_path):
     table = audit_networks(["nosuch", "gpt2"], laws=["rows of a batch"])
     assert list(table.verdict) == ["refused", "holds"]
     text = "\n".join(summary_lines(table))
-    assert "1 networks of 1 packages: 1 laws tried, 1 hold; 0 networks break one or more" in text
+    assert "1 network of 1 package: 1 law tried, 1 holds; 0 networks break one or more" in text
     assert "- nosuch: ValueError: audit: transformers" in text
 
 

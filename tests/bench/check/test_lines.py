@@ -48,6 +48,17 @@ def test_failures_are_said_in_words():
     assert pairs.endswith(": deviation 5.0e-01, tolerance 1.0e-10")
 
 
+def test_cases_are_told_whole():
+    cases = ["default-penalty: gradient, q, no mask", "orthonormal: output, causal, padding"]
+    for case in cases:
+        rows = pd.DataFrame({"case": [case], "deviation": [0.1], "tolerance": [1.0]}).assign(
+            twin="mine", data="drawn", dtype="float64", verdict="holds", relation="iterate",
+            evidence="certificate",
+        )  # fmt: skip
+        (line,) = twin_lines(rows)
+        assert line.endswith(f" holds      {case}")
+
+
 def test_solutions_are_remembered_but_for_a_choice_of_the_layer():
     calls = []
     solve = _cache_results(lambda layer, call: calls.append(call.head))

@@ -54,6 +54,8 @@ def check(tmp_path, monkeypatch):
         ("own_layers:shell:dim=12", 0, "Attention: 1 holds\n"),
         ("own_layers:model", 0, "VisionTransformer: 4 hold"),
         ("own_layers:Wide:bandwidth=1.0", 1, "Wide: 9 broken"),
+        ("own_layers:Wide:bandwidth=1.0", 1, "; 25 of 33 laws hold\n"),
+        ("own_layers:narrow", 0, "1.0e-10; 33 of 33 laws hold\n"),
         ("own_layers:Deaf", 1, "refused: broken"),
     ],
 )
@@ -71,6 +73,8 @@ def test_a_layer_is_judged_by_its_solver_and_its_laws(check, name, code, words):
         (["own_layers:shell"], "layer: cannot make 'own_layers:shell'"),
         (["own_layers:nothing"], "must make a torch.nn.Module, got a int"),
         (["own_layers:thick"], "no twin is registered for Linear"),
+        (["own_layers:thick"], "twinsolve.twins.register adds one, or put in an operator"),
+        (["own_layers:thick"], "in one that --load names, as the page Extend shows"),
         (["own_layers:shell:dim=12", "--quick"], "only --seed and --load"),
     ],
 )
