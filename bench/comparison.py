@@ -90,9 +90,9 @@ def baselines_of(table: pd.DataFrame) -> dict[str, str]:
 
 
 def name_baseline(table: pd.DataFrame) -> str:
-    """The name of the baseline if all rows have the same, else "the baseline"."""
+    """The name of the baseline if all rows have the same, else "the backbone"."""
     baselines = set(baselines_of(table).values())
-    return baselines.pop() if len(baselines) == 1 else "the baseline"
+    return baselines.pop() if len(baselines) == 1 else "the backbone"
 
 
 def depth_differences(table: pd.DataFrame, measure: str) -> dict[str, Paired]:

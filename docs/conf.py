@@ -30,6 +30,7 @@ extensions = [
     "command_line",
     "equation_links",
     "family_figures",
+    "law_table",
     "layer_table",
     "method_tables",
     "published_values",

@@ -112,8 +112,8 @@ def draw_rows(table: pd.DataFrame, path: Path) -> None:
 def rows_notes(table: pd.DataFrame) -> list[str]:
     """How to read the table."""
     return [
-        "Means over seeds, on 10,000 test images that chose nothing. The learning rate of each row "
-        "is the better of the same two on validation images, with the first seed.",
+        "Means over seeds, on 10,000 test images that chose no setting. The learning rate of each "
+        "row is the better of the same two on validation images, with the first seed.",
         "Differences are means over paired seeds. Their 95 % intervals cover seeds and test images "
         f"and are not corrected. The corrected ones, for {len(ROWS)} rows and {len(LOOKS)} looks, "
         "all hold together with a probability of 0.95. They close a row and give its verdict.",

@@ -1,6 +1,6 @@
 """Text and figure that `twinsolve check` prints and writes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...twins.laws import LAWS, Law
 from ...twins.relations import ROUNDING_ADVICE
 from ..figures import legend, panels, plain, save
-from ..tables import markdown, number
+from ..tables import Lines, markdown, number
 from .checks import DRAWN
 
 _MARKERS = {"clustering": "o", "vision": "s", "laws": "|"}
@@ -209,14 +210,21 @@ _UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "v
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
-    """Two Markdown tables: a line per twin and data set, and a line per twin for its laws."""
+    """Tables: a line per twin and data set, a line per twin for its laws, and what these say."""
     drawn = table.data == DRAWN
     lines: list[str] = []
     if not drawn.all():
         lines += ["## On data", "", *markdown(_ON_DATA, _on_data(table[~drawn])), ""]
     if drawn.any():
         lines += ["## Under laws", "", *markdown(_UNDER_LAWS, _under_laws(table[drawn]))]
+        lines += ["", "Laws, and what they say:", "", *markdown(*law_lines(LAWS))]
     return lines
+
+
+def law_lines(laws: Iterable[Law]) -> Lines:
+    """The name of each law, and the first sentence of its docstring."""
+    said = ((law.__name__, (law.__doc__ or "").partition("\n")[0]) for law in laws)
+    return ("law", "what it says"), [(name.replace("_", " "), words) for name, words in said]
 
 
 def _on_data(table: pd.DataFrame) -> Iterator[tuple[str, ...]]:

@@ -242,7 +242,7 @@ def list_left_out(chosen: ChosenClusters) -> list[str]:
     missing = chosen.candidates[chosen.candidates["rank"].isna()]
     said = missing.reindex(columns=["method", "settings", "note"]).fillna("")
     rows = said.drop_duplicates().itertuples(index=False)
-    unjudged = "makes no affinity, by which it could be judged"
+    unjudged = "cannot be judged, as it makes no affinity"
     return [
         *chosen.notes,
         *(f"Left out: {method} {settings}: {note or unjudged}" for method, settings, note in rows),

@@ -61,7 +61,11 @@ def cluster(
     ] = None,
     auto: Annotated[
         bool,
-        typer.Option("--auto", help="Choose method, affinity steps and setting without labels."),
+        typer.Option(
+            "--auto",
+            help="Choose method, affinity steps and setting without labels; not with --preset "
+            "or --seeds.",
+        ),
     ] = False,
     dask: Annotated[str | None, DASK] = None,
     data_home: DataHome = None,
@@ -136,10 +140,12 @@ def cluster(
     Without --auto and --dask, the command prints a row for each method, with the affinity steps of
     largest score; with --affinity, a row for each chain. All rows are in clusters.csv. A row has
     the clustering error in % (averaged over trials; mean, standard deviation and range over seeds),
-    NMI, ARI and ME-3 (the connectivity of the worst true cluster). The score needs no labels; it
+    NMI, ARI and ME-3 (the connectivity of the worst true cluster: the second eigenvalue of its
+    normalised Laplacian, 0 if the graph cuts it). The score needs no labels; it
     chooses one setting for all trials of a data set. A second table has time as a ratio to SSC in
-    the same run, memory, certified gap and, for methods that approximate a solved problem, the
-    distance to its solution.
+    the same run, memory, certified gap, ME-2 (the mean share of a row of coefficients on points of
+    other clusters) and, for methods that approximate a solved problem, the distance to its
+    solution.
 
     DIR gets the table of each study, such as clusters.json.gz, its rows by all steps as .csv and
     .tex, settings.json, summary.md and figures as .png and .pdf: errors, and coefficients and

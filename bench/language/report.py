@@ -27,7 +27,7 @@ def text_study(data: str, data_home: str | None, **options: Any) -> Study:
     """The study of language models, with options of `train_language_models`."""
     train = partial(train_language_models, data, **options)
     return rows_study(
-        data, train, lines_of, differences, score="perplexity, % below",
+        data, train, lines_of, differences, score="100 x log perplexity, below",
         more={"With swapped words": swapped_lines},
         notes=lambda table: notes(table, load_text(data, data_home)),
     )  # fmt: skip
@@ -70,9 +70,9 @@ def notes(table: pd.DataFrame, text: Text) -> list[str]:
         "validates, and the test file tests, so that perplexities stand beside no published ones."
     )
     return [
-        f"Perplexities are means over seeds, of the test part, that chose nothing; {parts} words "
-        f"train, validate and test, in a vocabulary of {len(text.words):,} with <unk> for all "
-        f"others. {split} A window begins without what was before it.",
+        "Perplexities are means over seeds, on the test part, which chose no setting; "
+        f"{parts} words train, validate and test, in a vocabulary of {len(text.words):,} with "
+        f"<unk> for all others. {split} A window begins without what was before it.",
         f"In swapped text each word that is shown becomes <unk> with probability {SWAPPED}, drawn "
         "once for all rows; those to be told stay as they are. Of the words of the test part "
         f"{float((text.test == UNKNOWN).double().mean()):.1%} are <unk> before any is swapped.",

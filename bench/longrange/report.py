@@ -45,11 +45,11 @@ def notes(table: pd.DataFrame) -> list[str]:
         f"The most frequent class has {first.most_frequent:.2f} % of the {first.n_test:,} test "
         f"sequences; chance is {first.chance:g} %. A row that stays there says nothing of its "
         "method: it may need more steps, a wider network or another recipe.",
-        "Means over seeds, on test sequences that chose nothing; the learning rate of each row is "
-        "the better of the same few on the validation sequences. Inference and training are ratios "
-        "of throughput to the plain row, in processor time of one run, so above 1 is faster. The "
-        "token cosine is of pairs of tokens behind the last block, without padding. Differences "
-        "are to the row under against; those of the cosine are over seeds, not corrected, and left "
+        "Means over seeds, on test sequences that chose no setting; the learning rate of each row "
+        "is the better of the same few on the validation sequences. Inference and training are "
+        "ratios of throughput to the plain row, in processor time of one run, so above 1 is "
+        "faster. The token cosine is of pairs of tokens behind the last block, without padding. "
+        "Differences are to the row under against; those of the cosine are over seeds, not corrected, and left "
         "out where rate or steps differ.",
         note_on_verdicts(differences(table), of="seeds and test sequences"),
         CURVES.format("sequences"),

@@ -195,8 +195,8 @@ def coding_rate_step(
 
     for ``0 < step be < 2`` and ``|sum_h U_h U_h^T|_2 <= 1``: the gradient has the Lipschitz
     constant be. With ``sum_h U_h U_h^T = I`` the step is
-    ``(1 - step be) X + step be sum_h C_h W_h U_h^T``. The rate is not convex, so that steps tend to
-    a critical point, and no gap to a minimum is known.
+    ``(1 - step be) X + step be sum_h C_h W_h U_h^T``. The rate is not convex: steps tend to a
+    critical point only, and no gap to a minimum is known.
 
     Parameters
     ----------

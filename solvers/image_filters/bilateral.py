@@ -129,7 +129,7 @@ def bilateral_matrix(
     """Row-stochastic matrix A of `bilateral_filter`, for small images: ``u = A @ y``.
 
     ``A_ij = w_ij / sum_l w_il`` with pixels in row-major order; parameters are those of
-    `bilateral_filter`.
+    `bilateral_filter`, except `mask` and `n_jobs`. It takes no volumes.
 
     Returns
     -------

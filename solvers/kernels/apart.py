@@ -34,7 +34,7 @@ def read(typingctx: Any, array: Any, index: Any) -> Any:
 
 @_untyped
 def put(typingctx: Any, array: Any, index: Any, value: Any, name: Any) -> Any:
-    """``array[index] = value``; the name is a literal number, 0 to 4."""
+    """``array[index] = value``; `name` is a literal, 0 to 4, that marks the memory written."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _pointer(context, builder, array, index, arguments)
@@ -46,7 +46,7 @@ def put(typingctx: Any, array: Any, index: Any, value: Any, name: Any) -> Any:
 
 @_untyped
 def add(typingctx: Any, array: Any, index: Any, term: Any, name: Any) -> Any:
-    """``array[index] += term``; the name is a literal number, 0 to 4."""
+    """``array[index] += term``; `name` is a literal, 0 to 4, that marks the memory written."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _pointer(context, builder, array, index, arguments)

@@ -24,7 +24,7 @@ def titans_memory(
         Z_t = eta_t Z_{t-1} - 2 theta_t k_t^T (k_t M_{t-1} - v_t)
         M_t = (1 - alpha_t) M_{t-1} + Z_t,   o_t = q_t M_t
 
-    The gradient is that of ``|v_t - k_t M|^2``, without a half, at the memory before its decay.
+    The gradient is that of ``|v_t - k_t M|^2``, without a half, taken at M_{t-1}, before the decay.
     ``alpha = eta = 0`` and ``theta = beta / 2`` is `delta_rule`.
 
     Parameters

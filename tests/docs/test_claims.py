@@ -26,7 +26,7 @@ RESULTS = ROOT / "docs/results"
 faults = pd.read_csv(ROOT / "tests/faults/listed.csv", keep_default_na=False)
 CLAIMS = [
     pytest.param(claim, id=f"{page.stem}: {claim[:60]}")
-    for page in sorted((ROOT / "docs").glob("*.md"))
+    for page in sorted((*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/first_hour").glob("*.md")))
     for claim in re.findall(r"^ *% holds: (.*)$", page.read_text(), re.M)
 ]
 
@@ -100,6 +100,19 @@ def verdicts_on_psnr(folder, pairs):
         columns=lambda name: name.removesuffix("Denoiser, trained")
     )
     return [*verdicts(psnr, pairs).values()]
+
+
+pictures, generated = ("digits", "yaleb-10", "coil20"), ("Gaussian", "synthetic:")
+tenth, hundredth = "time at gap 0.1, batch", "time at gap 0.01, batch"
+never = float("inf")
+
+
+def layers(name, data, methods="learned"):
+    """Numbers of cluster-synthetic, on data and of methods that begin so; never is infinite."""
+    table = find_table(["cluster-synthetic"], [name])
+    rows = table[table.data.str.startswith(data) & table.method.str.startswith(methods)]
+    assert len(rows) > 0
+    return rows[name].replace("never", "inf").astype(float)
 
 
 def means_of_methods(preset, family):

@@ -27,12 +27,13 @@ _SHIFTS = (10.0, 1e3, 1e4)
 
 @operator_law
 def magnitudes(subject: Subject, declared: Declared) -> Iterator[Trial]:
-    """Output and gradients are correct for queries and keys of 1/100 and of 100 times the size.
+    """The output is correct for queries and keys of 1/100 and of 100 times the size.
 
     The expected output is that of the reference, or of the matrix for operators that are linear in
-    the values. Small tokens are tried under the hardest mask too, and the gradient by the first of
-    the inputs. A reference may overflow for large ones. Then the matrix judges; if there is none,
-    the output must be finite. The tolerances are those of the laws `output` and `gradient`.
+    the values. Small tokens are tried under the hardest mask too. Only for them the gradient in the
+    first input that the layer reads is compared. A reference may overflow for large tokens. Then
+    the matrix judges; if there is none, the output must be finite. The tolerances are those of the
+    laws `output` and `gradient`.
     """
     reads_tokens = {"q", "k"} & set(declared.reads)
     if subject.accuracy.iterates or not reads_tokens or not has_expected_output(subject):

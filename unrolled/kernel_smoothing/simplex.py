@@ -31,7 +31,7 @@ def project_on_simplex(logits: Tensor) -> Tensor:
     ``p = max(z - tau, 0)`` with tau such that ``sum_j p_j = 1``. The threshold comes from Newton
     steps on this equation, which is convex and piecewise linear in tau: from below they rise to its
     root and end there after a few steps. Compiled code and the transforms of ``torch.func`` cannot
-    loop until then and sort instead.
+    loop until convergence; they sort instead.
 
     On the support the gradient is the incoming one minus its mean there; elsewhere it is zero.
 

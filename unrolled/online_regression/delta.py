@@ -101,11 +101,12 @@ class DeltaRule(OnlineRule):
 
         S_- = Diag(a_t) S_{t-1},   S_t = S_- + beta_t (m_t o k_t)^T (v_t - k_t S_-),   o_t = q_t S_t
 
-    It is a step of LMS, Kaczmarz's for beta = 1. Queries and keys are divided by ``sqrt(|.|^2 +
-    1e-6)``, so that steps up to 2 do not enlarge errors. The tokens give the gates through a
-    projection of the shell, x w with w = 0 at first: ``beta = largest_step sigmoid(x w)``, ``log a
-    = min(x w, 0)`` and ``m = 1.5^tanh(x w)``. The layer starts as the delta rule with steps of
-    ``largest_step / 2``. Without a causal mask every query reads the state after the last key.
+    It is a step of LMS; for beta = 1 it is Kaczmarz's step. Queries and keys are divided by
+    ``sqrt(|.|^2 + 1e-6)``, so that steps up to 2 do not enlarge errors. The tokens give the gates
+    through a projection of the shell, x w with w = 0 at first: ``beta = largest_step sigmoid(x
+    w)``, ``log a = min(x w, 0)`` and ``m = 1.5^tanh(x w)``. The layer starts as the delta rule with
+    steps of ``largest_step / 2``. Without a causal mask every query reads the state after the last
+    key.
 
     Parameters
     ----------
@@ -114,8 +115,8 @@ class DeltaRule(OnlineRule):
     preconditioned : bool, default=False
         Whether the tokens give m; otherwise it is 1.
     largest_step : float, default=1.0
-        In (0, 2], with m in (0, 4/3]. Above 1 steps may overshoot, so that the state's map has
-        negative eigenvalues.
+        In (0, 2]; at most 4/3 if `preconditioned`. Above 1 steps may overshoot, so that the state's
+        map has negative eigenvalues.
 
     Raises
     ------

@@ -143,7 +143,7 @@ def remarks(table: pd.DataFrame) -> list[str]:
 def notes(table: pd.DataFrame) -> list[str]:
     """Sentences on how to read the tables."""
     text = [
-        "Means over seeds, on test images that chose nothing; learning rate, steps and scale of "
+        "Means over seeds, on test images that chose no setting; learning rate, steps and scale of "
         "positions of each row are the best of the same few on the validation images. Inference "
         "and training are ratios of throughput to the plain row, in processor time of one run, so "
         "above 1 is faster. Tokens are those of the last layer before the final norm, in float64; "

@@ -401,7 +401,8 @@ def deviations(network: nn.Module, images: Sequence[Array]) -> list[dict[str, An
 def readable(network: nn.Module) -> list[dict[str, float]]:
     """Medians of steps, thresholds and weights of each layer by name, without filters.
 
-    Parameters that are learned as logarithms are exponentiated, and lose the word log.
+    Parameters that are learned as logarithms are exponentiated, and lose the word log. A noise has
+    no sign, as layers square it.
     """
     layers = layers_of(network)
     rows = []
@@ -411,6 +412,7 @@ def readable(network: nn.Module) -> list[dict[str, float]]:
             if tensor.ndim < 2:
                 value = tensor.detach().double().median()
                 words = [word for word in re.split("[._]", name) if word != "log"]
-                row[" ".join(words)] = float(value.exp() if "log" in name else value)
+                value = value.exp() if "log" in name else value
+                row[" ".join(words)] = float(value.abs() if words[-1] == "noise" else value)
         rows.append(row)
     return rows

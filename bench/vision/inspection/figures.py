@@ -71,7 +71,7 @@ _PANELS = [
         },
     ),
     _Panel(
-        "Second values of the attention matrix", "mean of heads; dots: each head",
+        "Second singular value and eigenvalue", "of the attention matrix; dots: each head",
         {"singular_value_2": "singular value", "eigenvalue_2": "|eigenvalue|"}, of_heads=True,
     ),
     _Panel(
@@ -196,13 +196,14 @@ def _draw_nearest(own: Axes, table: pd.DataFrame) -> None:
             own.plot([], [], linestyle="", label=words.replace("-", " "), **style)
         means = heads.groupby("layer").mean(numeric_only=True)
         lines = {
-            "nearest_baseline": ("k:", "a I + b 11', mean of heads"),
-            "permuted_nearest_distance": ("k-", "permuted tokens, mean"),
-            "random_nearest_distance": ("k--", "random weights, mean"),
+            "permuted_nearest_distance": ("0.7", "-", 3.0, "permuted tokens, mean"),
+            "random_nearest_distance": ("k", "--", 0.9, "random weights, mean"),
+            "nearest_baseline": ("k", ":", 1.2, "a I + b 11', mean of heads"),
         }
-        for column, (line, label) in lines.items():
-            if column in means:
-                own.plot(means.index, means[column], line, linewidth=0.9, label=label)
+        for column, (colour, line, width, label) in lines.items():
+            if column in means:  # one may lie on another
+                style = {"color": colour, "linestyle": line, "linewidth": width}
+                own.plot(means.index, means[column], label=label, **style)
         own.plot([], [], "ko", markerfacecolor="none", label="hollow: parameter undetermined")
     own.set_ylim(0, 1.05)
     _finish(own, "Nearest classical problem on the tokens", "|A - C*| / |A|, each head")

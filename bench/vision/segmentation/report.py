@@ -89,7 +89,7 @@ def _read_pseudo_values(table: pd.DataFrame, row: str, column: str) -> pd.DataFr
 def notes(table: pd.DataFrame) -> list[str]:
     """How to read the tables."""
     return [
-        "Means over seeds, on test pictures that chose nothing. "
+        "Means over seeds, on test pictures that chose no setting. "
         + note_on_verdicts(differences(table), of="seeds and test pictures")
         + " The tables of one scale and of three count as one.",
         *([CURVES.format("pictures")] if "curve" in table else []),
@@ -138,7 +138,8 @@ def draw_scenes(table: pd.DataFrame, path: Path, *, data: str, data_home: str | 
             axis.set_axis_off()
             if row == 0:
                 axis.set_title(title, fontsize=10)
-    names = [*test.target_names, "no label"]
+    unlabelled = (test.target[places] >= len(test.target_names)).any()
+    names = [*test.target_names, *(["no label"] if unlabelled else [])]
     patches = [Patch(color=colours(i), label=name) for i, name in enumerate(names)]
     figure.legend(handles=patches, loc="outside right center", frameon=False, fontsize=8)
     save(figure, path)

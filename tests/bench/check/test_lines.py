@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from twinsolve.bench.check.checks import _cache_results
-from twinsolve.bench.check.lines import coverage, share, twin_lines
+from twinsolve.bench.check.lines import coverage, law_lines, share, twin_lines
 from twinsolve.twins import HeadCall
+from twinsolve.twins.laws import LAWS
 
 from ..command import run
 
@@ -46,6 +47,15 @@ def test_failures_are_said_in_words():
     )
     assert causal.endswith(": deviation nan, tolerance 1.0e-10")
     assert pairs.endswith(": deviation 5.0e-01, tolerance 1.0e-10")
+
+
+def test_every_law_is_told():
+    head, rows = law_lines(LAWS)
+    assert len(head) == 2
+    names = [name for name, _ in rows]
+    assert {"jump", "reads", "absent", "blocks", "nothing", "second derivative"} < {*names}
+    assert len({*names}) == len(names) == len(LAWS)
+    assert all(words.endswith(".") for _, words in rows)
 
 
 def test_cases_are_told_whole():

@@ -6,8 +6,10 @@ import sys
 from itertools import pairwise, product
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -352,6 +354,19 @@ def test_windows_and_class_attention_are_measured_and_drawn(model, n_layers, siz
     assert set(table.verdict.dropna()) == {"holds"}
     figures.draw_page(table, layers, source, "noise", tmp_path)
     assert (tmp_path / "inspect.png").is_file()
+
+
+def test_lines_of_the_nearest_problem_do_not_hide_each_other():
+    names = ("nearest_distance", "nearest_baseline", "permuted_nearest_distance")
+    about = {"kind": "head", "layer": [1, 2], "nearest": "gaussian"}
+    table = pd.DataFrame(about | dict.fromkeys(names, 0.8))
+    (own,) = Figure().subplots(1, squeeze=False)[0]
+    figures._draw_nearest(own, table.assign(nearest_parameter="1"))
+    shown = {x.get_label().split(",")[0]: x for x in own.lines}
+    under, above = shown["permuted tokens"], shown["a I + b 11'"]
+    assert own.lines.index(under) < own.lines.index(above)
+    assert under.get_linewidth() > 2 * above.get_linewidth()
+    assert under.get_color() != above.get_color()
 
 
 BROKEN = """

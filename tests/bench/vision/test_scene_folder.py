@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from twinsolve.bench.vision.segmentation import report
 from twinsolve.bench.vision.segmentation.data import load_scenes
 
 from ..command import run
@@ -182,6 +183,30 @@ def test_too_few_pictures_and_classes_without_training_pixels_are_refused(save):
     scene(save, "test/5", labels_of(5, values=(0, 9)))
     with pytest.raises(ValueError, match=r"no training label picture .* holds the class 9"):
         load_scenes(path)
+
+
+@pytest.fixture
+def saved(monkeypatch):
+    """Words of the legend of each figure that the report of segmentation saves."""
+    legends, save_figure = {}, report.save
+
+    def keep(figure, path):
+        legends[path.name] = [x.get_text() for box in figure.legends for x in box.get_texts()]
+        save_figure(figure, path)
+
+    monkeypatch.setattr(report, "save", keep)
+    return legends
+
+
+def test_the_legend_of_scenes_has_what_pictures_have(save, saved, tmp_path):
+    for ignored in ("", ",ignore=7"):
+        for number in range(7):
+            labels = labels_of(number)
+            labels[-1] = 7 if ignored else labels[-1]
+            path = scene(save, str(number), labels)
+        options = "--row softmax --seeds 1 --steps 2 --recipe depth=1,dim=16,num_heads=2"
+        run(f"segment {path}:size=16{ignored} {options}", "--output", tmp_path / f"out{ignored}")
+        assert saved["scenes.png"] == ["0", "255", *(["no label"] if ignored else [])]
 
 
 def test_the_command_trains_on_a_folder(save, tmp_path):

@@ -6,7 +6,14 @@ import torch
 from PIL import Image
 
 from twinsolve.bench import denoise, denoise_image, load_denoiser
-from twinsolve.bench.vision.denoising.networks import apply, in_tiles, shipped_classes, started
+from twinsolve.bench.vision.denoising.networks import (
+    apply,
+    in_tiles,
+    layers_of,
+    readable,
+    shipped_classes,
+    started,
+)
 from twinsolve.bench.vision.denoising.report import classical_problems, energies
 from twinsolve.datasets import add_noise, load_photographs
 from twinsolve.unrolled.models.denoisers import (
@@ -145,6 +152,14 @@ def test_the_shipped_network_of_all_levels_is_that_for_25_at_25_and_helps_at_all
         assert errors[0] < errors[1] + 0.15, sigma  # dB behind what is rescaled
         start = apply(started(network), given, sigma / 255)
         assert np.square(found[0] - clean).mean() < np.square(start - clean).mean()
+
+
+def test_a_noise_is_told_without_a_sign():
+    network = load_denoiser("nonlocal-means")
+    noises = [layer.means.noise.detach() for layer in layers_of(network)]
+    assert any(bool((x < 0).all()) for x in noises)
+    told = [row["means noise"] for row in readable(network)]
+    assert told == [float(x.double().median().abs()) for x in noises]
 
 
 def test_functions_take_it_at_each_noise(tmp_path):
