@@ -73,9 +73,9 @@ CHOICE = "The row to report of each method: its affinity steps of largest score,
 _SPREAD = (
     "Errors are means over the trials; std and range are over the seeds, of k-means and of fits "
     "where these depend on one. Times are processor seconds of a fit, as medians of ratios on the "
-    "same trial. ME-3 is the connectivity of the worst true cluster, 0 if the graph cuts it. ME-2 is "
-    "the mean share of a row of coefficients on points of other clusters. In trials: in how many of "
-    "them the learned method errs less."
+    "same trial. ME-3 is the connectivity of the worst true cluster, 0 if the graph cuts it. ME-2 "
+    "is the mean share of a row of coefficients on points of other clusters. In trials: in how "
+    "many of them the learned method errs less."
 )
 _NUMBERS = (
     *QUALITY, "accuracy", "nmi", "ari", "accuracy_fit", "accuracy_new", "new_ms",

@@ -49,8 +49,8 @@ def notes(table: pd.DataFrame) -> list[str]:
         "is the better of the same few on the validation sequences. Inference and training are "
         "ratios of throughput to the plain row, in processor time of one run, so above 1 is "
         "faster. The token cosine is of pairs of tokens behind the last block, without padding. "
-        "Differences are to the row under against; those of the cosine are over seeds, not corrected, and left "
-        "out where rate or steps differ.",
+        "Differences are to the row under against; those of the cosine are over seeds, not "
+        "corrected, and left out where rate or steps differ.",
         note_on_verdicts(differences(table), of="seeds and test sequences"),
         CURVES.format("sequences"),
     ]
