@@ -12,14 +12,17 @@ from twinsolve.solvers.kernel_smoothing import simplex_projection_residual
 from twinsolve.solvers.spectral_filtering import high_frequency_share
 from twinsolve.unrolled import (
     Context,
+    CrissCross,
     Elliptical,
     Gaussian,
     Kernel,
+    Local,
     Logistic,
     Operator,
     Sinkhorn,
     Softmax,
     Sparsemax,
+    Symmetric,
     TopK,
 )
 from twinsolve.unrolled.kernel_smoothing import (
@@ -365,6 +368,15 @@ def test_balanced_rows_sum_to_one_wherever_tokens_lie(offset):
     q, k = ((tokens(1, 30, 8, seed=i) + offset).float() for i in range(2))
     P = Sinkhorn(Softmax()).matrix(q, k)
     assert_close(P.sum(dim=-1), torch.ones(1, 30), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("base", [Softmax(), Symmetric(), Local(2), CrissCross(4), Gaussian(1.0)])
+def test_logits_of_half_precision_are_balanced_in_float32(base, dtype):
+    """Logits of 1e5 overflow in float16, and round to 512 in bfloat16."""
+    q, k = ((4 * tokens(2, 12, 8, seed=i) + 200).to(dtype) for i in range(2))
+    expected = Sinkhorn(base).matrix(q.double(), k.double())
+    assert_close(Sinkhorn(base).matrix(q, k).double(), expected, atol=4e-3, rtol=0)
 
 
 def test_zeros_of_the_base_remain_and_give_no_nan():

@@ -95,7 +95,7 @@ class Sinkhorn(Correction):
         """
         wide, visible = torch.promote_types(call.q.dtype, torch.float32), call.mask
         if isinstance(self.base, SoftmaxSmoother):
-            logits = self.base.logits(call).to(wide)
+            logits = self.base.logits(call._replace(q=call.q.to(wide), k=call.k.to(wide)))
             return logits if visible is None else logits.masked_fill(~visible, _low(logits))
         A = call.matrix_of(self.base).to(wide)
         zero = A <= 0

@@ -53,12 +53,12 @@ def _grid_positions(places: Array, width: int, n_class: int) -> Array:
 
 
 def _regress(neighbors: list[Array], q: Array, k: Array, v: Array, scale: float) -> Array:
-    """Regress each query on its neighbours."""
-    rows = [
-        regress_by_dot_products(q[i : i + 1], k[near], v[near], scale)
-        for i, near in enumerate(neighbors)
-    ]
-    return np.concatenate(rows)
+    """Regress each query on its neighbours; a query without any has the output zero."""
+    out = np.zeros((len(q), v.shape[1]))
+    for i, near in enumerate(neighbors):
+        if len(near):
+            out[i] = regress_by_dot_products(q[i : i + 1], k[near], v[near], scale)[0]
+    return out
 
 
 def _find_near(layer: Local | CrissCross, call: HeadCall) -> Array:
@@ -81,7 +81,8 @@ def _solve_fixed(layer: Local | CrissCross, call: HeadCall) -> Array:
     return _regress(near, q, k, call.v, scale_of(layer, q))
 
 
-def _fixed_logits(layer: Local | CrissCross, call: HeadCall) -> Array:
+def neighborhood_logits(layer: Local | CrissCross, call: HeadCall) -> Array:
+    """Return ``scale q . k``, and -inf for keys that are not near."""
     return np.where(_find_near(layer, call), dot_product_logits(layer, call), -np.inf)
 
 
@@ -151,7 +152,7 @@ _on_graph = partial(
     add_smoother, equation="QK-local", source="Attention: Self-Expression Is All You Need"
 )
 _on_graph(
-    _fixed_logits,
+    neighborhood_logits,
     numerics=OF_DOT_PRODUCTS,
     name="local-window",
     layer=Local,
@@ -163,7 +164,7 @@ _on_graph(
     solve=_solve_fixed,
 )
 _on_graph(
-    _fixed_logits,
+    neighborhood_logits,
     numerics=OF_DOT_PRODUCTS,
     name="criss-cross",
     layer=CrissCross,

@@ -15,11 +15,14 @@ from scipy.special import logsumexp
 from torch import Tensor
 
 from ....solvers import least_squares_self_expression, nadaraya_watson, sinkhorn, sparsemax
+from ....unrolled.attention import SoftmaxSmoother
 from ....unrolled.kernel_smoothing import (
+    CrissCross,
     FeatureKernel,
     Gaussian,
     Kernel,
     Linear,
+    Local,
     Sinkhorn,
     Softmax,
     Sparsemax,
@@ -27,6 +30,7 @@ from ....unrolled.kernel_smoothing import (
 from ....unrolled.kernel_smoothing.kernel import LogKernel
 from ...heads import Array, HeadCall, head_value, heads, move_parameters
 from ...judging.certificates import (
+    Logits,
     balanced_residual,
     projection_residual,
     range_of,
@@ -36,6 +40,7 @@ from ...laws.subject import as_array, identity_values
 from ...pairs import Inputs, Numerics, solve_head
 from ...registry import add_twin, exact_twin, having, numerics_of_base
 from ...relations import Bound, FixedPointLimit, Identity, Inequalities, Iterate
+from .graphs import neighborhood_logits
 from .regression import (
     add_smoother,
     build_gaussian,
@@ -249,6 +254,12 @@ _linear(
 )
 
 
+_LOGITS: dict[type, Logits] = {
+    Gaussian: gaussian_logits,
+    Softmax: dot_product_logits,
+    Local: neighborhood_logits,
+    CrissCross: neighborhood_logits,
+}
 _TOL = 1e-12
 _SHIFT = 0.01  # of two keys: it puts two tokens out of balance
 
@@ -266,19 +277,29 @@ def _base_matrix(layer: Sinkhorn, call: HeadCall) -> Array:
 def _solve_iterates(layer: Sinkhorn, call: HeadCall) -> Array:
     """Scale the entries between visible tokens, which are queries and keys.
 
-    A hidden query weights the visible keys with the scales of the visible queries.
+    A hidden query weights the visible keys with the scales of the visible queries. Rows and columns
+    of zeros stay as they are.
     """
     seen = _visible_tokens(call)
     L = _balanced_logits(layer, call)[:, seen]
-    L = L - logsumexp(L, axis=1, keepdims=True)
+    L = L - _log_sums(L, axis=1)
     for _ in range(layer.n_iter):
-        L = L - logsumexp(L[seen], axis=0)
-        L = L - logsumexp(L, axis=1, keepdims=True)
+        L = L - _log_sums(L[seen], axis=0)
+        L = L - _log_sums(L, axis=1)
     return np.asarray(np.exp(L) @ call.v[seen])
 
 
+def _log_sums(L: Array, axis: int) -> Array:
+    """Return the logarithms of the sums of ``exp(L)``, and 0 for those of zeros alone."""
+    sums = np.asarray(logsumexp(L, axis=axis, keepdims=True))
+    return np.where(sums == -np.inf, 0.0, sums)
+
+
 def _solve_limit(layer: Sinkhorn, call: HeadCall) -> Array:
-    """Solve for the limit of visible tokens, whose column scales also give the hidden rows."""
+    """Solve for the limit of visible tokens, whose column scales also give the hidden rows.
+
+    The matrix must be positive: one with zeros may have no limit.
+    """
     seen = _visible_tokens(call)
     A = _base_matrix(layer, call)[:, seen]
     with np.errstate(divide="ignore"):
@@ -298,13 +319,19 @@ def _visible_tokens(call: HeadCall) -> Array:
 
 
 def _balanced_logits(layer: Sinkhorn, call: HeadCall) -> Array:
-    """Return the logarithms of the matrix that is balanced."""
-    if isinstance(layer.base, Gaussian):
-        return gaussian_logits(layer.base, call)
-    if type(layer.base) is Softmax:  # its matrix may vanish where its logits do not
-        return dot_product_logits(layer.base, call)
+    """Return the logarithms of the matrix that is balanced.
+
+    The layer balances the logits of a base that has them, whose exponentials may vanish. They are
+    unknown, and NaN, in a column without any weight.
+    """
+    base = layer.base
+    if logits := _LOGITS.get(exact_twin(base).layer):
+        return logits(base, call)
+    A = _base_matrix(layer, call)
+    if isinstance(base, SoftmaxSmoother):
+        A = np.where(A.any(axis=0), A, np.nan)
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(_base_matrix(layer, call)))
+        return np.asarray(np.log(A))
 
 
 def _bound_rate(layer: Sinkhorn, q: Tensor, k: Tensor, v: Tensor) -> Inequalities:
