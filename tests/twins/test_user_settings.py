@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 import twinsolve
 from twinsolve.unrolled import (
+    Attention,
     CrissCross,
     Kernel,
+    Linformer,
     Local,
     Sinkhorn,
     Sparsemax,
@@ -43,3 +46,34 @@ def test_balanced_matrices_with_columns_of_zeros_are_right(name):
 )
 def test_queries_whose_neighbours_are_all_hidden_have_the_output_zero(layer):
     assert breaks(layer) == []
+
+
+@pytest.mark.filterwarnings("ignore:Twicing. Linformer is not row stochastic")
+@pytest.mark.parametrize("max_length", [24, 32, 64])
+@pytest.mark.parametrize("wrap", [lambda x: x, Twicing], ids=["plain", "wrapped"])
+def test_laws_on_more_tokens_than_a_layer_takes_are_not_judged(wrap, max_length):
+    report = twinsolve.check(wrap(Linformer(max_length, 6)), X)
+    unjudged = {x.law for x in report.findings if x.verdict == "not judged"}
+    assert report, report
+    assert {"sizes", "many tokens", "padding of nan"} <= unjudged
+    assert ("far tokens" in unjudged) == (max_length < 40)
+    assert f"not judged, on more drawn tokens than the {max_length} that it takes" in str(report)
+
+
+def test_no_law_is_judged_on_a_layer_for_a_handful_of_tokens():
+    report = twinsolve.check(Linformer(9, 3), X[:9])
+    assert report, report
+    assert [(x.law, x.verdict) for x in report.findings[1:]] == [("all laws", "not judged")]
+    batch = torch.from_numpy(X[:9]).float().expand(2, 9, 8)
+    report = twinsolve.check(Attention(8, 2, operator=Linformer(9, 3)), (batch,) * 3)
+    assert report, report
+    assert "not judged, on more drawn tokens than the 9 that it takes: all laws" in str(report)
+
+
+def test_a_law_broken_on_few_tokens_is_found_where_many_are_not_taken():
+    class Doubled(Linformer):
+        def attend(self, call):
+            return super().attend(call) * (2 if call.k.shape[-2] == 4 else 1)
+
+    broken = twinsolve.check(Doubled(24, 6), X).broken
+    assert "sizes" in {x.law for x in broken}

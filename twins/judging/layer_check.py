@@ -174,7 +174,7 @@ def check(
     laws = try_laws(subject, inputs)
     return Report(
         type(layer).__name__,
-        (judged.finding(subject, laws=laws.share), *laws.broken),
+        (judged.finding(subject, laws=laws.share), *laws.findings),
         _compare_with_origin(twin, subject, origin, inputs),
     )
 

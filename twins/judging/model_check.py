@@ -80,7 +80,7 @@ class _ModelCheck:
             if self.judgements.get(name):
                 laws = self.laws.get(name, LawsTried([]))
                 yield _summarize(self.judgements[name]).finding(module, name, laws.share)
-                yield from (replace(law, where=name) for law in laws.broken)
+                yield from (replace(law, where=name) for law in laws.findings)
             elif (why := self._explain_omission(name, module)) is not None:
                 kind = {"class": type(module).__name__}
                 yield Finding("", "not judged", why=why, where=name, details=kind)

@@ -19,7 +19,7 @@ from ...unrolled.sparse_coding import SparseCoding
 from ..heads import Array, Tensors
 from ..laws import Accuracy, Masks, Measurement, Subject, Trial, draw_inputs, trials, worst
 from ..laws.outputs import output
-from ..laws.subject import N_HEADS, Way
+from ..laws.subject import N_HEADS, TooManyTokensError, Way, check_length
 from ..pairs import solver_output, twin_context
 from ..registry import Twin, add_base_contexts, catalogue, is_exact, judging_twin, twins_of
 from ..relations import FixedPointLimit, Limit, Rate
@@ -145,15 +145,16 @@ def _make_subject_of(
 
 
 class LawsTried(NamedTuple):
-    """A finding on each law that a layer breaks, and how many laws were tried."""
+    """Findings on laws that a layer breaks or takes too few tokens for, and the number tried."""
 
-    broken: list[Finding]
+    findings: list[Finding]
     n_tried: int = 0
 
     @property
     def share(self) -> str:
         """How many of the tried laws hold, in words; "" if none was tried."""
-        return f"{self.n_tried - len(self.broken)} of {self.n_tried}" if self.n_tried else ""
+        n_broken = sum(finding.verdict == "broken" for finding in self.findings)
+        return f"{self.n_tried - n_broken} of {self.n_tried}" if self.n_tried else ""
 
 
 def try_laws(layer: nn.Module, inputs: Tensors) -> LawsTried:
@@ -169,21 +170,35 @@ def try_laws(layer: nn.Module, inputs: Tensors) -> LawsTried:
     if not is_exact(twin) or twin.numerics.promised is not None:
         return LawsTried([])
     copied = _few_iterations(twin, copy.deepcopy(layer).cpu().double().eval())
-    subject = _draw_like(twin, copied, inputs)
     broken: dict[str, list[tuple[Trial, Measurement]]] = {}
+    unjudged: dict[str, Finding] = {}
     laws: set[str] = set()
+    try:
+        subject = _draw_like(twin, copied, inputs)
+    except TooManyTokensError:
+        return LawsTried([_not_judged(layer, "all laws")])
     with torch.enable_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for trial in trials(subject):
-            laws.add(trial.law)
             try:
                 measured = trial.measure()
+            except TooManyTokensError:
+                unjudged[trial.law] = _not_judged(layer, trial.law)
+                continue
             except (RuntimeError, ValueError, IndexError, TypeError):
                 measured = Measurement(math.inf, 0.0)
+            laws.add(trial.law)
             accurate = trial.law in _SLOPE_LAWS and measured.deviation <= _SLOPE_ACCURACY
             if not (measured.holds or accurate):
                 broken.setdefault(trial.law, []).append((trial, measured))
-    return LawsTried([_sum_up(layer, *tried) for tried in broken.values()], len(laws))
+    findings = [*(_sum_up(layer, *tried) for tried in broken.values()), *unjudged.values()]
+    return LawsTried(findings, len(laws))
+
+
+def _not_judged(layer: Any, law: str) -> Finding:
+    """Return the finding on a law that draws more tokens than the layer takes."""
+    why = f"on more drawn tokens than the {layer.max_length} that it takes"
+    return Finding(law, "not judged", why=why, details={"class": type(layer).__name__})
 
 
 def _sum_up(layer: nn.Module, *broken: tuple[Trial, Measurement]) -> Finding:
@@ -205,9 +220,10 @@ def _draw_like(twin: Twin, layer: nn.Module, inputs: Tensors) -> Subject:
         sizes |= {"heads": max(len(inputs[0]), N_HEADS if free else 1), "spread": 1.0}
 
     def draw() -> Tensors:
-        return draw_inputs(
-            kind, np.random.default_rng(0), same=twin.inputs.pairing == "self", **sizes
-        )
+        same, rng = twin.inputs.pairing == "self", np.random.default_rng(0)
+        inputs = draw_inputs(kind, rng, same=same, **sizes)
+        check_length(_as_operator(twin, layer), inputs)
+        return inputs
 
     while kind == "tokens" and sizes["spread"] > _LEAST_SPREAD:
         arrays = (x.numpy() for x in draw())

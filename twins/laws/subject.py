@@ -37,6 +37,7 @@ class Declared(Protocol):
     additive_masks: bool
     data_dependent: bool
     positional: Literal["relative", "absolute"] | None
+    max_length: int | None
     needs: tuple[str, ...]
     reads: tuple[str, ...]
 
@@ -53,6 +54,10 @@ class Reference(Protocol):
         rows: Array | None,
     ) -> Array:
         """Return the output at the layer's present parameters; only `rows` need be solved."""
+
+
+class TooManyTokensError(ValueError):
+    """A law draws more tokens than the layer takes: it cannot be tried on this layer."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,14 @@ def draw_inputs(kind: str, rng: np.random.Generator, *, same: bool, **sizes: Any
     )
     v = torch.from_numpy(rng.standard_normal((heads, n, size["n_values"])))
     return (k if same else q), k, v
+
+
+def check_length(declared: Declared | None, inputs: Tensors) -> None:
+    """Raise a `TooManyTokensError` if there are more tokens than the layer takes."""
+    largest = None if declared is None else declared.max_length
+    if largest is not None and inputs[0].shape[-2] > largest:
+        n = inputs[0].shape[-2]
+        raise TooManyTokensError(f"the layer takes at most {largest} tokens, got {n}")
 
 
 @dataclass(frozen=True)
@@ -190,15 +203,20 @@ class Subject:
         return replace(self, inputs=inputs, make_context=make)
 
     def drawn(self, rng: np.random.Generator, **sizes: Any) -> Subject:
-        """Return the layer on newly drawn inputs."""
+        """Return the layer on newly drawn inputs, of which it must take as many."""
+        drawn = self._drawn(rng, sizes)
+        check_length(self.declared, drawn.inputs)
+        return drawn
+
+    def _drawn(self, rng: np.random.Generator, sizes: dict[str, Any]) -> Subject:
         sizes |= self.kept
         return self.on(draw_inputs(self.kind, rng, same=self.same_points, **sizes))
 
     def resized(self, rng: np.random.Generator, **sizes: Any) -> Subject:
         """Return a layer of this kind, built for newly drawn inputs of another size."""
-        drawn = self.drawn(rng, **sizes)
         if self.build is None:
-            return drawn
+            return self.drawn(rng, **sizes)
+        drawn = self._drawn(rng, sizes)
         return replace(drawn, layer=self.build(drawn.inputs, rng))
 
     def to(self, dtype: torch.dtype) -> Subject:

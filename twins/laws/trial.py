@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 
 from .measurement import Measurement
-from .subject import Declared, Subject
+from .subject import Declared, Subject, TooManyTokensError
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Trial:
         The conditions, such as "causal, padding"; empty if the law makes a single statement.
     measure : callable
         ``measure()`` returns the `Measurement` and raises the errors of the layer and its
-        reference.
+        reference; a `TooManyTokensError` if the layer takes fewer tokens than the law needs.
     dtype : str
         Dtype in which the layer runs.
     law : str
@@ -50,11 +50,18 @@ def law(function: Law) -> Law:
 
     @wraps(function)
     def named_law(subject: Subject) -> Iterator[Trial]:
-        for trial in function(subject):
-            yield replace(trial, law=name)
+        try:
+            for trial in function(subject):
+                yield replace(trial, law=name)
+        except TooManyTokensError as error:
+            yield Trial("", partial(_raise, error), law=name)
 
     LAWS.append(named_law)
     return named_law
+
+
+def _raise(error: Exception) -> Measurement:
+    raise error
 
 
 def operator_law(function: OperatorLaw) -> Law:

@@ -69,6 +69,8 @@ class Operator(nn.Module):
         A finite bias in the mask adds to the logits; otherwise it is refused.
     data_dependent : bool
         How much is computed depends on the data: export and full-graph compilation are refused.
+    max_length : int, optional
+        The largest number of keys; any number if None, the default.
     cheap_matrix : bool
         Up to a few hundred tokens, building the matrix costs about as much as `forward`.
     needs : tuple of str
@@ -104,6 +106,7 @@ class Operator(nn.Module):
     pair_masks: bool = True
     additive_masks: bool = False
     data_dependent: bool = False
+    max_length: int | None = None
     cheap_matrix: bool = False
     needs: tuple[str, ...] = ()
     row_needs: tuple[str, ...] = ()
@@ -450,6 +453,7 @@ class Correction(Operator):
         self.base = base
         vars(self).update(base.laws._asdict())
         self.gates, self.query_gates = base.gates, base.query_gates
+        self.max_length = base.max_length
 
     def present(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return all keys or values: a row may read its own, and the base drops hidden ones."""

@@ -65,7 +65,7 @@ class Linformer(Operator):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.max_length = check_count(max_length, "max_length", 1)
+        self.max_length: int = check_count(max_length, "max_length", 1)
         self.n_projected = check_count(n_projected, "n_projected", 1, max_length)
         shape = n_projected, max_length
         self.project_keys = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
