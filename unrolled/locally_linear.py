@@ -46,7 +46,7 @@ def affine_weights(
     n_neighbors : int
     reg : float
     allowed : bool Tensor broadcastable to (..., n_queries, n_keys), optional
-        With fewer allowed keys than `n_neighbors`, those are used.
+        With fewer allowed keys than `n_neighbors`, those are used. Other weights are zero.
 
     Returns
     -------
@@ -64,8 +64,11 @@ def affine_weights(
         key_distances = distances(q, k)
         if allowed is not None:
             key_distances = key_distances.masked_fill(~allowed, torch.inf)
+        if not has_static_value(k.shape[-2]) or k.shape[-2] < n_neighbors:
+            key_distances = F.pad(key_distances, (0, n_neighbors), value=torch.inf)
         indices = _find_nearest(key_distances, n_neighbors)
         valid = key_distances.gather(-1, indices) < torch.inf
+        indices = indices.clamp(max=k.shape[-2] - 1)
     differences = (_gather_rows(k, indices) - q[..., None, :]) * valid[..., None]
     solution = torch.linalg.solve(_local_system(differences, valid, reg), valid.to(q.dtype)) * valid
     return (solution / _total(solution, valid)).to(dtype), indices
@@ -268,7 +271,7 @@ class LocallyLinear(Operator):
         if self.zero_diagonal:
             off_diagonal = ~torch.eye(n_keys, dtype=torch.bool, device=k.device)
             allowed = combine_masks(allowed, off_diagonal)
-        if v is not None and n_neighbors < n_keys and blocks_serve(call.q):
+        if v is not None and blocks_serve(call.q) and n_neighbors < n_keys:
             out = self._attend_fast(call.q, k, v, allowed)
             if out is not None:
                 return out
@@ -280,7 +283,7 @@ class LocallyLinear(Operator):
             )
             if v is None:
                 zeros = weights.new_zeros(*weights.shape[:-1], n_keys)
-                return zeros.scatter(-1, indices, weights)
+                return zeros.scatter_add(-1, indices, weights)
             return (weights[..., None, :] @ _gather_rows(v, indices)).squeeze(-2)
 
         return map_query_blocks(block, call.q)

@@ -102,10 +102,10 @@ def test_programs_of_inductor_are_as_exact_in_16_bits(operator, make):
         assert_close(found.double(), expected, atol=2 * own + 0.01 * size, rtol=0)
 
 
-def exports(layer):
-    axes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("tokens", min=17)}
+def exports(layer, shortest=17, lengths=LENGTHS):
+    axes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("tokens", min=shortest)}
     program = torch.export.export(layer, qkv(LENGTHS[0]), dynamic_shapes=(axes,) * 3).module()
-    for n, batch in zip(LENGTHS, (2, 1, 3), strict=True):
+    for n, batch in zip(lengths, (2, 1, 3), strict=True):
         inputs = qkv(n, batch)
         expected = layer(*inputs)
         atol = 1e-12 * float(expected.detach().abs().max())
@@ -114,6 +114,29 @@ def exports(layer):
 
 def test_exports_for_any_batch_and_number_of_tokens(operator):
     exports(Causal(operator) if operator.causal else Called(operator))
+
+
+CHOOSING = ["locally_linear", "top_k", "nystrom", "local"]
+
+
+class Matrix(Called):
+    def forward(self, q, k, v):
+        return self.operator.matrix(q, k)
+
+
+@pytest.mark.parametrize("operator", CHOOSING, indirect=True)
+def test_one_program_serves_fewer_keys_than_are_chosen(operator):
+    makes = (Called, Matrix, *((Causal,) if operator.causal else ()))
+    for layer in (make(operator) for make in makes):
+        exports(layer, 2, (300, 3, 9))
+        torch.compiler.reset()
+        compiled = torch.compile(layer, backend="aot_eager", dynamic=True)
+        for n in (28, 3, 9):
+            inputs = qkv(n)
+            pairs = zip(*(outputs_and_gradients(f, inputs) for f in (compiled, layer)), strict=True)
+            for found, expected in pairs:
+                atol = 1e-11 * float(expected.detach().abs().max())
+                assert_close(found, expected, atol=atol, rtol=0)
 
 
 @pytest.mark.slow

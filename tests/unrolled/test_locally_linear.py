@@ -1,9 +1,11 @@
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from twinsolve.solvers import locally_linear_weights
 from twinsolve.unrolled import LocallyLinear
+from twinsolve.unrolled.locally_linear import affine_weights
 
 from .draws import tokens
 
@@ -16,6 +18,15 @@ def test_equally_distant_keys_are_taken_in_order_on_both_sides():
         assert_close(found.numpy(), expected, atol=1e-10, rtol=0)
     between = LocallyLinear(2).matrix(grid[:1] + 0.5, grid)[0]
     assert between.nonzero().ravel().tolist() == [0, 1]
+
+
+def test_weights_for_absent_keys_are_zero():
+    """With fewer keys than neighbours, whether they are hidden or not there at all."""
+    q, k = tokens(4, 3), tokens(5, 3, seed=1)
+    weights, indices = affine_weights(q, k, n_neighbors=7, reg=1e-3)
+    expected = affine_weights(q, k, n_neighbors=5, reg=1e-3)[0]
+    assert_close(weights, F.pad(expected, (0, 2)), atol=1e-12, rtol=0)
+    assert (indices < 5).all()
 
 
 def test_far_from_the_origin_the_weights_stay():

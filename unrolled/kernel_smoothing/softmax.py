@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..attention import (
     Call,
@@ -10,6 +11,7 @@ from ..attention import (
     check_count,
     check_positive,
     fused_attention,
+    has_static_value,
     map_query_blocks,
 )
 from .logits import block_softmax, masked_logits
@@ -171,8 +173,12 @@ class TopK(Operator):
         scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
         wide = torch.promote_types(q.dtype, torch.float32)
         logits = masked_logits((scale * q.to(wide)) @ k.to(wide).mT, mask)
-        n_kept = min(self.n_largest, k.shape[-2])
-        smallest = logits.detach().topk(n_kept, dim=-1).values[..., -1:]
+        n_kept, scores = self.n_largest, logits.detach()
+        if has_static_value(k.shape[-2]):
+            n_kept = min(n_kept, k.shape[-2])
+        else:  # one program for fewer keys too
+            scores = F.pad(scores, (0, n_kept), value=-torch.inf)
+        smallest = scores.topk(n_kept, dim=-1).values[..., -1:]
         return block_softmax(logits.masked_fill(logits < smallest, -torch.inf), None)
 
     def extra_repr(self) -> str:
