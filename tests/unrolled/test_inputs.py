@@ -8,11 +8,13 @@ from torch import nn
 from torch.testing import assert_close
 
 from twinsolve.unrolled import (
+    LISTA,
     Attention,
     Bilateral,
     ClassAttentionTransformer,
     Context,
     ConvMixer,
+    Elliptical,
     Softmax,
     VisionTransformer,
     WindowedTransformer,
@@ -222,3 +224,11 @@ def test_backbones_name_images_that_do_not_fit(name):
     ):
         with pytest.raises(ValueError, match=message):
             model(images)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "<f8"])
+def test_arrays_of_a_layer_may_be_in_any_order_of_bytes(dtype):
+    atoms = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)).numpy()
+    given = atoms.astype(dtype)
+    assert_close(LISTA(given, 2, 0.5).dictionary.float(), LISTA(atoms, 2, 0.5).dictionary)
+    assert_close(Elliptical(given[0] ** 2).metric.float(), Elliptical(atoms[0] ** 2).metric.float())

@@ -27,7 +27,7 @@ from ...unrolled.self_expression import (
 from ...unrolled.sparse_coding import LISTA
 from ..heads import Array
 from ..laws.subject import as_array, map_tensors
-from .tokens import Shell, count_heads, project_tokens
+from .tokens import Shell, as_dense, count_heads, project_tokens
 
 _ADVICE = (
     "; instead of a whole model pass one of its attention modules, or for a model of Hugging Face "
@@ -162,7 +162,7 @@ def coefficients_of(
     if isinstance(source, Solution):
         source = source.coef
     if isinstance(source, Tensor):
-        source = source.detach().cpu().numpy()
+        source = _as_numpy(source)
     coefficients = source.toarray() if issparse(source) else np.asarray(source)
     if coefficients.dtype.kind not in "bifu":
         raise TypeError(
@@ -202,8 +202,14 @@ def _evaluate_layer(layer: Any, tokens: Array, keys: Array | None, context: Cont
         return layer.matrix(q, k, context=context).mean(dim=0).numpy()
 
 
+def _as_numpy(x: Tensor) -> Array:
+    """Return a dense array; NumPy has no bfloat16."""
+    dense = as_dense(x, "x")
+    return (dense.double() if dense.is_floating_point() else dense).numpy()
+
+
 def _to_array(X: ArrayLike | Tensor) -> Array:
-    given = X.detach().cpu() if isinstance(X, Tensor) else X
+    given = _as_numpy(X) if isinstance(X, Tensor) else X
     data = np.array(as_numbers(given, "X", np.float64))
     if not np.isfinite(data).all() or not data.size:
         raise ValueError("X: must have at least one token, and neither NaN nor infinity")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ...unrolled.attention import Context, Operator, Positive, causal_mask, hidden_by, read_mask
 from ..heads import Array, Tensors
 from ..laws.subject import as_array, map_tensors
+from .tokens import as_dense
 
 # Number of axes after those of the batch; tensors of other names have three, one of them heads.
 _OWN_AXES = {"positions": 2, "first_tokens": 2}
@@ -30,7 +31,7 @@ def run_watched(model: nn.Module, batch: Any, watch: Watch) -> None:
     arguments = batch if isinstance(batch, tuple) else (batch,)
     if not isinstance(batch, tuple | Mapping | Tensor):
         dtype = next((p.dtype for p in model.parameters()), torch.float64)
-        arguments = (torch.as_tensor(np.asarray(batch)).to(dtype),)
+        arguments = (as_dense(batch, "X").to(dtype),)
     with _attached(model, watch), _evaluation_mode(model), torch.no_grad():
         if isinstance(batch, Mapping):
             model(**batch)

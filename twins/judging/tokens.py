@@ -1,5 +1,6 @@
 """The tokens of a layer that is judged, as it takes them."""
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
@@ -12,9 +13,20 @@ from ..heads import Tensors
 Shell = Attention | FusedProjectionAttention
 
 
+def as_dense(X: ArrayLike | Tensor, name: str) -> Tensor:
+    """Return numbers as a dense Tensor on the CPU; those of NumPy become float32 or float64."""
+    if isinstance(X, Tensor):
+        data = X.detach().cpu()
+        return data if data.layout == torch.strided else data.to_dense()
+    array = as_numbers(X, name)
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    # The order of bytes is that of this machine then, too.
+    return torch.from_numpy(array.astype(np.float32 if array.dtype.str[1:] == "f4" else wide))
+
+
 def as_tensor(layer: nn.Module, X: ArrayLike | Tensor) -> Tensor:
     """Return X as a Tensor in the dtype of the layer, which becomes float64 if it is narrow."""
-    data = X.detach().cpu() if isinstance(X, Tensor) else torch.tensor(as_numbers(X, "X"))
+    data = as_dense(X, "X")
     if data.is_complex():
         raise ValueError(f"X: must hold real numbers, got {data.dtype}")
     if not data.is_floating_point() or data.dtype not in (torch.float32, torch.float64):

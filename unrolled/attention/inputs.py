@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -290,4 +291,6 @@ def own_copy(x: ArrayLike | Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """
     if isinstance(x, Tensor):
         return x.detach().to(dtype=dtype, copy=True)
+    if isinstance(x, np.ndarray):  # torch takes bytes in the order of this machine alone
+        x = x.astype(x.dtype.newbyteorder("="), copy=False)
     return torch.tensor(x, dtype=dtype)
