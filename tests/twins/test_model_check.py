@@ -1,5 +1,6 @@
 """Checks of whole models: each layer on the tokens that reach it."""
 
+import functools
 import types
 
 import pytest
@@ -9,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import twinsolve
 from twinsolve.unrolled import (
+    LISTA,
     ALiBi,
     Attention,
     AttnScale,
@@ -317,10 +319,62 @@ def test_a_batch_of_a_data_loader_is_its_first_entry():
     assert twinsolve.check(Softmax(), rows)
 
 
-def test_an_operator_may_take_its_masks_by_keywords():
-    class Own(Softmax):
-        def forward(self, q, k, v, **rest):
-            return super().forward(q, k, v, **rest)
+class TakesMasks(Softmax):
+    def forward(self, q, k, v, **rest):
+        return super().forward(q, k, v, **rest)
 
-    report = twinsolve.check(LanguageModel(11, 8, 1, 2, 16, operator=Own()), IDS)
+
+class TakesAll(Softmax):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+class Renames(Softmax):
+    def forward(self, queries, keys, values, *, mask=None, is_causal=False, **rest):
+        given = {"mask": mask, "is_causal": is_causal}
+        return super().forward(queries, keys, values, **given, **rest)
+
+
+class Counts(Softmax):
+    def forward(self, *args, count=0, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+class Decorated(Softmax):
+    @functools.wraps(Softmax.forward)
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("operator", [TakesMasks, TakesAll, Renames, Counts, Decorated])
+def test_a_subclass_of_an_operator_may_take_its_arguments_in_any_way(operator):
+    report = twinsolve.check(LanguageModel(11, 8, 1, 2, 16, operator=operator()), IDS)
     assert verdicts(report)["blocks.0.attention.operator"] == "holds"
+
+
+class Shell(Attention):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+class Coder(LISTA):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_subclass_of_any_layer_may_take_its_arguments_in_any_way(by_name):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Shell(8, 2, operator=TakesAll())
+            self.coder = Coder(torch.randn(12, 8), 3, 0.5)
+
+        def forward(self, x):
+            given = {"query": x, "key": x, "value": x} if by_name else {}
+            out = self.attention(*(() if by_name else (x, x, x)), **given)[0]
+            return self.coder(out)
+
+    torch.manual_seed(0)
+    found = verdicts(twinsolve.check(Net(), torch.randn(2, 9, 8)))
+    assert [found[x] for x in ("attention", "attention.operator", "coder")] == ["holds"] * 3

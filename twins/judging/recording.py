@@ -12,13 +12,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...unrolled.attention import Context, Operator, Positive, causal_mask, hidden_by, read_mask
+from ...unrolled.attention import (
+    Attention,
+    Context,
+    Operator,
+    Positive,
+    causal_mask,
+    hidden_by,
+    read_mask,
+)
 from ..heads import Array, Tensors
 from ..laws.subject import as_array, map_tensors
 from .tokens import as_dense
 
 # Number of axes after those of the batch; tensors of other names have three, one of them heads.
 _OWN_AXES = {"positions": 2, "first_tokens": 2}
+_TOKEN_NAMES: dict[type, tuple[str, ...]] = {
+    Operator: ("q", "k", "v"),
+    Attention: ("query", "key", "value"),
+}
 
 Watch = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
 
@@ -94,14 +106,36 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def bind_arguments(module: nn.Module, inputs: Any, keywords: Any) -> dict[str, Any]:
-    """Return the arguments by name, including those that a ``**rest`` parameter takes."""
-    bound = inspect.signature(module.forward).bind(*inputs, **keywords)
+    """Return the arguments by name, including those that a ``**rest`` parameter takes.
+
+    Where a subclass takes ``*args``, or has names of its own for the tokens, they have the names of
+    its base.
+    """
+    signature = _signature_with_names(module)
+    variable = any(x.kind is x.VAR_KEYWORD for x in signature.parameters.values())
+    known = {k: x for k, x in keywords.items() if variable or k in signature.parameters}
+    bound = signature.bind(*inputs, **known)
     bound.apply_defaults()
     arguments = dict(bound.arguments)
-    for parameter in bound.signature.parameters.values():
+    for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             arguments |= arguments.pop(parameter.name)
-    return arguments
+    names = next((x for base, x in _TOKEN_NAMES.items() if isinstance(module, base)), ())
+    return dict(zip(names, inputs, strict=False)) | arguments
+
+
+def _signature_with_names(module: nn.Module) -> inspect.Signature:
+    """Return the signature of `forward`, or of the nearest base that takes no ``*args``."""
+    bases = [vars(x)["forward"] for x in type(module).__mro__ if "forward" in vars(x)]
+    signatures = [
+        inspect.signature(forward)
+        for forward in (module.forward, *(x.__get__(module) for x in bases))
+    ]
+    return next((x for x in signatures if not _takes_any(x)), signatures[0])
+
+
+def _takes_any(signature: inspect.Signature) -> bool:
+    return any(x.kind is x.VAR_POSITIONAL for x in signature.parameters.values())
 
 
 @dataclass(frozen=True)
