@@ -59,7 +59,7 @@ def kaczmarz_passes(
     >>> state.ravel().round(6), residuals[-1] < 1e-6
     (array([1., 2.]), np.True_)
     """
-    _, k, v = check_sequences(q=k, k=k, v=v)
+    k, v = check_sequences(k=k, v=v)
     check_integer(n_passes, "n_passes", 1)
     if check_positive(relaxation, "relaxation") >= 2:
         raise ValueError(f"relaxation: must be in (0, 2), got {relaxation:g}")

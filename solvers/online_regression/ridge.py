@@ -177,7 +177,7 @@ def mesa_error_bound(
     >>> mesa_error_bound([[3.0]], [[0.9]], [[1.0]], [[4.0]], 2.0).round(12)
     array([0.6])
     """
-    q, x = check_sequences(q=q, k=x)
+    q, x = check_sequences(q=q, x=x)
     lead, d = q.shape[:-2], q.shape[-1]
     H = check_array_of(H, "H", (*lead, d, d))
     G = check_array_of(G, "G", (*lead, d, np.shape(G)[-1] if np.ndim(G) > 1 else 1))

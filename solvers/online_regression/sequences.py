@@ -34,13 +34,20 @@ def check_sequences(**sequences: ArrayLike) -> list[Array]:
     arrays = {name: _as_finite(x, name) for name, x in sequences.items()}
     first, *_ = arrays.values()
     for name, x in arrays.items():
-        if x.ndim < 2 or 0 in x.shape[-2:] or x.shape[:-1] != first.shape[:-1]:
+        if x.ndim >= 2 and 0 in x.shape[-2:]:
+            raise ValueError(
+                f"{name}: must have at least one token and one feature, got shape {x.shape}"
+            )
+        if x.ndim < 2 or x.shape[:-1] != first.shape[:-1]:
             raise ValueError(
                 f"{name}: must have shape (..., n_tokens, width), with the same axes before the "
                 f"width for all of {', '.join(arrays)}, got shape {x.shape}"
             )
-    if arrays["q"].shape != arrays["k"].shape:
-        raise ValueError(f"k: must have the shape of q, {first.shape}, got {arrays['k'].shape}")
+    for name in {"k", "x"}.intersection(arrays) if "q" in arrays else ():
+        if arrays[name].shape != first.shape:
+            raise ValueError(
+                f"{name}: must have the shape of q, {first.shape}, got {arrays[name].shape}"
+            )
     return list(arrays.values())
 
 

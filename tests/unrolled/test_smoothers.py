@@ -218,6 +218,16 @@ def test_projection_far_from_zero_sums_to_one(dtype, shift, scale):
         assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0, 0), (2, 3, 0)])
+def test_projection_of_nothing_is_empty_as_softmax_is(shape):
+    z = torch.randn(shape, requires_grad=True)
+    compiled = torch.compile(project_on_simplex, backend="eager")
+    for project in (project_on_simplex, torch.func.vmap(project_on_simplex), compiled):
+        p = project(z)
+        assert p.shape == z.softmax(dim=-1).shape
+        assert torch.autograd.grad(p.sum(), z)[0].shape == shape
+
+
 def test_projection_of_nan_is_nan_and_ends():
     assert project_on_simplex(torch.tensor([[torch.nan, 1.0], [0.0, 1.0]]))[0].isnan().all()
 

@@ -57,6 +57,8 @@ def project_on_simplex(logits: Tensor) -> Tensor:
     tensor([0.7500, 0.2500, 0.0000])
     """
     centred = subtract_largest(logits)
+    if centred.shape[-1] == 0:
+        return centred.to(logits.dtype)
     if is_transformed():
         return (centred - sorted_threshold(centred)).relu().to(logits.dtype)
     projected: Tensor = _Projection.apply(centred)

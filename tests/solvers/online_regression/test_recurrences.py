@@ -7,9 +7,11 @@ from numpy.testing import assert_allclose
 from twinsolve.solvers import local_linear_regression
 from twinsolve.solvers.online_regression import (
     delta_rule,
+    kaczmarz_passes,
     local_linear_probe,
     mesa,
     mesa_by_cg,
+    mesa_error_bound,
     parallax,
     proximal_point_rule,
     recurrent_linear_attention,
@@ -209,6 +211,18 @@ def test_what_is_wrong_is_refused_by_name(name):
             given = {"q": Q, "k": K, "v": V} | gates | {argument: bad}
             with pytest.raises(ValueError, match=f"^{argument}: "):
                 function(**given, state=state)
+    for tokens in ((0, D), (N, 0)):
+        with pytest.raises(ValueError, match=r"^q: must have at least one token and one feature, "):
+            function(np.ones(tokens), np.ones(tokens), V[0], **gates)
     wrong = np.ones((7, 5, 5))
     with pytest.raises(ValueError, match=r"^state: must broadcast"):
         function(Q, K, V, **gates, state=(wrong, wrong) if isinstance(state, tuple) else wrong)
+
+
+def test_sequences_of_other_names_are_refused_by_these():
+    for shape in ((0, D), (N, 0), (N,)):
+        with pytest.raises(ValueError, match=r"^k: must have"):
+            kaczmarz_passes(np.ones(shape), V[0, :4], n_passes=1)
+    for shape in ((0, D), (N, 0), (N,), (2, N, D), (N, D + 1)):
+        with pytest.raises(ValueError, match=r"^x: must have"):
+            mesa_error_bound(K[0], np.ones(shape), np.eye(D), np.ones((D, E)), 1.0)
