@@ -9,7 +9,17 @@ import torch
 import twinsolve
 from twinsolve.solvers import smoother_matrix
 from twinsolve.twins import Identity, Twin, catalogue, register, trials_of, unregister
-from twinsolve.unrolled import Attention, AttnScale, Gaussian, Neutreno, Softmax, Symmetric, Twicing
+from twinsolve.unrolled import (
+    Attention,
+    AttnScale,
+    Gaussian,
+    LocallyLinear,
+    Neutreno,
+    Softmax,
+    Symmetric,
+    TopK,
+    Twicing,
+)
 
 from ..unrolled.operator_cases import make
 
@@ -173,6 +183,12 @@ def test_operators_of_any_number_of_heads_are_held_to_laws_on_several(layer, law
     broken = {row.law for row in twinsolve.check(layer, POINTS).broken}
     assert (law or "single token") in broken
     assert law or broken == {"single token"}
+
+
+@pytest.mark.parametrize("layer", [TopK(1), LocallyLinear(1)])
+def test_a_layer_that_takes_one_key_need_have_no_slope_by_it(layer):
+    report = twinsolve.check(layer, POINTS)
+    assert report, report
 
 
 @pytest.mark.parametrize("name", ["top-k", "mesa by steps", "subspace self-attention"])
