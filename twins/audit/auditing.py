@@ -59,7 +59,9 @@ def audit(
         Token ids, features or images: two rows or more, of 12 tokens or more. Drawn by default,
         where the network tells their size.
     convention : Convention, optional
-        Names of the arguments; by default found in the signature.
+        Names of the arguments; by default found in the signature. In later pieces the mask is that
+        of all tokens so far; ``Convention(cache=..., mask=..., mask_of_call=True)`` gives that of
+        the piece alone, as recurrent networks may take it.
     causal : bool, optional
         Whether later tokens must change nothing. By default this is so for a network with a cache,
         and for what `model.CAUSAL` lists.
