@@ -17,6 +17,8 @@ from .spectral import check_n_clusters
 
 _NO_EIGENGAP = "without an affinity there is no eigengap to tell it"
 
+_Run = tuple[float, Array, "_Flats", int]  # inertia, labels, flats, and number of alternations
+
 
 class KSubspaces(ClusterMixin, BaseEstimator):
     """Clustering by alternating nearest-subspace labels and principal subspaces of clusters.
@@ -28,10 +30,11 @@ class KSubspaces(ClusterMixin, BaseEstimator):
 
     Subspaces pass through the origin; affine ones (k-flats) through points c_1, ..., c_k that are
     minimised over too, in ``|(x_i - c_{l_i}) (I - B_{l_i}^T B_{l_i})|^2``. Each restart begins with
-    random subspaces, and the best restart is returned. The subspace of an empty cluster moves to
-    the point with the largest distance from its own subspace. So a cluster is empty only if all
-    points lie on the subspaces of the others. The objective never increases within a restart, but
-    may end in a local minimum.
+    random subspaces, and the best restart is returned: the first of those that find the same
+    clusters, as rounding alone tells them apart. The subspace of an empty cluster moves to the
+    point with the largest distance from its own subspace. So a cluster is empty only if all points
+    lie on the subspaces of the others. The objective never increases within a restart, but may end
+    in a local minimum.
 
     Parameters
     ----------
@@ -110,8 +113,10 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         check_integer(self.max_iter, "max_iter", minimum=1)
         rng = check_random_state(self.random_state)
         centre = points.mean(axis=0) if self.affine else np.zeros_like(points[0])
-        runs = [self._alternate(points - centre, rng) for _ in range(self.n_init)]
-        inertia, labels, flats, self.n_iter_ = min(runs, key=lambda run: run[0])
+        points -= centre
+        runs = [self._alternate(points, rng) for _ in range(self.n_init)]
+        rounding = float(_rounding(points).sum())
+        inertia, labels, flats, self.n_iter_ = _first_of_the_best(runs, rounding)
         self.inertia_ = inertia * float(unit) * float(unit)
         self.bases_, self.offsets_ = flats.bases, (flats.offsets + centre) * unit
         self.labels_ = labels[np.argsort(order)]
@@ -127,9 +132,7 @@ class KSubspaces(ClusterMixin, BaseEstimator):
         flats = _Flats(self.bases_, offsets - centre, self.affine)
         return flats.distances(points - centre).argmin(axis=1)
 
-    def _alternate(
-        self, X: Array, rng: np.random.RandomState
-    ) -> tuple[float, Array, "_Flats", int]:
+    def _alternate(self, X: Array, rng: np.random.RandomState) -> _Run:
         """Alternate labels and subspaces from random ones; return inertia, both, and n_iter."""
         shape = (self.n_clusters, X.shape[1], self.dimension)
         bases = np.linalg.qr(rng.standard_normal(shape))[0].transpose(0, 2, 1).astype(X.dtype)
@@ -192,10 +195,32 @@ def _unit(*arrays: Array) -> Any:
     return np.ldexp(kind.type(1), max(exponent, np.finfo(kind).minexp)) if largest else kind.type(1)
 
 
+def _rounding(X: Array) -> Array:
+    """Return the error by rounding of the squared distance of each point from a subspace."""
+    return X.shape[1] * np.finfo(X.dtype).eps * (X * X).sum(axis=1)
+
+
+def _first_of_the_best(runs: list[_Run], rounding: float) -> _Run:
+    """Return the first run whose clusters and, up to rounding, inertia are those of the best."""
+    least, labels, *_ = min(runs, key=lambda run: run[0])
+    clusters = _named_in_order(labels)
+    return next(
+        run
+        for run in runs
+        if run[0] <= least + rounding and np.array_equal(_named_in_order(run[1]), clusters)
+    )
+
+
+def _named_in_order(labels: Array) -> Array:
+    """Return the labels with the clusters named by their first points."""
+    _, first, clusters = np.unique(labels, return_index=True, return_inverse=True)
+    return first[clusters]
+
+
 def _fill_clusters(X: Array, flats: _Flats) -> Array:
     """Move the subspaces of empty clusters to the worst fitted points; return the labels."""
     distances = flats.distances(X)
-    rounding = X.shape[1] * np.finfo(X.dtype).eps * (X * X).sum(axis=1)
+    rounding = _rounding(X)
     for _ in flats.bases:
         labels = distances.argmin(axis=1)
         empty = np.flatnonzero(np.bincount(labels, minlength=len(flats.bases)) == 0)

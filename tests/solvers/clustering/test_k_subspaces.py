@@ -45,6 +45,21 @@ def test_the_scale_of_points_does_not_matter(data, affine, dtype, scales):
         assert_allclose(model.offsets_ / dtype(scale), expected.offsets_, atol=1e-5, rtol=0)
 
 
+# Restarts that find the same clusters under other names have the same objective up to rounding.
+@pytest.mark.parametrize("affine", [False, True])
+def test_rounding_chooses_no_restart(affine):
+    settings = {"dimension": 2, "affine": affine, "random_state": 0}
+    for seed in range(6):
+        X, _ = make_union_of_subspaces(
+            25, n_subspaces=3, n_features=12, dimension=2, noise=0.1, random_state=seed
+        )
+        first = KSubspaces(3, **settings).fit(X)
+        for scale in (0.1, 1e-5, 3, 7):
+            model = KSubspaces(3, **settings).fit(scale * X)
+            assert (model.labels_ == first.labels_).all()
+            assert model.n_iter_ == first.n_iter_
+
+
 def test_the_objective_never_increases_and_restarts_help(data):
     X, _ = data
     one = [
