@@ -102,7 +102,7 @@ def coefficient_distance(
     precision, recall = _ratio(hits, support.sum()), _ratio(hits, reference_support.sum())
     return {
         "distance": _ratio(np.linalg.norm(C - R), reference_norm),
-        "cosine": _ratio((C * R).sum(), norm * reference_norm),
+        "cosine": float(np.clip(_ratio((C * R).sum(), norm * reference_norm), -1, 1)),
         "support_precision": precision,
         "support_recall": recall,
         "support_f1": _ratio(2 * precision * recall, precision + recall),
@@ -154,7 +154,8 @@ def connectivity(affinity: ArrayLike | csr_array, labels_true: ArrayLike) -> flo
 
     For each class, the affinity A within the class has the normalised Laplacian
     ``I - D^(-1/2) A D^(-1/2)``. The result is its second-smallest eigenvalue, minimised over the
-    classes; it is 0 iff some class is not connected. Classes of one sample are ignored.
+    classes; it is 0 iff some class is not connected, up to rounding. Classes of one sample are
+    ignored.
 
     Parameters
     ----------
@@ -254,7 +255,7 @@ def _second_eigenvalue(A: Array | csr_array) -> float:
     """Return the second-smallest eigenvalue of the normalised Laplacian."""
     if components(A).max() > 0:
         return 0.0
-    return float(1 - leading_eigenvectors(A, 2)[0][1])
+    return float(np.clip(1 - leading_eigenvectors(A, 2)[0][1], 0, 2))
 
 
 def _check_dense(coef: ArrayLike | csr_array, name: str) -> np.ndarray:

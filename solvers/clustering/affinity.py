@@ -446,4 +446,5 @@ def _cosines(U: Array, s: Array) -> Array:
     M = U[:, significant] * np.sqrt(s[significant])
     norms = np.linalg.norm(M, axis=1, keepdims=True)
     M = M / np.where(norms > rounding * np.sqrt(s.max()), norms, np.inf)
-    return M @ M.T
+    cosines = M @ M.T
+    return np.clip(cosines, -1, 1, out=cosines)

@@ -110,7 +110,8 @@ def ergodicity_coefficient(A: ArrayLike) -> float:
     0.5
     """
     A, _ = check_row_stochastic(A, "A")
-    return float(_largest_l1_distance(np.ascontiguousarray(A))) / 2
+    coefficient = float(_largest_l1_distance(np.ascontiguousarray(A))) / 2
+    return coefficient if A.min() < 0 else min(coefficient, 1.0)
 
 
 def high_frequency_gain(A: ArrayLike) -> float:

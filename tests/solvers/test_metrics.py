@@ -42,6 +42,19 @@ def test_equal_and_zero_coefficients():
     assert coefficient_distance(C, np.zeros((2, 2)))["distance"] == np.inf
 
 
+def test_rounding_takes_no_measure_out_of_its_range():
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        size = rng.random(1)
+        C = rng.standard_normal((6, 6))
+        assert 0.99 < coefficient_distance(C, C * size)["cosine"] <= 1
+        assert -1 <= coefficient_distance(C, -C * size)["cosine"] < -0.99
+        assert 1.99 < connectivity(size * [[0, 1], [1, 0]], [0, 0]) <= 2
+        A = np.abs(C) + np.abs(C.T)
+        A[0, 1:] = A[1:, 0] = 1e-30 * size  # all but disconnected
+        assert 0 <= connectivity(A, np.zeros(6)) < 1e-14
+
+
 def test_relative_residual():
     X = np.array([[3.0], [4.0]])
     assert relative_residual(np.zeros((2, 2)), X) == 1

@@ -86,6 +86,13 @@ def test_low_rank_affinity_is_a_power_of_cosines(C, power):
     assert (low_rank_affinity(csr_array(C), power=power) == A).all()
 
 
+def test_no_affinity_of_cosines_exceeds_one_by_rounding():
+    for seed in range(20):
+        C = np.random.default_rng(seed).standard_normal((8, 8))
+        for A in (low_rank_affinity(C), svd_power_affinity(C, 2, dimension=1, power=2)):
+            assert 0.99 < A.max() <= 1
+
+
 def test_svd_power_affinity_is_a_power_of_positive_cosines(C):
     U, s, _ = np.linalg.svd((C + C.T) / 2)
     M = unit(U[:, :7] * np.sqrt(s[:7]))

@@ -171,6 +171,12 @@ def test_ao_mix_rows_approach_the_stationary_law_in_l1(seed, n, kind, alpha):
     assert (after <= tau * before + 1e-12).all()
 
 
+def test_rows_without_common_keys_have_an_ergodicity_coefficient_of_at_most_one():
+    for seed in range(50):
+        A = np.random.default_rng(seed).random((2, 10)) * np.kron(np.eye(2), np.ones(5))
+        assert 0.99 < ergodicity_coefficient(A / A.sum(axis=1, keepdims=True)) <= 1
+
+
 def test_erratum_e1_k_mixing_may_expand_in_l2():
     n = 30
     A = 0.99 * two_groups(n) + 0.01 / n
