@@ -1,10 +1,12 @@
 """The problem that a layer effectively solves."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 import twinsolve
@@ -146,6 +148,23 @@ def test_the_start_may_be_decades_away(X):
     assert origin.initial_distance == 1
     assert origin.distance < 1e-4
     assert origin.parameters["lam"] == pytest.approx([2.0], rel=1e-4)
+
+
+def test_only_the_reported_problems_warn(X, monkeypatch):
+    far = X + 1e4  # rounding limits the solutions at the smallest penalties
+    C = sparse_self_expression(far, lam=3e4, tol=1e-11).coef
+    problem = SparseCoding(100.0, zero_diagonal=True)
+    assert fit_origin(C, far, problem=problem).parameters["lam"] == pytest.approx([3e4], rel=1e-3)
+
+    def solve(twin, layer, call):
+        warnings.warn(f"lam = {layer.lam().item():.3g}", ConvergenceWarning, stacklevel=1)
+        return least_squares_self_expression(call.q, lam=layer.lam().item())
+
+    monkeypatch.setattr("twinsolve.twins.judging.origin._solve_coefficients", solve)
+    with pytest.warns(ConvergenceWarning) as said:
+        origin = fit_origin(least_squares_self_expression(X, lam=2.0), X, problem=Ridge(1.0))
+    assert origin.parameters["lam"] == pytest.approx([2], rel=1e-4)
+    assert [str(warning.message) for warning in said] == ["lam = 2", "lam = 1"]
 
 
 def test_bad_input_is_named(X):

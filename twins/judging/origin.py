@@ -2,7 +2,8 @@
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy import optimize
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ...solvers.notebook import html_cell, html_table, in_words
@@ -170,6 +172,12 @@ def fit_origin(
         If no twin of `problem` has fitted parameters.
     ValueError
         If X has the wrong shape or holds NaN or infinity, or the coefficients do.
+
+    Warns
+    -----
+    sklearn.exceptions.ConvergenceWarning
+        If the problem at the fitted or the initial parameters is not solved to its tolerance. What
+        the search tries on its way does not count.
 
     Examples
     --------
@@ -334,6 +342,18 @@ def _fit_head(
         _set_parameters(twin, changed, np.exp(logs))
         return float(np.linalg.norm(target - _solve_coefficients(twin, changed, call)) / scale)
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        nearest, ends = _search(distance, start)
+    least = distance(nearest)
+    at_edge = [
+        name for name, end in zip(twin.fitted, ends, strict=True) if end <= least + _NEGLIGIBLE
+    ]
+    return tuple(np.exp(nearest).tolist()), least, distance(start), at_edge
+
+
+def _search(distance: Callable[[Array], float], start: Array) -> tuple[Array, list[float]]:
+    """Return the logarithms of the nearest parameters, and the distance at the ends of each."""
     reach = _DECADES / 2 * np.log(10)
     steps = np.linspace(-reach, reach, _GRID)
     offsets = np.array(list(itertools.product(steps, repeat=len(start))))
@@ -352,12 +372,7 @@ def _fit_head(
         },
     )
     ends = [grid[np.abs(offset) > reach * (1 - _NEGLIGIBLE)].min() for offset in offsets.T]
-    at_edge = [
-        name
-        for name, end in zip(twin.fitted, ends, strict=True)
-        if end <= minimum.fun + _NEGLIGIBLE
-    ]
-    return tuple(np.exp(minimum.x).tolist()), float(minimum.fun), distance(start), at_edge
+    return minimum.x, ends
 
 
 def _operator_matrix(
