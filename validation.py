@@ -1,7 +1,9 @@
-"""Checks of the numbers that users pass, for solvers and layers."""
+"""Checks of the numbers and folders that users pass, for all wings."""
 
 import math
 import numbers
+import os
+from pathlib import Path
 
 
 def check_positive(value: float, name: str, *, allow_zero: bool = False) -> float:
@@ -32,3 +34,18 @@ def check_integer(value: int, name: str, minimum: int, maximum: int | None = Non
     if not whole or value < minimum or (maximum is not None and value > maximum):
         raise ValueError(f"{name}: must be a whole number {allowed}, got {value!r}")
     return int(value)
+
+
+def check_folder(folder: str | os.PathLike[str] | None, name: str) -> Path | None:
+    """Return `folder` as a Path; None stays None.
+
+    Raises
+    ------
+    TypeError
+        If it is not a path; the message starts with `name`.
+    """
+    if folder is None:
+        return None
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"{name}: must be the path of a folder or None, got {folder!r}")
+    return Path(folder)

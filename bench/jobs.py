@@ -19,8 +19,7 @@ from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 
 from ..datasets.files import write_whole
-from ..solvers.inputs import check_folder
-from ..validation import check_integer
+from ..validation import check_folder, check_integer
 from .sources import code, in_package, source_hash
 from .timing import Progress, threads
 

@@ -1,7 +1,5 @@
 """What solvers accept: checks that they share, and the arrays that these return."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,21 +216,6 @@ def check_row_stochastic(A: ArrayLike, name: str) -> tuple[Array, Any]:
     sums = checked.sum(axis=1, keepdims=True, dtype=np.float64)
     check_row_sums(sums, checked.dtype, name)
     return checked / sums, checked.dtype
-
-
-def check_folder(folder: str | os.PathLike[str] | None, name: str) -> Path | None:
-    """Return `folder` as a Path; None stays None.
-
-    Raises
-    ------
-    TypeError
-        If it is not a path; the message starts with `name`.
-    """
-    if folder is None:
-        return None
-    if not isinstance(folder, str | os.PathLike):
-        raise TypeError(f"{name}: must be the path of a folder or None, got {folder!r}")
-    return Path(folder)
 
 
 def check_one_or_each(values: float | ArrayLike, name: str, count: int, what: str) -> Array:

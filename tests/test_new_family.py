@@ -1,6 +1,7 @@
 """A family is added by adding its files: nothing else has to change."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -103,6 +104,6 @@ def test_the_check_finds_the_twins_of_a_new_family(package):
         text=True,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
-    found = {words[0]: words[-1] for words in lines if words and words[0].endswith("-attention")}
+    row = re.compile(r"  (\S+-attention) .* (holds|broken) ", re.MULTILINE)
+    found = dict(row.findall(done.stdout))
     assert found == {"cauchy-attention": "holds", "wrong-attention": "broken"}, done.stdout

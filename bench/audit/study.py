@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from ...solvers.inputs import check_folder
 from ...twins.audit import audit
+from ...validation import check_folder
 from ..jobs import Options, run_jobs
 from ..timing import Progress
 from .networks import PEERS, build_peer

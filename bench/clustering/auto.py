@@ -12,8 +12,9 @@ import pandas as pd
 
 from ...datasets.files import write_whole
 from ...solvers.clustering.selection import arbitrary_choice, check_distinct, equal_estimators
-from ...solvers.inputs import Array, check_folder
+from ...solvers.inputs import Array
 from ...solvers.notebook import html_facts, in_words
+from ...validation import check_folder
 from ..jobs import Options
 from ..names import check_name, check_names, split_settings
 from ..provenance import provenance

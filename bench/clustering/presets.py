@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from ...solvers.inputs import check_folder
+from ...validation import check_folder
 from ..jobs import Options
 from ..names import check_names
 from ..study import Study

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...solvers.inputs import check_folder
 from ...unrolled import Call, Context, Operator, make_operator, operator_names
+from ...validation import check_folder
 from ..devices import find_device
 from ..sources import file_hash
 from ..timing import Progress, seconds_of, threads

@@ -34,7 +34,8 @@ from ...solvers import (
     twicing,
 )
 from ...solvers.conditioning import condition_number
-from ...solvers.inputs import Array, check_folder
+from ...solvers.inputs import Array
+from ...validation import check_folder
 from ..timing import Progress, in_turns, seconds_of
 from .contest import OURS, Rounds, chosen, installed, run_cases
 from .peers import Contest, ContestCase, Method, hold, on_threads

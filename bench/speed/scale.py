@@ -13,8 +13,9 @@ from sklearn.preprocessing import normalize
 
 from ...datasets import fetch_mnist, make_union_of_subspaces, pca_features, scattering_features
 from ...solvers import sparse_self_expression
-from ...solvers.inputs import Array, check_folder
+from ...solvers.inputs import Array
 from ...solvers.sparse_coding.row_blocks import MOST_STORED
+from ...validation import check_folder
 from ..timing import Progress, resident
 from .contest import OURS, Entrant, Rounds, alone, chosen, run_cases
 

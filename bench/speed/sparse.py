@@ -17,8 +17,9 @@ from ...datasets import (
     make_union_of_subspaces,
     project_trajectories,
 )
-from ...solvers.inputs import Array, check_folder
+from ...solvers.inputs import Array
 from ...solvers.sparse_coding import lam_max
+from ...validation import check_folder
 from ..clustering.data import find_data
 from ..clustering.features import features_of
 from ..timing import Progress, seconds_of

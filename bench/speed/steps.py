@@ -17,9 +17,10 @@ from sklearn.preprocessing import normalize
 from ...datasets import make_union_of_subspaces
 from ...solvers import omp_self_expression, robust_low_rank_self_expression
 from ...solvers.clustering import spectral_labels, symmetric_affinity
-from ...solvers.inputs import Array, check_folder
+from ...solvers.inputs import Array
 from ...solvers.sparse_coding.lasso import Lasso
 from ...solvers.sparse_coding.matching_pursuit import pursue_rows
+from ...validation import check_folder
 from ..timing import Progress
 from .contest import OURS, Rounds, chosen, installed, run_cases
 from .peers import Contest, ContestCase, Method, hold, on_threads

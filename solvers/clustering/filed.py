@@ -14,9 +14,9 @@ from sklearn.preprocessing import normalize
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
-from ...validation import check_integer, check_positive
+from ...validation import check_folder, check_integer, check_positive
 from ..filed_arrays import read_array, read_arrays, write_arrays
-from ..inputs import Array, check_folder
+from ..inputs import Array
 from ..kernels.workers import one_blas_thread, spread
 from ..solution import aim
 from ..sparse_coding.filed_atoms import (

@@ -16,7 +16,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from ..inputs import Array, check_folder, narrow
+from ...validation import check_folder
+from ..inputs import Array, narrow
 from ..kernels import (
     active_set,
     cell_rows,

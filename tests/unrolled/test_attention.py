@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from twinsolve.unrolled import Attention, Context, Gaussian, Softmax, Twicing
+from twinsolve.unrolled import Attention, Context, Gaussian, Softmax, Twicing, operator_names
 from twinsolve.unrolled.attention import Positive, fused_attention
 from twinsolve.unrolled.attention.blocked import blocked_attention
 
@@ -292,6 +292,17 @@ def test_what_makes_sdpa_leave_its_fused_kernel_does_not(case):
     assert EXPLICIT in dispatched_attention(plain)
     assert dispatched_attention(partial(fused_attention, q, k, v, mask=mask)) == {FUSED}
     assert_close(fused_attention(q, k, v, mask=mask), plain())
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_a_named_operator_starts_where_it_returns_to(name):
+    """Numbers were rounded to float32 on their way to a shell in float64."""
+    shell = Attention(12, 3, operator=name, dtype=torch.float64)
+    numbers = [x for x in shell.operator.modules() if isinstance(x, Positive) and x.log is not None]
+    before = [x.log.detach().clone() for x in numbers]
+    for number, start in zip(numbers, before, strict=True):
+        number.reset_parameters()
+        assert (number.log == start).all()
 
 
 def test_an_operator_may_be_named():

@@ -13,6 +13,7 @@ from .inputs import check_context, check_input, check_is_context, check_shell, o
 from .masks import read_mask
 from .names import operator_factory
 from .operator import Operator
+from .parameters import Positive
 
 
 class Attention(nn.Module):
@@ -84,6 +85,9 @@ class Attention(nn.Module):
         if isinstance(operator, str):
             operator = operator_factory(operator)(num_heads, dim // num_heads)
             operator.to(device=device, dtype=dtype)
+            for part in operator.modules():
+                if isinstance(part, Positive):  # whose logarithm was rounded to float32
+                    part.reset_parameters()
         if not isinstance(operator, Operator):
             raise ValueError(
                 "operator: must be an Operator, such as Gaussian(), or the name of one, got "

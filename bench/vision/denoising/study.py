@@ -20,7 +20,8 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from ....datasets import add_noise, fetch_camvid, fetch_set12, fetch_train400, load_photographs
 from ....datasets.image_folder import pictures_in, read_pictures, visible_files
-from ....solvers.inputs import Array, check_folder
+from ....solvers.inputs import Array
+from ....validation import check_folder
 from ...jobs import Job, JobFailed, Options, run_jobs
 from ...timing import Progress
 from .methods import BUILT_IN, METHODS, Denoise, Entry, add_methods, find_entry, list_entries

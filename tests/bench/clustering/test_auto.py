@@ -92,7 +92,7 @@ def test_what_fails_or_cannot_be_judged_is_left_out_with_its_reason(folder):
     assert choice["method"] == "own_methods:Slow"
     assert len(choice["left_out"]) == 2
     assert "Broken : failed: RuntimeError: no such luck" in choice["left_out"][0]
-    assert "k-means : makes no affinity" in choice["left_out"][1]
+    assert "k-means : cannot be judged, as it makes no affinity" in choice["left_out"][1]
     assert "no such luck" in result
     refused = run("own.npz", "--auto", "--method", "own_methods:Broken", "--output", "none", code=2)
     assert "own_methods:Broken can be judged without labels; failed: RuntimeError" in refused
