@@ -31,7 +31,9 @@ def write_pages(app: Sphinx) -> None:
 
 def link_pages(app: Sphinx, name: str, source: list[str]) -> None:
     """Links to a summary, as they are on the repository's pages, lead to its page here."""
-    source[0] = re.sub(r"\]\(results/([\w-]+)/summary\.md\)", r"](benchmarks/\1.md)", source[0])
+    source[0] = re.sub(
+        r"\]\((\.\./)?results/([\w-]+)/summary\.md\)", r"](\1benchmarks/\2.md)", source[0]
+    )
 
 
 def _page(folder: Path) -> str:
