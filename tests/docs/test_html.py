@@ -10,6 +10,7 @@ import matplotlib.image
 import pytest
 
 from twinsolve.twins import catalogue
+from twinsolve.twins.laws import LAWS
 
 ROOT = Path(__file__).parents[2]
 HTML = ROOT / "docs/_build/html"
@@ -100,11 +101,12 @@ def test_the_reference_has_a_page_for_each_class_and_says_what_stays(pages):
 def test_the_page_of_layers_has_the_twins_of_the_package(pages):
     twins = [twin for twin in catalogue() if twin.layer.__module__.startswith("twinsolve.")]
     page = pages[Path("layers.html")]
-    table = page[page.index(f"{len(twins)} twins") :]
+    table, laws = page[page.index(f"{len(twins)} twins") :].split('<section id="laws">')
     families = {twin.family.replace("_", "-") for twin in twins}
     assert set(re.findall(r'<section id="([^"]*)">', table)) == families
     names = {twin.layer.__name__ for twin in twins}
     assert {name for name in names if not re.search(rf"\b{name}\b", table)} == set()
+    assert [law for law in LAWS if law.__name__.replace("_", " ") not in laws] == []
 
 
 @pytest.mark.slow
