@@ -269,9 +269,13 @@ def _levels(file: Path, colour: bool) -> np.ndarray:
 
 
 def is_deep_tiff(stored: Any) -> bool:
-    """Whether an opened picture is a TIFF with several channels of 16 bits: pillow keeps 8."""
-    bits = stored.tag_v2.get(_BITS, (8,)) if stored.format == "TIFF" else (8,)
-    return len(bits) > 1 and max(bits) == 16
+    """Whether an opened picture is a TIFF in grey and alpha, or in colour, of 16 bits.
+
+    Pillow keeps 8 of them.
+    """
+    if stored.format != "TIFF" or stored.mode not in ("LA", "RGB", "RGBA"):
+        return False
+    return max(stored.tag_v2.get(_BITS, (8,))) == 16
 
 
 def is_white_zero(stored: Any) -> bool:

@@ -14,7 +14,7 @@ from .separators import SEPARATORS, is_number, looks_like_number, read_lines
 TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _PARQUET = (".parquet", ".pq")
 _UNNAMED = re.compile(r"|Unnamed: \d+(\.\d+)*")  # what pandas calls a column without a name
-_WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(r"(.*[ _.-])?(id|index|idx|key|row|number|no|nr)", re.IGNORECASE)
 
 
@@ -56,12 +56,16 @@ class Table:
         return f"{self.path}: {line}, column {self.call(column)}"
 
     def read_column(self, column: int) -> np.ndarray:
-        """Return the entries of a column as whole numbers, other numbers or else strings."""
+        """Return the entries of a column as whole numbers, other numbers or else strings.
+
+        Whole numbers beyond 64 bits stay strings, as floats would merge them.
+        """
         fields = [row[column] for row in self.rows]
         if not all(map(is_number, fields)):
             return np.array(fields)
-        if all(map(_WHOLE.fullmatch, fields)):  # exact, however large
-            return np.array([int(field) for field in fields])
+        if all(map(_WHOLE.fullmatch, fields)):
+            whole = [int(field) for field in fields]
+            return np.array(whole if max(map(abs, whole), default=0) < 2**63 else fields)
         numbers = np.array(fields, dtype=np.float64)
         return numbers.astype(np.int64) if _are_whole(numbers) else numbers
 
@@ -177,14 +181,12 @@ def _counts_columns(rows: list[list[str]]) -> bool:
 
     They are three or more, or two beside columns with names. A name is no entry of its column.
     """
-    columns = [[field.strip() for field in column] for column in zip(*rows, strict=True)]
-    counts = [column[0] for column in columns if looks_like_number(column[0])]
-    named = [column for column in columns if not looks_like_number(column[0])]
-    return (
-        len(counts) + bool(named) > 2
-        and counts == list(map(str, range(len(counts))))
-        and not any(column[0] in ("", *column[1:]) for column in named)
-    )
+    first = [field.strip() for field in rows[0]]
+    counts = [field for field in first if looks_like_number(field)]
+    named = [i for i, field in enumerate(first) if not looks_like_number(field)]
+    if len(counts) + bool(named) <= 2 or counts != list(map(str, range(len(counts)))):
+        return False
+    return not any(first[i] in ("", *(row[i].strip() for row in rows[1:])) for i in named)
 
 
 def _lacks_first_name(rows: list[list[str]]) -> bool:

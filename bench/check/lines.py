@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...twins.laws import LAWS, Law
+from ...twins.laws import Law
 from ...twins.relations import ROUNDING_ADVICE
 from ..figures import legend, panels, plain, save
 from ..tables import Lines, markdown, number
@@ -210,14 +210,14 @@ _UNDER_LAWS = ("twin", "cases", "closest case", "dtype", "deviation", "tol.", "v
 
 
 def summary_lines(table: pd.DataFrame) -> list[str]:
-    """Tables: a line per twin and data set, a line per twin for its laws, and what these say."""
+    """Two Markdown tables: a line per twin and data set, and a line per twin for its laws."""
     drawn = table.data == DRAWN
     lines: list[str] = []
     if not drawn.all():
         lines += ["## On data", "", *markdown(_ON_DATA, _on_data(table[~drawn])), ""]
     if drawn.any():
         lines += ["## Under laws", "", *markdown(_UNDER_LAWS, _under_laws(table[drawn]))]
-        lines += ["", "Laws, and what they say:", "", *markdown(*law_lines(LAWS))]
+        lines += ["", "The page `docs/layers.md` says what each law says."]
     return lines
 
 

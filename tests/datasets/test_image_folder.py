@@ -90,6 +90,18 @@ def test_colours_of_sixteen_bits_are_those_of_eight(turned, planar, tmp_path):
     assert (deep == 257.0 * read_picture(tmp_path / "a.png").pixels).all()
 
 
+def test_inks_of_sixteen_bits_are_those_of_eight(tmp_path):
+    """They are no colours with alpha."""
+    inks = (np.indices((5, 7)).sum(0)[..., None] * np.array([9, 5, 3, 1])).astype(np.uint8)
+    Image.fromarray(inks, "CMYK").save(tmp_path / "a.tif")
+    deep = 257 * inks.astype(np.uint16)
+    tifffile.imwrite(tmp_path / "b.tif", deep, photometric="separated")
+    one, other = load_image_folder(tmp_path, colour=True).images
+    assert (one == other).all()
+    with pytest.raises(ValueError, match="must be grey or in red, green and blue"):
+        read_picture(tmp_path / "b.tif")
+
+
 def test_white_may_be_zero_in_eight_and_in_sixteen_bits(tmp_path):
     for name, pixels in (("a", GREY), ("b", 257 * GREY.astype(np.uint16))):
         tifffile.imwrite(tmp_path / f"{name}.tif", pixels, photometric="miniswhite")

@@ -130,12 +130,12 @@ def test_columns_of_one_name_are_told_apart_by_number(tmp_path):
         load_points(tmp_path / "mine.csv")
 
 
-@pytest.mark.parametrize("start", [2**53, -(10**17), 10**18 - 5])
+@pytest.mark.parametrize("start", [2**53, -(10**17), 10**18 - 5, 2**63 - 4, 10**24])
 def test_large_whole_labels_stay_apart(start, tmp_path):
     lines = [f"{a},{start + a % 4}\n" for a in range(9)]
     (tmp_path / "mine.csv").write_text("a,label\n" + "".join(lines))
     points = load_points(tmp_path / "mine.csv")
-    assert points.target_names.tolist() == [start + i for i in range(4)]
+    assert [int(name) for name in points.target_names] == [start + i for i in range(4)]
 
 
 def test_settings_go_before_what_is_found(tmp_path):

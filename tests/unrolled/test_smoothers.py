@@ -29,6 +29,7 @@ from twinsolve.unrolled.kernel_smoothing import (
     FeatureKernel,
     elliptical_weights,
     elu_features,
+    gaussian_attention,
     project_on_simplex,
 )
 from twinsolve.unrolled.kernel_smoothing.logits import distances, split_features, squared_distances
@@ -406,3 +407,23 @@ def test_zeros_of_the_base_remain_and_give_no_nan():
     layer.n_iter = 5
     layer(q, k, v).square().sum().backward()
     assert all(torch.isfinite(x.grad).all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("form", ["plain", "causal", "padding", "pairs"])
+@pytest.mark.parametrize(
+    ("dtype", "far"), [(torch.float16, 1e3), (torch.bfloat16, 1e3), (torch.float32, 1e4)]
+)
+def test_queries_far_from_keys_that_are_near_each_other_lose_no_digits(form, dtype, far):
+    """Their own norms cancel in the softmax, and are up to 1e9 here."""
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 24, 8, generator=draw) for _ in range(3))
+    q, k, v = (far * q).to(dtype), (k / far).to(dtype), v.to(dtype)
+    mask = {"padding": torch.arange(24)[None] < 20, "pairs": torch.ones(24, 24).tril(3) > 0}
+    given = {"mask": mask.get(form), "is_causal": form == "causal"}
+    found = gaussian_attention(q, k, v, bandwidth=1.0, **given)
+    wide = q.double(), k.double()
+    logits = wide[0] @ wide[1].mT - wide[1].square().sum(-1)[:, None] / 2
+    seen = torch.ones(24, 24).tril() > 0 if form == "causal" else mask.get(form, logits == logits)
+    expected = logits.masked_fill(~seen, -torch.inf).softmax(-1) @ v.double()
+    error = (found.double() - expected).abs().max() / expected.abs().max()
+    assert error <= 2 * max(torch.finfo(dtype).eps, 1e-6)

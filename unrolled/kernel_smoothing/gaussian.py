@@ -40,9 +40,11 @@ def gaussian_attention(
 ) -> Tensor:
     """Attention with logits ``-|q_i - k_j|^2 / (2 bandwidth^2)``, without building them.
 
-    The norms are two more features of the dot product: ``q' = [q, -q.q / 2, 1]`` and ``k' = [k, 1,
-    -k.k / 2]`` at scale ``1 / bandwidth^2``. Both are first centred at
-    the median of some keys, which changes no distance but keeps float32 exact far from the origin.
+    The query norm cancels in the softmax; the key norm is one more feature of the dot product:
+    ``q' = [q, 0, 1]``, ``k' = [k, 1, -k.k / 2]`` at scale ``1 / bandwidth^2``. The zero has the
+    gradient of ``-q.q / 2``, which does not cancel where weights are rounded. Both are first
+    centred at the median of some keys, which changes no distance but keeps float32 exact far from
+    the origin.
     Every row must see these keys: under a causal mask they are the first 16, and rows that do not
     see all of them are computed from differences. Under masks that differ from query to query, or a
     mask beside the causal one, no centre serves all rows. Logits are then computed in float64,
@@ -184,14 +186,17 @@ def _attend_centred(
 
 
 def _add_norms(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Add features to queries and keys, whose products are then ``-|q_i - k_j|^2 / 2``.
+    """Add features: the norms of keys, and zeros with the gradient of the norms of queries.
 
-    The softmax needs no norms of queries, but their gradient does: rounded weights do not sum to 1,
-    and what is left over must multiply differences instead of keys.
+    The softmax needs no norms of queries, whose size would cost digits. But rounded weights do not
+    sum to 1, and what is left over must multiply differences instead of keys.
     """
-    of_queries, of_keys = _norm_features(q), _norm_features(k)
-    q = torch.cat([q, of_queries, torch.ones_like(of_queries)], dim=-1)
-    return q, torch.cat([k, torch.ones_like(of_keys), of_keys], dim=-1)
+    wide = q.to(torch.promote_types(q.dtype, torch.float32))
+    norms = -wide.square().sum(dim=-1, keepdim=True) / 2
+    slopes = (norms - norms.detach()).nan_to_num().to(q.dtype)  # NaN where a norm overflows
+    of_keys = _norm_features(k)
+    q = torch.cat([q, slopes, q.new_ones(*q.shape[:-1], of_keys.shape[-1])], dim=-1)
+    return q, torch.cat([k, torch.ones_like(of_keys[..., :1]), of_keys], dim=-1)
 
 
 def _norm_features(k: Tensor) -> Tensor:
