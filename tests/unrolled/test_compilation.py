@@ -105,18 +105,31 @@ def test_programs_of_inductor_are_as_exact_in_16_bits(operator, make):
 def exports(layer, shortest=17, lengths=LENGTHS):
     axes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("tokens", min=shortest)}
     program = torch.export.export(layer, qkv(LENGTHS[0]), dynamic_shapes=(axes,) * 3).module()
-    for n, batch in zip(lengths, (2, 1, 3), strict=True):
+    for n, batch in zip(lengths, (2, 3, 1), strict=True):
         inputs = qkv(n, batch)
         expected = layer(*inputs)
         atol = 1e-12 * float(expected.detach().abs().max())
         assert_close(program(*inputs), expected, atol=atol, rtol=0)
 
 
+CHOOSING = ["locally_linear", "top_k", "nystrom", "local"]
+# Exported below, for fewer tokens too, or with gates in `test_online_regression`.
+ELSEWHERE = {
+    *CHOOSING, "delta_rule", "gated_delta_rule", "gated_linear", "heavy_ball", "mini_batch",
+    "proximal_point",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ELSEWHERE))
+        for name in operator_names()
+    ],
+    indirect=True,
+)
 def test_exports_for_any_batch_and_number_of_tokens(operator):
     exports(Causal(operator) if operator.causal else Called(operator))
-
-
-CHOOSING = ["locally_linear", "top_k", "nystrom", "local"]
 
 
 class Matrix(Called):
@@ -124,19 +137,35 @@ class Matrix(Called):
         return self.operator.matrix(q, k)
 
 
+FEW = 2, (300, 3, 9)
+
+
+def compiles_for_fewer_keys(layer, backend):
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend=backend, dynamic=True)
+    for n in (28, 3, 9):
+        inputs = qkv(n)
+        pairs = zip(*(outputs_and_gradients(f, inputs) for f in (compiled, layer)), strict=True)
+        for found, expected in pairs:
+            atol = 1e-11 * float(expected.detach().abs().max())
+            assert_close(found, expected, atol=atol, rtol=0)
+
+
 @pytest.mark.parametrize("operator", CHOOSING, indirect=True)
 def test_one_program_serves_fewer_keys_than_are_chosen(operator):
-    makes = (Called, Matrix, *((Causal,) if operator.causal else ()))
-    for layer in (make(operator) for make in makes):
-        exports(layer, 2, (300, 3, 9))
-        torch.compiler.reset()
-        compiled = torch.compile(layer, backend="aot_eager", dynamic=True)
-        for n in (28, 3, 9):
-            inputs = qkv(n)
-            pairs = zip(*(outputs_and_gradients(f, inputs) for f in (compiled, layer)), strict=True)
-            for found, expected in pairs:
-                atol = 1e-11 * float(expected.detach().abs().max())
-                assert_close(found, expected, atol=atol, rtol=0)
+    """Causal rows have the fewest; the slow test below has every way to call them."""
+    exports(Matrix(operator), *FEW)
+    layer = Causal(operator) if operator.causal else Called(operator)
+    exports(layer, *FEW)
+    compiles_for_fewer_keys(layer, "aot_eager" if operator.causal else "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", CHOOSING, indirect=True)
+@pytest.mark.parametrize("make", [Called, Matrix])
+def test_one_program_of_every_call_serves_fewer_keys(operator, make):
+    exports(make(operator), *FEW)
+    compiles_for_fewer_keys(make(operator), "aot_eager")
 
 
 @pytest.mark.slow

@@ -878,22 +878,22 @@ def test_models_take_it_by_name(name):
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_program_for_any_length_has_the_same_numbers(name):
+def test_a_program_for_any_batch_and_length_has_the_same_numbers(name):
     class Causal(torch.nn.Module):
         operator = OPERATORS[name]()
 
         def forward(self, q, k, v, gates):
             return self.operator(q, k, v, is_causal=True, context=Context(gates=gates))
 
-    def inputs(n):
+    def inputs(n, batch):
         width = sum(Causal.operator.gate_widths(D).values())
-        gates = tokens(2, 3, n, width, seed=4)
-        return *(tokens(2, 3, n, D, seed=seed) for seed in range(3)), gates
+        gates = tokens(batch, 3, n, width, seed=4)
+        return *(tokens(batch, 3, n, D, seed=seed) for seed in range(3)), gates
 
-    axes = ({2: torch.export.Dim("tokens", min=2)},) * 4
-    program = torch.export.export(Causal(), inputs(20), dynamic_shapes=axes).module()
-    for n in (2, 20, 130):
-        assert_close(program(*inputs(n)), Causal()(*inputs(n)), atol=1e-10, rtol=0)
+    axes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("tokens", min=2)}
+    program = torch.export.export(Causal(), inputs(20, 2), dynamic_shapes=(axes,) * 4).module()
+    for n, batch in ((2, 1), (20, 3), (130, 2)):
+        assert_close(program(*inputs(n, batch)), Causal()(*inputs(n, batch)), atol=1e-10, rtol=0)
 
 
 Q = tokens(2, 4, D)

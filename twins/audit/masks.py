@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 _MASKS = ("attn_mask", "key_padding_mask")
+_ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 
 
 def masks_read_rightly(network: Any) -> AbstractContextManager[Any]:
@@ -31,13 +32,14 @@ class _CastMasks(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func not in _ATTENTION:
+            return func(*args, **(kwargs or {}))
         keywords = dict(kwargs or {})
-        if func in (F.scaled_dot_product_attention, F.multi_head_attention_forward):
-            query = args[0] if args else keywords["query"]
-            for name in _MASKS:
-                keywords |= {name: _cast(keywords[name], query)} if name in keywords else {}
-            if func is F.scaled_dot_product_attention:
-                args = (*args[:3], *(_cast(x, query) for x in args[3:4]), *args[4:])
+        query = args[0] if args else keywords["query"]
+        for name in _MASKS:
+            keywords |= {name: _cast(keywords[name], query)} if name in keywords else {}
+        if func is F.scaled_dot_product_attention:
+            args = (*args[:3], *(_cast(x, query) for x in args[3:4]), *args[4:])
         return func(*args, **keywords)
 
 

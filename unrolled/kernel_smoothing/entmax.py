@@ -101,8 +101,9 @@ class _Entmax(torch.autograd.Function):
         excess, c = alpha - 1, torch.zeros_like(alpha)
         for _ in range(_MOST_STEPS if readable else _steps_of(z.shape[-1])):
             log_p = _log_entmax(z, excess, c)
-            slope = _powers(log_p.exp(), log_p, excess).sum(dim=-1, keepdim=True)
-            rise = (log_p.exp().sum(dim=-1, keepdim=True) - 1) / slope.clamp(min=1)
+            p = log_p.exp()
+            slope = _powers(p, log_p, excess).sum(dim=-1, keepdim=True)
+            rise = (p.sum(dim=-1, keepdim=True) - 1) / slope.clamp(min=1)
             c = c + rise.clamp(min=0)
             if readable and not bool((rise > 16 * torch.finfo(z.dtype).eps).any()):
                 break

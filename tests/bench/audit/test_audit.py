@@ -43,6 +43,13 @@ def net():
     return Decay(), torch.randn(2, 21, 4, generator=torch.Generator().manual_seed(0))
 """
 TWINS = [name for name in PEERS if name.startswith("twinsolve/")]
+# Operators in a language model, of every kind: masks of pairs, places, gates and states, batches of
+# tokens, mixed heads, iterations and sums over keys. All others are in the other model, which takes
+# a third of the time and lacks the laws of causal networks.
+IN_LANGUAGE_MODELS = (
+    "alibi", "gated_delta_rule", "local", "mini_batch", "re_attention", "softmax", "sparse_coding",
+    "token_statistics", "tupe",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -206,7 +213,13 @@ def test_architectures_are_many_and_each_is_once():
     assert len(names) == len(set(names)) > 290
 
 
-@pytest.mark.parametrize("name", TWINS)
+def marked(name):
+    model, _, operator = name.removeprefix("twinsolve/").partition(", ")
+    of_default = (model == "LanguageModel") == (operator in IN_LANGUAGE_MODELS)
+    return pytest.param(name, marks=() if of_default else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [*map(marked, TWINS)])
 def test_own_networks_get_no_exemption(name):
     """They break nothing, but learned positions count padding, as the page says.
 
