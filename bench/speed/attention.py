@@ -55,7 +55,8 @@ def profile_run(run: Callable[[], Any], device: str) -> Profile:
         before = torch.cuda.memory_allocated()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
-    names = {event.key.removeprefix("aten::") for event in profiler.key_averages()}
+    events = profiler.profiler.kineto_results.events()  # `key_averages` would sort them
+    names = {event.name().removeprefix("aten::") for event in events}
     kernels = {
         name.removeprefix(_PREFIX)
         for name in names
@@ -63,7 +64,6 @@ def profile_run(run: Callable[[], Any], device: str) -> Profile:
     } | ({"blocked_attention"} if "_BlockedAttention" in names else set())
     if device == "cuda":
         return Profile(torch.cuda.max_memory_allocated() - before, kernels)
-    events = profiler.profiler.kineto_results.events()
     sizes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
     return Profile(max(accumulate((size for _, size in sizes), initial=0)), kernels)
 
