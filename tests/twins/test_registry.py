@@ -90,7 +90,6 @@ class Coarse(Gaussian):
         return (1.02 if call.v.dtype == torch.float32 else 1.0) * super().attend(call)
 
 
-@pytest.mark.usefixtures("no_laws")
 @pytest.mark.parametrize("fault", [Coarse, Rounded])
 def test_a_failure_in_float32_alone_says_what_the_tolerance_depends_on(fault):
     fields = {"layer": fault, "build": lambda q, k, v: fault(1.0), "options": {}}

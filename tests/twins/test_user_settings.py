@@ -48,7 +48,7 @@ def test_balanced_matrices_with_columns_of_zeros_are_right(name):
 
 @pytest.mark.parametrize(
     "layer",
-    [CrissCross(6), Local(1, width=5), Twicing(CrissCross(6))],
+    [CrissCross(3), CrissCross(6), Local(1, width=5), Twicing(CrissCross(6))],
     ids=lambda x: f"{type(x).__name__}({x.extra_repr()})",
 )
 def test_queries_whose_neighbours_are_all_hidden_have_the_output_zero(layer):

@@ -882,14 +882,7 @@ def test_models_take_it_by_name(name):
     VisionTransformer(8, 2, 1, 5, 12, 2, 3, operator=name)(torch.rand(2, 1, 8, 8)).sum().backward()
 
 
-# The others contain what these compute.
-LESSER = "sums", "gated"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LESSER)) for name in OPERATORS],
-)
+@pytest.mark.parametrize("name", OPERATORS)
 def test_a_program_for_any_batch_and_length_has_the_same_numbers(name):
     class Causal(torch.nn.Module):
         operator = OPERATORS[name]()

@@ -193,7 +193,14 @@ def keep_in_half_precision(case, chunk, dtype):
     return torch.cat(outputs, -2).double().numpy()
 
 
-@pytest.mark.parametrize(("dtype", "chunk"), [(torch.float16, 1), (torch.bfloat16, 64)])
+@pytest.mark.parametrize(
+    ("dtype", "chunk"),
+    [
+        pytest.param(torch.bfloat16, 1, marks=pytest.mark.slow),  # coarser than the next
+        (torch.float16, 1),
+        (torch.bfloat16, 64),
+    ],
+)
 @pytest.mark.parametrize("subject", [*recurrences()], ids=lambda subject: subject.name)
 def test_states_in_half_precision_fail_where_steps_are_small(folder, subject, dtype, chunk):
     steps = [case for case in subject.cases if case.name == "small-steps"]

@@ -342,30 +342,18 @@ SOUND = (
     "gpt2", "llama", "mixtral", "BertModel", "ViTModel", "qwen3_next", "falcon_h1",
     "T5ForConditionalGeneration", "gemma3_text", "LlavaForConditionalGeneration",
 )  # fmt: skip
-SLOW = ("falcon_h1",)  # of states too, of another kind
 STATES = ("qwen3_next", "falcon_h1")  # which go on where their attention parts packed texts
-# Laws of derivatives that are held: of choices, and of gates that close. Of others all are.
-DERIVATIVES = {
-    "falcon_h1": (),
-    "gemma3_text": (),
-    "LlavaForConditionalGeneration": (),
-    "T5ForConditionalGeneration": (),
-    "mixtral": ("gradients",),
-    "qwen3_next": ("gradients under strong decay",),
-}
+NO_DERIVATIVES = ("falcon_h1", "gemma3_text", "LlavaForConditionalGeneration")  # as of others above
 
 
 @functools.cache
 def audit_once(name):
-    derivatives = DERIVATIVES.get(name, [law.name for law in LAWS])
-    laws = tuple(law.name for law in LAWS if not law.grad or law.name in derivatives)
+    laws = tuple(law.name for law in LAWS if not law.grad) if name in NO_DERIVATIVES else ()
     return audit(name, laws=laws)
 
 
 @PINNED
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in SOUND]
-)
+@pytest.mark.parametrize("name", SOUND)
 def test_sound_families_break_nothing(name):
     report = audit_once(name)
     assert [row.law for row in report.broken] == ["packed texts"] * (name in STATES), report
@@ -377,7 +365,7 @@ def test_no_law_tolerates_a_hundred_times_what_sound_networks_need():
     """The worst of all, and rounding that any may have: the last digit of float32, or of sums."""
     torch.manual_seed(0)
     reports = [
-        *(audit_once(name) for name in SOUND if name not in SLOW),
+        *map(audit_once, SOUND),
         audit(nn.GRU(6, 6, 2, batch_first=True), INPUTS),
         audit("BartForConditionalGeneration", laws=("content of source padding",)),
         audit(Recurrence(), INPUTS),
@@ -411,7 +399,6 @@ def test_no_law_tolerates_a_hundred_times_what_sound_networks_need():
         ("llama", "packed texts", "holds"),
         ("LongformerModel", "gradients", "not judged"),  # NaN in float64 alone
         ("T5EncoderModel", "second derivatives", "not judged"),  # kinks, and float32 inside
-        ("T5EncoderModel", "gradients", "holds"),
     ],
 )
 def test_sound_network_is_not_accused(name, law, verdict):
