@@ -39,7 +39,7 @@ def test_what_is_not_there_once_is_not_planted(tmp_path):
 def test_a_fault_is_caught_and_what_changes_nothing_is_not():
     file, old = "unrolled/spectral_filtering/feature_scaling.py", "self.gamma.to(y.dtype) * y"
     changes = {"caught": "self.gamma.to(y.dtype) + y", "not": "y * self.gamma.to(y.dtype)"}
-    tests = ("tests/unrolled/test_spectral_filtering.py",)
+    tests = ("tests/unrolled/models/test_references.py",)
     faults = [Fault("kind", n, file, old, x, ("layer-scale",)) for n, x in changes.items()]
     faults.append(Fault("kind", "by tests", file, old, changes["caught"], tests=tests))
     caught, not_caught, by_tests = check_faults(faults)

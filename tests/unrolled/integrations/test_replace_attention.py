@@ -452,6 +452,7 @@ def test_the_fused_kernel_is_used():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo
 @pytest.mark.parametrize("operator", ["gaussian", FromFirst()])
 def test_compiles(operator):
     model = replace_attention(vision_model(), operator)
